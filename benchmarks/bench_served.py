@@ -1,9 +1,12 @@
-"""`dragoman bench` against `serve sim`, and the profile's prediction for the same requests: the error of measuring.
+"""`dragoman bench` against `serve sim`, and the profile's prediction for the same
+requests: the error of measuring.
 
-    python benchmarks/bench_served.py [--requests 40] [--rate 1.2] [--time-scale 0.2] [--profile PROFILE] [--pin]
+    python benchmarks/bench_served.py [--requests 40] [--rate 1.2] [--time-scale 0.2]
+    [--profile PROFILE] [--pin]
 
-Client and server share the machine, whose own milliseconds weigh less the slower the simulated server is: 0.2 is five
-times as slow. Each measured request is simulated at the time at which it was sent.
+Client and server share the machine, whose own milliseconds weigh less the slower the
+simulated server is: 0.2 is five times as slow. Each measured request is simulated at
+the time at which it was sent.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def main() -> None:
     parser.add_argument("--outputs", default="20-120")
     parser.add_argument("--time-scale", type=float, default=0.2)
     parser.add_argument("--profile", default=DEFAULT_PROFILE)
-    parser.add_argument("--pin", action="store_true", help="the server and the client on one core each (Linux)")
+    parser.add_argument(
+        "--pin", action="store_true", help="the server and the client on one core each (Linux)"
+    )
     args = parser.parse_args()
     scale = args.time_scale
     options = ["--profile", args.profile, "--time-scale", str(scale)]
@@ -56,17 +61,32 @@ def main() -> None:
         log = Path(folder) / "log.jsonl"
         workload = ["--num-prompts", str(args.requests), "--request-rate", str(args.rate)]
         lengths = ["--input-len", args.inputs, "--output-len", args.outputs]
-        command = [sys.executable, "-m", "dragoman", "bench", f"http://127.0.0.1:{port}", *workload, *lengths]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman",
+            "bench",
+            f"http://127.0.0.1:{port}",
+            *workload,
+            *lengths,
+        ]
         subprocess.run([*command, "--save-detailed", str(log)], check=True)
         timings = read_run("log", log.read_bytes()).timings
     trace = [
-        WorkloadRequest(each.id, each.arrival_s * scale, each.input_tokens, each.output_tokens) for each in timings
+        WorkloadRequest(each.id, each.arrival_s * scale, each.input_tokens, each.output_tokens)
+        for each in timings
     ]
-    by_id = {each.id: stretch(each, 1 / scale) for each in simulated(trace, load(args.profile), args.profile)}
+    by_id = {
+        each.id: stretch(each, 1 / scale)
+        for each in simulated(trace, load(args.profile), args.profile)
+    }
     error = compare([by_id[each.id] for each in timings], timings)
     print(f"\n{'measured against simulated':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}")
     for name, row in (("TTFT", error.ttft), ("E2E", error.latency), ("TPOT", error.tpot)):
-        print(f"{name:<27}" + "".join(f"{value:>+9.2%}" for value in (row.mean, row.p50, row.p90, row.p99)))
+        print(
+            f"{name:<27}"
+            + "".join(f"{value:>+9.2%}" for value in (row.mean, row.p50, row.p90, row.p99))
+        )
 
 
 if __name__ == "__main__":

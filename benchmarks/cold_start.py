@@ -1,8 +1,9 @@
 """From a cold start to the first token: `python benchmarks/cold_start.py [--rounds 5]`.
 
-Seconds from starting `dragoman serve` to the first streamed token of the embedded model, and from starting `dragoman
-serve sim` until it is ready; beside what Python takes to import numpy and Starlette and nothing else; and the seconds
-of `dragoman --help`. All with byte code that is compiled already, as an installation has it.
+Seconds from starting `dragoman serve` to the first streamed token of the embedded
+model, and from starting `dragoman serve sim` until it is ready; beside what Python
+takes to import numpy and Starlette and nothing else; and the seconds of `dragoman
+--help`. All with byte code that is compiled already, as an installation has it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ HELP = [sys.executable, "-m", "dragoman", "--help"]
 def started(command: list[str], env: dict[str, str], ready: Callable[[str], None]) -> float:
     """Waits until it is ready, given the server's address."""
     began = time.perf_counter()
-    with subprocess.Popen([*command, *OPTIONS], stdout=subprocess.PIPE, text=True, env=env) as server:
+    with subprocess.Popen(
+        [*command, *OPTIONS], stdout=subprocess.PIPE, text=True, env=env
+    ) as server:
         assert server.stdout is not None
         found = re.search(r"http://\S+:(\d+)", server.stdout.readline())
         assert found is not None
@@ -41,7 +44,9 @@ def started(command: list[str], env: dict[str, str], ready: Callable[[str], None
 def first_token(address: str) -> None:
     """Returns when it has come."""
     body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "stream": True}).encode()
-    request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"content-type": "application/json"})
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions", body, {"content-type": "application/json"}
+    )
     with urllib.request.urlopen(request) as answer:
         next(line for line in answer if b'"content":"' in line and b'"content":""' not in line)
 

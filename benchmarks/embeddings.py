@@ -1,4 +1,5 @@
-"""Vectors a second of an encoder of MiniLM's shape: texts one after another, and in one batch.
+"""Vectors a second of an encoder of MiniLM's shape: texts one after another, and in one
+batch.
 
     python benchmarks/embeddings.py [--texts 64] [--tokens 32]
 
@@ -39,12 +40,15 @@ async def measure(texts: int, tokens: int) -> None:
     await engine.stop()
     assert together.vectors == tuple(each.vectors[0] for each in alone), "equal to the bit"
     print(
-        f"{texts / one_by_one:.0f} texts/s one by one, {texts / batch:.0f} in a batch: {one_by_one / batch:.1f} times"
+        f"{texts / one_by_one:.0f} texts/s one by one, {texts / batch:.0f} in a batch: "
+        f"{one_by_one / batch:.1f} times"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
     arguments = parser.parse_args()

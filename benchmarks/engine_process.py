@@ -1,10 +1,13 @@
-"""CPU and seconds of streams of the embedded model, with the engine in the server's process and in one of its own.
+"""CPU and seconds of streams of the embedded model, with the engine in the server's
+process and in one of its own.
 
-    python benchmarks/engine_process.py [--streams 32] [--tokens 200] [--front-ends 1,2] [--rounds 3]
+    python benchmarks/engine_process.py [--streams 32] [--tokens 200] [--front-ends 1,2]
+    [--rounds 3]
 
-The first server is one process, the others have an engine process and so many front ends. CPU is user and system time
-of all processes, from /proc, so for Linux only. The client shares the cores with them. Nearly all of the time is the
-model's, which is the smallest that there is: with a larger one the ratios are nearer to 1.
+The first server is one process, the others have an engine process and so many front
+ends. CPU is user and system time of all processes, from /proc, so for Linux only. The
+client shares the cores with them. Nearly all of the time is the model's, which is the
+smallest that there is: with a larger one the ratios are nearer to 1.
 """
 
 from __future__ import annotations
@@ -22,8 +25,22 @@ from workers import read_cpu
 
 def measure(front_ends: int, load: Load, env: dict[str, str]) -> tuple[float, float]:
     """Microseconds of CPU, and of time, a token. front_ends: 0 is one process."""
-    command = [*SERVE, "tiny", *OPTIONS, "--served-model-name", MODEL, "--api-profile", "vllm", "--store", "none"]
-    command += ["--log-level", "warning", *(["--api-server-count", str(front_ends)] if front_ends else [])]
+    command = [
+        *SERVE,
+        "tiny",
+        *OPTIONS,
+        "--served-model-name",
+        MODEL,
+        "--api-profile",
+        "vllm",
+        "--store",
+        "none",
+    ]
+    command += [
+        "--log-level",
+        "warning",
+        *(["--api-server-count", str(front_ends)] if front_ends else []),
+    ]
     n_tokens = load.clients * load.requests * load.tokens
     with run_server(command, env) as (process, port):
         # Warm: every front end has imported what it needs.
@@ -36,7 +53,9 @@ def measure(front_ends: int, load: Load, env: dict[str, str]) -> tuple[float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--front-ends", default="1,2", help="numbers of front ends")
@@ -55,10 +74,16 @@ def main() -> None:
                 found = measure(count, load, env)
                 ratio = found[0] / one[0], found[1] / one[1]
                 ratios[count].append(ratio)
-                print(f"{count:12}{found[0]:14.1f}{found[1]:10.1f}{ratio[0]:8.2f}{ratio[1]:6.2f}", flush=True)
+                print(
+                    f"{count:12}{found[0]:14.1f}{found[1]:10.1f}{ratio[0]:8.2f}{ratio[1]:6.2f}",
+                    flush=True,
+                )
     for count, found in ratios.items():
         cpu, seconds = (statistics.median(item[index] for item in found) for index in range(2))
-        print(f"{count} front ends, median of the ratios: {cpu:.2f} CPU a token, {seconds:.2f} time a token")
+        print(
+            f"{count} front ends, median of the ratios: {cpu:.2f} CPU a token, {seconds:.2f} time "
+            f"a token"
+        )
 
 
 if __name__ == "__main__":

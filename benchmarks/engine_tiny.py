@@ -1,10 +1,12 @@
 """Tokens per CPU-second of the embedded engine, and where the time goes.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/engine_tiny.py [--tokens 200] [--rounds 3] [--profile]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/engine_tiny.py [--tokens 200] [--rounds 3]
+    [--profile]
 
-Everything runs in this process, thread and event loop as in the server, and CPU is what the whole process took.
-Decoding: 1, 8 and 32 sequences with prompts of 30 tokens, greedy, sampled, and with alternatives. Prefill: one
-prompt of each length, nothing cached. The best of the rounds is shown.
+Everything runs in this process, thread and event loop as in the server, and CPU is what
+the whole process took. Decoding: 1, 8 and 32 sequences with prompts of 30 tokens,
+greedy, sampled, and with alternatives. Prefill: one prompt of each length, nothing
+cached. The best of the rounds is shown.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="show the functions of 32 greedy sequences")
+    parser.add_argument(
+        "--profile", action="store_true", help="show the functions of 32 greedy sequences"
+    )
     args = parser.parse_args()
     if args.profile:
         profile(args.tokens)
@@ -53,13 +57,20 @@ async def measure(tokens: int, rounds: int) -> None:
     print(f"load {(time.perf_counter() - begun) * 1e3:.0f} ms")
     await engine.start()
     await decode(engine, 8, 20, "greedy")
-    print(f"\n{'decode, tokens per CPU-second':32}" + "".join(f"{count:>8}" for count in (1, 8, 32)))
+    print(
+        f"\n{'decode, tokens per CPU-second':32}" + "".join(f"{count:>8}" for count in (1, 8, 32))
+    )
     for kind in KINDS:
-        best = [max([await decode(engine, count, tokens, kind) for _ in range(rounds)]) for count in (1, 8, 32)]
+        best = [
+            max([await decode(engine, count, tokens, kind) for _ in range(rounds)])
+            for count in (1, 8, 32)
+        ]
         print(f"{kind:32}" + "".join(f"{rate:8.0f}" for rate in best))
     print("\nprefill, CPU milliseconds")
     for length in (30, 120, 500, 2000, 8000):
-        print(f"{length:>8}{min([await prefill(engine, length) for _ in range(rounds)]) * 1e3:10.1f}")
+        print(
+            f"{length:>8}{min([await prefill(engine, length) for _ in range(rounds)]) * 1e3:10.1f}"
+        )
     await engine.stop()
 
 
@@ -67,7 +78,9 @@ async def decode(engine: TinyEngine, count: int, tokens: int, kind: str) -> floa
     """Tokens per CPU-second."""
     sampling, logprobs = KINDS[kind]
     requests = [
-        TokenRequest(id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=sampling, logprobs=logprobs)
+        TokenRequest(
+            id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=sampling, logprobs=logprobs
+        )
         for key in range(count)
     ]
     begun = time.process_time()
@@ -78,7 +91,9 @@ async def decode(engine: TinyEngine, count: int, tokens: int, kind: str) -> floa
 async def prefill(engine: TinyEngine, length: int) -> float:
     """CPU-seconds until the first token."""
     begun = time.process_time()
-    await finish(engine, TokenRequest(id="prefill", prompt=prompt(length), max_tokens=1, sampling=GREEDY))
+    await finish(
+        engine, TokenRequest(id="prefill", prompt=prompt(length), max_tokens=1, sampling=GREEDY)
+    )
     return time.process_time() - begun
 
 
@@ -105,7 +120,9 @@ def profile(tokens: int) -> None:
     most = model.config.max_positions
     for key in range(32):
         request = TokenRequest(id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=GREEDY)
-        stepper.scheduler.add(Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng))
+        stepper.scheduler.add(
+            Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng)
+        )
     with cProfile.Profile() as profiler:
         while stepper.scheduler.has_work:
             stepper.step()

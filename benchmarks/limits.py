@@ -1,7 +1,9 @@
-"""What shared limits cost a request, and what a greedy key costs the others: `python -m benchmarks.limits`.
+"""What shared limits cost a request, and what a greedy key costs the others: `python -m
+benchmarks.limits`.
 
-The latency of `take` in each store that is installed (a PostgreSQL and a Redis or Valkey are started), one request at a
-time and 32 at once, beside that of counters in the process. Then the figures of `tests/serving/test_greedy_key.py`.
+The latency of `take` in each store that is installed (a PostgreSQL and a Redis or
+Valkey are started), one request at a time and 32 at once, beside that of counters in
+the process. Then the figures of `tests/serving/test_greedy_key.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from dragoman.tenants import Counters, LocalCounters
 from dragoman.tenants.counters import Demand
 from dragoman.tenants.shared import SharedCounters
 
-DEMANDS = (Demand("requests", 10**9), Demand("tokens", 10**12, amount=200, needed=200), Demand("concurrency", 10**6, 0))
+DEMANDS = (
+    Demand("requests", 10**9),
+    Demand("tokens", 10**12, amount=200, needed=200),
+    Demand("concurrency", 10**6, 0),
+)
 TAKES = 2000
 CLIENTS = 32
 
@@ -37,14 +43,18 @@ def list_stores() -> Iterator[list[str]]:
         addresses = ["memory", f"sqlite:{Path(folder) / 'limits.db'}"]
         if (found := programs()) is not None:
             addresses.append(stack.enter_context(cluster(found)))
-        if (program := find_redis_server()) is not None and importlib.util.find_spec("redis") is not None:
+        if (program := find_redis_server()) is not None and importlib.util.find_spec(
+            "redis"
+        ) is not None:
             addresses.append(stack.enter_context(redis_server(program)))
         yield addresses
 
 
 async def measure(address: str) -> None:
     store = build_limits_store(Settings(limits_store=address, keys_file="keys"), {})
-    counters: Counters = LocalCounters(time.monotonic) if store is None else SharedCounters(store, time.monotonic)
+    counters: Counters = (
+        LocalCounters(time.monotonic) if store is None else SharedCounters(store, time.monotonic)
+    )
     await counters.open()
     alone = await take(counters, TAKES)
     start = time.perf_counter()
@@ -54,7 +64,8 @@ async def measure(address: str) -> None:
     await counters.close()
     name = "redis" if address.startswith("unix:") else address.partition(":")[0]
     print(
-        f"{name:12} one at a time: p50 {median(alone) * 1e3:.3f} ms, p99 {sorted(alone)[-TAKES // 100] * 1e3:.3f}; "
+        f"{name:12} one at a time: p50 {median(alone) * 1e3:.3f} ms, p99 "
+        f"{sorted(alone)[-TAKES // 100] * 1e3:.3f}; "
         f"{CLIENTS} at once: {len(together) / elapsed:.0f}/s, p50 {median(together) * 1e3:.3f} ms"
     )
 

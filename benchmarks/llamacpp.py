@@ -1,11 +1,14 @@
-"""Tokens per second of CPU of `dragoman serve FILE.gguf`, as ratios to llama.cpp's own server in the same round.
+"""Tokens per second of CPU of `dragoman serve FILE.gguf`, as ratios to llama.cpp's own
+server in the same round.
 
-    python benchmarks/llamacpp.py [--streams 1,8] [--tokens 96] [--rounds 3] [--threads 1] [--options ...]
+    python benchmarks/llamacpp.py [--streams 1,8] [--tokens 96] [--rounds 3] [--threads
+    1] [--options ...]
 
-The model has random weights: 12 layers of 768, a vocabulary of 32,768, 126 million parameters in Q8_0. Both servers
-stream greedy answers to the same 64 token ids over HTTP. llama.cpp's has a slot for each stream. CPU is user and system
-time of all processes of a server, from /proc, so for Linux only; the client is not counted. Each round starts both
-servers, one after the other.
+The model has random weights: 12 layers of 768, a vocabulary of 32,768, 126 million
+parameters in Q8_0. Both servers stream greedy answers to the same 64 token ids over
+HTTP. llama.cpp's has a slot for each stream. CPU is user and system time of all
+processes of a server, from /proc, so for Linux only; the client is not counted. Each
+round starts both servers, one after the other.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ PROMPT = 64
 
 
 def write_random_model(file: Path) -> None:
-    """Write a model with random weights and the embedded model's tokenizer, to which unused words are added."""
+    """Write a model with random weights and the embedded model's tokenizer, to which
+    unused words are added.
+    """
     gguf: Any = import_module("gguf")
     quants: Any = import_module("gguf.quants")
     writer = gguf.GGUFWriter(file, "llama")
@@ -58,7 +63,10 @@ def write_random_model(file: Path) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     directory = tiny.find_bundled_model()
     tokenizer = json.loads((directory / "tokenizer.json").read_text())
-    known = len(tokenizer["model"]["vocab"].keys() | {token["content"] for token in tokenizer["added_tokens"]})
+    known = len(
+        tokenizer["model"]["vocab"].keys()
+        | {token["content"] for token in tokenizer["added_tokens"]}
+    )
     tokenizer["model"]["vocab"] |= {f"Word{id:05}": id for id in range(known, VOCAB)}
     add_byte_level(writer, tokenizer, CONTROL)
     writer.add_eos_token_id(json.loads((directory / "config.json").read_text())["eos_token_id"])
@@ -92,7 +100,9 @@ def write_random_model(file: Path) -> None:
 
 
 def serve_plain(file: str, streams: int, threads: int) -> None:
-    """Run llama.cpp's own server until standard input ends, with llama-server's defaults."""
+    """Run llama.cpp's own server until standard input ends, with llama-server's
+    defaults.
+    """
     xllamacpp: Any = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = file
@@ -108,7 +118,11 @@ def serve_plain(file: str, streams: int, threads: int) -> None:
 
 def build_load(*, plain: bool, streams: int, tokens: int) -> Load:
     rng = np.random.default_rng(1)
-    body: dict[str, object] = {"prompt": rng.integers(300, 2000, PROMPT).tolist(), "stream": True, "temperature": 0}
+    body: dict[str, object] = {
+        "prompt": rng.integers(300, 2000, PROMPT).tolist(),
+        "stream": True,
+        "temperature": 0,
+    }
     if plain:
         body |= {"n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
         return Load(streams, 1, "/completion", body, tokens, streamed=True)
@@ -117,10 +131,15 @@ def build_load(*, plain: bool, streams: int, tokens: int) -> Load:
 
 
 def read_tree(process: int) -> tuple[float, int]:
-    """Seconds of CPU and resident bytes of a process and its children, threads that have ended included."""
+    """Seconds of CPU and resident bytes of a process and its children, threads that
+    have ended included.
+    """
     cpu = 0.0
     memory = 0
-    for item in (process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())):
+    for item in (
+        process,
+        *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()),
+    ):
         fields = Path(f"/proc/{item}/stat").read_text().rpartition(")")[2].split()
         cpu += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
@@ -137,7 +156,9 @@ def wait_until_ready(port: int) -> None:
             time.sleep(0.1)
 
 
-def measure(command: list[str], env: dict[str, str], load: Load, times: int) -> tuple[float, float, int]:
+def measure(
+    command: list[str], env: dict[str, str], load: Load, times: int
+) -> tuple[float, float, int]:
     """Tokens per second of CPU and of time, and resident bytes of all processes."""
     n_tokens = load.clients * load.tokens * times
     with run_server(command, env) as (process, port):
@@ -153,13 +174,17 @@ def measure(command: list[str], env: dict[str, str], load: Load, times: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", default="1,8")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a GGUF file in the place of the random one")
-    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="more options of `dragoman serve`")
+    parser.add_argument(
+        "--options", nargs=argparse.REMAINDER, default=[], help="more options of `dragoman serve`"
+    )
     parser.add_argument("--plain", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.plain:
@@ -169,18 +194,48 @@ def main() -> None:
         file = arguments.model or Path(folder) / "random.gguf"
         if not file.exists():
             write_random_model(file)
-        print(f"{'streams':>8}{'plain':>9}{'Dragoman':>10}{'ratio':>7}   tok/s {'plain':>6}{'Dragoman':>10}   MB")
+        print(
+            f"{'streams':>8}{'plain':>9}{'Dragoman':>10}{'ratio':>7}   tok/s "
+            f"{'plain':>6}{'Dragoman':>10}   MB"
+        )
         for streams in map(int, arguments.streams.split(",")):
             ratios: list[float] = []
             times = 3 if streams == 1 else 1
             common = ["--threads", str(arguments.threads)]
-            plain = [sys.executable, __file__, "--plain", str(file), "--streams", str(streams), *common]
-            ours = [*SERVE, str(file), *OPTIONS, *common, "--served-model-name", "m", "--store", "none"]
+            plain = [
+                sys.executable,
+                __file__,
+                "--plain",
+                str(file),
+                "--streams",
+                str(streams),
+                *common,
+            ]
+            ours = [
+                *SERVE,
+                str(file),
+                *OPTIONS,
+                *common,
+                "--served-model-name",
+                "m",
+                "--store",
+                "none",
+            ]
             ours += ["--no-enable-prefix-caching"]
             ours += ["--log-level", "warning", *arguments.options]
             for _ in range(arguments.rounds):
-                theirs = measure(plain, env, build_load(plain=True, streams=streams, tokens=arguments.tokens), times)
-                found = measure(ours, env, build_load(plain=False, streams=streams, tokens=arguments.tokens), times)
+                theirs = measure(
+                    plain,
+                    env,
+                    build_load(plain=True, streams=streams, tokens=arguments.tokens),
+                    times,
+                )
+                found = measure(
+                    ours,
+                    env,
+                    build_load(plain=False, streams=streams, tokens=arguments.tokens),
+                    times,
+                )
                 ratios.append(found[0] / theirs[0])
                 print(
                     f"{streams:8}{theirs[0]:9.1f}{found[0]:10.1f}{ratios[-1]:7.2f}"

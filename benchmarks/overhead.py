@@ -1,14 +1,18 @@
-"""What Dragoman adds: server CPU, latency and memory of one table of rows, beside raw uvicorn and a bare protocol.
+"""What Dragoman adds: server CPU, latency and memory of one table of rows, beside raw
+uvicorn and a bare protocol.
 
-    python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE] [--plot FILE]
-    python benchmarks/overhead.py --rows upstream --peer "smg=smg launch --worker-urls {upstream} --port {port}"
-    python benchmarks/overhead.py --rows streams,whole --peer "xPyD-sim=xpyd-sim serve --model m --port {port}"
+    python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE]
+    [--plot FILE] python benchmarks/overhead.py --rows upstream --peer "smg=smg launch
+    --worker-urls {upstream} --port {port}" python benchmarks/overhead.py --rows
+    streams,whole --peer "xPyD-sim=xpyd-sim serve --model m --port {port}"
 
-Every server is a process of its own, and the rows of one round run one after the other, so that the ratios of a round
-hold on a busy machine where the figures do not. CPU is user and system time of the server's process; memory is what
-half of the answer's tokens have added. Linux only: CPU and memory come from /proc. A peer is another gateway in front
-of the same upstream, whose command is given the addresses of both, or without `{upstream}` a server of its own model
-`m`; what it starts in other processes is not counted.
+Every server is a process of its own, and the rows of one round run one after the other,
+so that the ratios of a round hold on a busy machine where the figures do not. CPU is
+user and system time of the server's process; memory is what half of the answer's tokens
+have added. Linux only: CPU and memory come from /proc. A peer is another gateway in
+front of the same upstream, whose command is given the addresses of both, or without
+`{upstream}` a server of its own model `m`; what it starts in other processes is not
+counted.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -52,7 +56,9 @@ OPTIONS = ["--port", "0", "--no-access-log"]
 
 @dataclass(frozen=True)
 class Load:
-    """The requests of a row. clients: concurrent ones; requests: of each; path, body: of every request."""
+    """The requests of a row. clients: concurrent ones; requests: of each; path, body:
+    of every request.
+    """
 
     clients: int
     requests: int
@@ -64,7 +70,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. servers: by name, the yardsticks first. unit: what CPU is divided by."""
+    """A row of the table. servers: by name, the yardsticks first. unit: what CPU is
+    divided by.
+    """
 
     unit: str
     load: Load
@@ -74,7 +82,9 @@ class Row:
 
 @dataclass
 class Result:
-    """One server's figures in one round. cpu: microseconds per unit; times in milliseconds; memory in KB a stream."""
+    """One server's figures in one round. cpu: microseconds per unit; times in
+    milliseconds; memory in KB a stream.
+    """
 
     row: str
     server: str
@@ -88,11 +98,23 @@ class Result:
 
 def build_chat(tokens: int, *, stream: bool) -> dict[str, object]:
     messages = [{"role": "user", "content": "What is the capital of Japan?"}]
-    return {"model": MODEL, "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
+    return {
+        "model": MODEL,
+        "messages": messages,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": stream,
+        "seed": 1,
+    }
 
 
 def build_responses(tokens: int) -> dict[str, object]:
-    return {"model": MODEL, "input": "What is the capital of Japan?", "max_output_tokens": tokens, "ignore_eos": True}
+    return {
+        "model": MODEL,
+        "input": "What is the capital of Japan?",
+        "max_output_tokens": tokens,
+        "ignore_eos": True,
+    }
 
 
 CHAT = "/v1/chat/completions"
@@ -100,14 +122,18 @@ MODEL = "m"
 YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
-def build_rows(streams: int, tokens: int, gateways: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, Row]:
+def build_rows(
+    streams: int, tokens: int, gateways: Sequence[str] = (), models: Sequence[str] = ()
+) -> dict[str, Row]:
     """gateways, models: peers in front of the upstream, and with a model of their own."""
 
     def stream(count: int, length: int) -> Load:
         return Load(count, 1, CHAT, build_chat(length, stream=True), length, streamed=True)
 
     def whole(clients: int, requests: int, length: int) -> Load:
-        return Load(clients, requests, CHAT, build_chat(length, stream=False), length, streamed=False)
+        return Load(
+            clients, requests, CHAT, build_chat(length, stream=False), length, streamed=False
+        )
 
     def other(path: str, body: dict[str, object]) -> Load:
         return Load(16, 60, path, body, 2, streamed=False)
@@ -122,13 +148,21 @@ def build_rows(streams: int, tokens: int, gateways: Sequence[str] = (), models: 
         "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim", *models)),
         "Responses, 2 tokens": Row("request", other("/v1/responses", two), 0.0005, responses),
         "Messages, 2 tokens": Row(
-            "request", other("/v1/messages", build_chat(2, stream=False)), 0.0005, ("raw uvicorn", "sim")
+            "request",
+            other("/v1/messages", build_chat(2, stream=False)),
+            0.0005,
+            ("raw uvicorn", "sim"),
         ),
         "embeddings": Row(
-            "request", other("/v1/embeddings", {"model": MODEL, "input": "Hello"}), 0.0005, ("raw uvicorn", "sim")
+            "request",
+            other("/v1/embeddings", {"model": MODEL, "input": "Hello"}),
+            0.0005,
+            ("raw uvicorn", "sim"),
         ),
         "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, (*fronts, *gateways)),
-        "upstream, translating": Row("token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts),
+        "upstream, translating": Row(
+            "token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts
+        ),
     }
 
 
@@ -146,14 +180,18 @@ def run_server(command: list[str], env: dict[str, str]) -> Generator[tuple[int, 
 
 
 @contextmanager
-def run_peer(command: str, upstream: int | None, step: float, env: dict[str, str]) -> Generator[tuple[int, int]]:
+def run_peer(
+    command: str, upstream: int | None, step: float, env: dict[str, str]
+) -> Generator[tuple[int, int]]:
     """As `run_server`, for a program that does not report when it listens.
 
     command: with `{upstream}`, `{port}` and `{step}`, the milliseconds of a step.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    filled = command.replace("{upstream}", f"http://127.0.0.1:{upstream}").replace("{port}", str(port))
+    filled = command.replace("{upstream}", f"http://127.0.0.1:{upstream}").replace(
+        "{port}", str(port)
+    )
     filled = filled.replace("{step}", f"{step * 1e3:g}")
     with subprocess.Popen(
         shlex.split(filled), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -162,7 +200,11 @@ def run_peer(command: str, upstream: int | None, step: float, env: dict[str, str
             for _ in range(1200):
                 assert process.poll() is None, f"{filled} has ended"
                 try:
-                    asyncio.run(send_all(port, Load(1, 1, CHAT, build_chat(1, stream=True), 1, streamed=True)))
+                    asyncio.run(
+                        send_all(
+                            port, Load(1, 1, CHAT, build_chat(1, stream=True), 1, streamed=True)
+                        )
+                    )
                     break
                 except (OSError, AssertionError):
                     time.sleep(0.1)
@@ -172,7 +214,9 @@ def run_peer(command: str, upstream: int | None, step: float, env: dict[str, str
 
 
 def read_usage(process: int) -> tuple[float, int]:
-    """Seconds of CPU, and bytes of memory. Of all threads; schedstat counts nanoseconds, where there is one."""
+    """Seconds of CPU, and bytes of memory. Of all threads; schedstat counts
+    nanoseconds, where there is one.
+    """
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     memory = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
     threads = list(Path(f"/proc/{process}/task").iterdir())
@@ -185,7 +229,9 @@ def read_usage(process: int) -> tuple[float, int]:
 
 @dataclass
 class Answer:
-    """The times at which the pieces of one answer came, after the request. events: in the body."""
+    """The times at which the pieces of one answer came, after the request. events: in
+    the body.
+    """
 
     ttft: float = 0.0
     times: list[float] = field(default_factory=list[float])
@@ -193,7 +239,9 @@ class Answer:
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends requests one after the other and splits nothing but their ends."""
+    """One connection that sends requests one after the other and splits nothing but
+    their ends.
+    """
 
     def __init__(self, load: Load, done: asyncio.Future[list[Answer]]) -> None:
         body = json.dumps(load.body).encode()
@@ -225,7 +273,8 @@ class Client(asyncio.Protocol):
         if self._awaits_head:
             self._awaits_head = False
             assert data[9:12] == b"200", data[:400]
-        # The first bytes may hold the head alone, or with the event that has no token yet.
+        # The first bytes may hold the head alone, or with the event that has no token
+        # yet.
         answer.events += data.count(b"data: ")
         assert not (self._load.streamed and b'"error"' in data), data[-400:]
         if self._load.streamed:
@@ -277,11 +326,17 @@ async def send_all(port: int, load: Load) -> list[Answer]:
     return [answer for answers in groups for answer in answers]
 
 
-async def measure(process: int, port: int, row: Row, *, is_peer: bool = False) -> tuple[Result, int]:
-    """The figures, and the number of events. is_peer: may put tokens that come together into one event."""
+async def measure(
+    process: int, port: int, row: Row, *, is_peer: bool = False
+) -> tuple[Result, int]:
+    """The figures, and the number of events. is_peer: may put tokens that come together
+    into one event.
+    """
     load = row.load
     # Warm: caches are filled, and both sides have imported what they need.
-    await send_all(port, Load(2, 1 if load.streamed else 3, load.path, load.body, load.tokens, load.streamed))
+    await send_all(
+        port, Load(2, 1 if load.streamed else 3, load.path, load.body, load.tokens, load.streamed)
+    )
     cpu, memory = read_usage(process)
     running = asyncio.create_task(send_all(port, load))
     peak = memory
@@ -292,8 +347,14 @@ async def measure(process: int, port: int, row: Row, *, is_peer: bool = False) -
     spent = read_usage(process)[0] - cpu
     units = len(answers) * (load.tokens if row.unit == "token" else 1)
     if load.streamed and not is_peer:
-        assert all(answer.events >= load.tokens for answer in answers), min(answer.events for answer in answers)
-    gaps = [after - before for answer in answers for before, after in zip(answer.times, answer.times[1:], strict=False)]
+        assert all(answer.events >= load.tokens for answer in answers), min(
+            answer.events for answer in answers
+        )
+    gaps = [
+        after - before
+        for answer in answers
+        for before, after in zip(answer.times, answer.times[1:], strict=False)
+    ]
     quantiles = statistics.quantiles(gaps, n=100) if load.streamed else None
     result = Result(
         "",
@@ -314,14 +375,37 @@ def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> 
     if server == "upstream alone":
         return [sys.executable, "yardsticks.py", "raw uvicorn", str(row.step)]
     if server == "Dragoman upstream":
-        return [*SERVE, f"http://127.0.0.1:{upstream}", *OPTIONS, "--store", "none", "--upstream-kind", "openai"]
+        return [
+            *SERVE,
+            f"http://127.0.0.1:{upstream}",
+            *OPTIONS,
+            "--store",
+            "none",
+            "--upstream-kind",
+            "openai",
+        ]
     profile = folder / f"steady-{row.step}.yaml"
     profile.write_text(PROFILE.format(step=row.step))
-    store = ["--store", f"sqlite:{folder / 'store.db'}"] if server == "sim stored" else ["--store", "none"]
-    return [*SERVE, "sim", *OPTIONS, "--served-model-name", MODEL, "--profile", str(profile), *store]
+    store = (
+        ["--store", f"sqlite:{folder / 'store.db'}"]
+        if server == "sim stored"
+        else ["--store", "none"]
+    )
+    return [
+        *SERVE,
+        "sim",
+        *OPTIONS,
+        "--served-model-name",
+        MODEL,
+        "--profile",
+        str(profile),
+        *store,
+    ]
 
 
-def run_row(name: str, row: Row, folder: Path, env: dict[str, str], peers: Mapping[str, str]) -> list[Result]:
+def run_row(
+    name: str, row: Row, folder: Path, env: dict[str, str], peers: Mapping[str, str]
+) -> list[Result]:
     results: list[Result] = []
     for server in row.servers:
         if server in peers and "{upstream}" not in peers[server]:
@@ -329,19 +413,34 @@ def run_row(name: str, row: Row, folder: Path, env: dict[str, str], peers: Mappi
                 result, _ = asyncio.run(measure(process, port, row, is_peer=True))
         elif server == "Dragoman upstream" or server in peers:
             with (
-                run_server(build_command("upstream alone", row, folder, None), env) as (_, upstream),
+                run_server(build_command("upstream alone", row, folder, None), env) as (
+                    _,
+                    upstream,
+                ),
                 run_peer(peers[server], upstream, row.step, env)
                 if server in peers
-                else run_server(build_command(server, row, folder, upstream), env) as (process, port),
+                else run_server(build_command(server, row, folder, upstream), env) as (
+                    process,
+                    port,
+                ),
             ):
                 result, _ = asyncio.run(measure(process, port, row))
         else:
             load = row.load
             if server == "upstream alone":
                 # The yardstick speaks Chat alone.
-                load = Load(load.clients, 1, CHAT, build_chat(load.tokens, stream=True), load.tokens, streamed=True)
+                load = Load(
+                    load.clients,
+                    1,
+                    CHAT,
+                    build_chat(load.tokens, stream=True),
+                    load.tokens,
+                    streamed=True,
+                )
             with run_server(build_command(server, row, folder, None), env) as (process, port):
-                result, _ = asyncio.run(measure(process, port, Row(row.unit, load, row.step, row.servers)))
+                result, _ = asyncio.run(
+                    measure(process, port, Row(row.unit, load, row.step, row.servers))
+                )
         result.row = name
         result.server = server
         result.ratio = result.cpu / (results[0].cpu if results else result.cpu)
@@ -373,7 +472,9 @@ def describe_machine() -> dict[str, object]:
 
 
 def draw(results: list[Result], path: str) -> None:
-    """Draw the CPU of every row, each relative to its yardstick; nothing without matplotlib (the extra `plots`)."""
+    """Draw the CPU of every row, each relative to its yardstick; nothing without
+    matplotlib (the extra `plots`).
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -386,7 +487,9 @@ def draw(results: list[Result], path: str) -> None:
     for index, row in enumerate(rows):
         servers = list(dict.fromkeys(result.server for result in results if result.row == row))
         for offset, server in enumerate(servers):
-            ratios = [result.ratio for result in results if result.row == row and result.server == server]
+            ratios = [
+                result.ratio for result in results if result.row == row and result.server == server
+            ]
             height = index + (offset - (len(servers) - 1) / 2) * 0.25
             color = "tab:gray" if server in (*YARDSTICKS, "upstream alone") else "tab:blue"
             axes.barh(height, statistics.median(ratios), 0.22, color=color)
@@ -399,23 +502,35 @@ def draw(results: list[Result], path: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="streams,long,whole,Responses,Messages,embeddings,upstream", help="prefixes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows",
+        default="streams,long,whole,Responses,Messages,embeddings,upstream",
+        help="prefixes",
+    )
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="another server")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="another server"
+    )
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--plot", help="draw the ratios to this file (.png or .svg)")
     args = parser.parse_args()
     chosen = tuple(args.rows.split(","))
     peers = dict(peer.partition("=")[::2] for peer in args.peer)
     gateways = [name for name, command in peers.items() if "{upstream}" in command]
-    built = build_rows(args.streams, args.tokens, gateways, [name for name in peers if name not in gateways])
+    built = build_rows(
+        args.streams, args.tokens, gateways, [name for name in peers if name not in gateways]
+    )
     rows = {name: row for name, row in built.items() if name.startswith(chosen)}
     machine = describe_machine()
     print(machine)
-    print(f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}{'KB/stream':>10}")
+    print(
+        f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}{'KB/stream':>10}"
+    )
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder, environment() as env:
         uvloop.install()

@@ -1,12 +1,15 @@
-"""A server at ten times its capacity, and the latency of other requests while it reads a megabyte.
+"""A server at ten times its capacity, and the latency of other requests while it reads
+a megabyte.
 
     python benchmarks/overload.py [--model sim] [--seconds 10] [--times 10] [--pin]
 
-Goodput is answers of 200 a second, once with as many clients as there are places in the engine (the peak), once with
-requests that come at `times` that rate whether or not they are answered. Beside it: how long a refusal takes, how many
-bytes the server has, and how long /health takes while prompts of a megabyte are tokenised, against an idle server.
-Client and server share the machine: on few cores the client's own work is in every figure. `--pin` gives the client the
-last core and the server the others (Linux). How late the client itself sent its requests is told beside the refusals.
+Goodput is answers of 200 a second, once with as many clients as there are places in the
+engine (the peak), once with requests that come at `times` that rate whether or not they
+are answered. Beside it: how long a refusal takes, how many bytes the server has, and
+how long /health takes while prompts of a megabyte are tokenised, against an idle
+server. Client and server share the machine: on few cores the client's own work is in
+every figure. `--pin` gives the client the last core and the server the others (Linux).
+How late the client itself sent its requests is told beside the refusals.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ class Load:
     def __init__(self, port: int) -> None:
         self._port = port
         self.body = json.dumps(
-            {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": TOKENS, "ignore_eos": True}
+            {
+                "messages": [{"role": "user", "content": "Tell me a story."}],
+                "max_tokens": TOKENS,
+                "ignore_eos": True,
+            }
         ).encode()
         self.answered = 0
         self.refused: list[float] = []
@@ -58,8 +65,20 @@ class Load:
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[int, int]]:
     """A server's port and process."""
-    command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", "0", "--store", "none"]
-    with subprocess.Popen([*command, "--no-access-log"], stdout=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        *arguments,
+        "--port",
+        "0",
+        "--store",
+        "none",
+    ]
+    with subprocess.Popen(
+        [*command, "--no-access-log"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         if SERVER_CORES:
             os.sched_setaffinity(process.pid, SERVER_CORES)
@@ -90,7 +109,9 @@ async def peak(load: Load, seconds: float) -> float:
 
 
 async def flood(load: Load, rate: float, seconds: float) -> float:
-    """The same where requests come at this rate. What is answered after the last has come does not count."""
+    """The same where requests come at this rate. What is answered after the last has
+    come does not count.
+    """
     began = time.perf_counter()
     requests: set[asyncio.Task[None]] = set()
     for number in range(int(rate * seconds)):
@@ -108,7 +129,9 @@ async def flood(load: Load, rate: float, seconds: float) -> float:
 def percentile(values: list[float], part: float) -> float:
     """In milliseconds."""
     ordered = sorted(values)
-    return 1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
+    return (
+        1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
+    )
 
 
 async def overload(model: str, seconds: float, times: float) -> None:
@@ -118,20 +141,31 @@ async def overload(model: str, seconds: float, times: float) -> None:
         most = await peak(Load(port), seconds)
         before = resident(pid)
         load = Load(port)
-        # What is in the engine at the beginning ends in the first second, and what is at the end does not: even.
+        # What is in the engine at the beginning ends in the first second, and what is
+        # at the end does not: even.
         goodput = await flood(load, times * most, seconds)
         after = resident(pid)
         again = Load(port)
         await flood(again, times * most, seconds)
         print(f"peak       {most:8.1f} answers/s with {PLACES} clients")
-        print(f"overload   {goodput:8.1f} answers/s at {times * most:.0f} requests/s: {goodput / most:.2f} of the peak")
-        latency = f"p50 {percentile(load.refused, 0.5):.1f} ms, p99 {percentile(load.refused, 0.99):.1f} ms"
         print(
-            f"refused    {len(load.refused):8} with Retry-After, {latency}; anything else: {load.others[:3] or 'none'}"
+            f"overload   {goodput:8.1f} answers/s at {times * most:.0f} requests/s: "
+            f"{goodput / most:.2f} of the peak"
+        )
+        latency = (
+            f"p50 {percentile(load.refused, 0.5):.1f} ms, p99 "
+            f"{percentile(load.refused, 0.99):.1f} ms"
+        )
+        print(
+            f"refused    {len(load.refused):8} with Retry-After, {latency}; anything else: "
+            f"{load.others[:3] or 'none'}"
         )
         lag = f"p50 {percentile(load.lags, 0.5):.1f} ms, p99 {percentile(load.lags, 0.99):.1f} ms"
         print(f"client     {len(load.lags):8} requests sent, {lag} after their time")
-        print(f"memory     {before:8.1f} MB before, {after:.1f} after, {resident(pid):.1f} after as much again")
+        print(
+            f"memory     {before:8.1f} MB before, {after:.1f} after, {resident(pid):.1f} after as "
+            f"much again"
+        )
 
 
 async def pings(port: int, until: asyncio.Task[None] | None, seconds: float) -> list[float]:

@@ -1,4 +1,5 @@
-"""What a token costs from its id to events, beside a loop that only makes the event: `python -m benchmarks.parsers`.
+"""What a token costs from its id to events, beside a loop that only makes the event:
+`python -m benchmarks.parsers`.
 
 Trust the ratios of one run, not single figures.
 """
@@ -23,14 +24,20 @@ ROUNDS = 200
 TOKENIZER = load_tokenizer(Path(dragoman.engines.tiny.__file__).with_name("data"))
 PROSE = "So the answer is that it depends on what is asked, and on whom.\n"
 CALL = (
-    '<tool_call>\n{"name": "f", "arguments": {"city": "Paris", "days": [1, 2], "note": "as \\"usual\\""}}\n</tool_call>'
+    '<tool_call>\n{"name": "f", "arguments": {"city": "Paris", "days": [1, 2], "note": "as '
+    '\\"usual\\""}}\n</tool_call>'
 )
-FILE = '<tool_call>\n{"name": "f", "arguments": {"text": "' + PROSE.strip() * 20 + '"}}\n</tool_call>'
+FILE = (
+    '<tool_call>\n{"name": "f", "arguments": {"text": "' + PROSE.strip() * 20 + '"}}\n</tool_call>'
+)
 
 
 def pieces(text: str) -> list[TextDelta]:
     """Four characters a token, about what models write."""
-    return [TextDelta(0, text[at : at + 4], (Token(1, text[at : at + 4]),)) for at in range(0, len(text), 4)]
+    return [
+        TextDelta(0, text[at : at + 4], (Token(1, text[at : at + 4]),))
+        for at in range(0, len(text), 4)
+    ]
 
 
 def microseconds(work: Callable[[], int]) -> float:

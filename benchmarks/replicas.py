@@ -1,11 +1,14 @@
-"""Replicas on Ray: added time to the first token, requests per second, CPU a token, and prefix hits of the router.
+"""Replicas on Ray: added time to the first token, requests per second, CPU a token, and
+prefix hits of the router.
 
-    python benchmarks/replicas.py [--requests 300] [--streams 32] [--tokens 100] [--sections ttft,load,prefix]
+    python benchmarks/replicas.py [--requests 300] [--streams 32] [--tokens 100]
+    [--sections ttft,load,prefix]
                                   [--priority 10] [--json FILE]
 
-Needs `ray[serve]`. Every figure of a cluster is taken in turns with a server alone that runs beside it, request by
-request for the first token, so that the differences hold on a machine with other work. One cluster runs at a time.
-CPU is that of all processes of the cluster, from /proc, so for Linux only. `--priority` gives the client a place before
+Needs `ray[serve]`. Every figure of a cluster is taken in turns with a server alone that
+runs beside it, request by request for the first token, so that the differences hold on
+a machine with other work. One cluster runs at a time. CPU is that of all processes of
+the cluster, from /proc, so for Linux only. `--priority` gives the client a place before
 all other processes (chrt -f, for root), so that its own waits are not counted.
 """
 
@@ -57,27 +60,45 @@ FRONTS = {
 """By name: replicas, routing, and whether there is HAProxy."""
 SESSIONS = 25
 TURNS = 8
-"""An odd number, as in turns two replicas would otherwise always get the same agents."""
+"""An odd number, as in turns two replicas would otherwise always get the same agents.
+"""
 CACHE_BLOCKS = 2200
-"""KV cache of a replica, in blocks of 16 tokens: the conversations of half of the agents fit into it, not of all."""
+"""KV cache of a replica, in blocks of 16 tokens: the conversations of half of the
+agents fit into it, not of all.
+"""
 
 
 @contextmanager
 def run_front(name: str, models: str) -> Generator[Cluster]:
     replicas, routing, uses_haproxy = FRONTS[name]
-    ray = f"ray: {{replicas: {replicas}, routing: {routing}, haproxy: {json.dumps(uses_haproxy)}, cpus: 0.5}}\n"
+    ray = (
+        f"ray: {{replicas: {replicas}, routing: {routing}, haproxy: {json.dumps(uses_haproxy)}, "
+        f"cpus: 0.5}}\n"
+    )
     with run_cluster(settings=f"{models}no-auth: true\n{ray}") as cluster:
         # Without it HAProxy would choose.
-        wait_until(lambda: not uses_haproxy or routing == "load" or bool(cluster.list_ready("DragomanRouter")))
+        wait_until(
+            lambda: (
+                not uses_haproxy or routing == "load" or bool(cluster.list_ready("DragomanRouter"))
+            )
+        )
         yield cluster
 
 
 def write_models(folder: Path) -> str:
-    """The models of a settings file: of quick steps, of steady ones, and with a small KV cache."""
+    """The models of a settings file: of quick steps, of steady ones, and with a small
+    KV cache.
+    """
     lines = "store: none\naccess-log: false\nlog-level: warning\nmodels:\n"
-    for name, step, blocks in ((MODEL, 0.0005, 65536), ("steady", STEP, 65536), ("cached", 0.0005, CACHE_BLOCKS)):
+    for name, step, blocks in (
+        (MODEL, 0.0005, 65536),
+        ("steady", STEP, 65536),
+        ("cached", 0.0005, CACHE_BLOCKS),
+    ):
         profile = folder / f"{name}.yaml"
-        profile.write_text(PROFILE.format(step=step).replace("num_gpu_blocks: 65536", f"num_gpu_blocks: {blocks}"))
+        profile.write_text(
+            PROFILE.format(step=step).replace("num_gpu_blocks: 65536", f"num_gpu_blocks: {blocks}")
+        )
         lines += f"  {name}: {{model: sim, profile: {profile}, pinned: true}}\n"
     return lines
 
@@ -107,13 +128,16 @@ class Timer:
 
 
 def measure_first_token(alone: int, cluster: Cluster, requests: int) -> dict[str, float]:
-    """Milliseconds: of the server alone, and what is added behind the proxy, and on the replica's own port."""
+    """Milliseconds: of the server alone, and what is added behind the proxy, and on the
+    replica's own port.
+    """
     found: dict[str, float] = {}
     ports = {"TTFT added": get_port(cluster.url)}
     if direct := cluster.list_direct_urls():
         ports["TTFT added at the replica"] = get_port(direct[0])
     for name, port in ports.items():
-        # In turns, so that both servers find the caches of the processor as the other one has left them.
+        # In turns, so that both servers find the caches of the processor as the other
+        # one has left them.
         timers = (Timer(alone), Timer(port))
         times: tuple[list[float], list[float]] = ([], [])
         for number in range(requests + WARM_UP):
@@ -139,12 +163,17 @@ def read_cluster_cpu(cluster: Cluster) -> float:
 def measure_load(
     port: int, read_cpu: Callable[[], float], requests: int, streams: int, tokens: int
 ) -> dict[str, float]:
-    """Requests per second, and microseconds of CPU of a request and of a streamed token."""
+    """Requests per second, and microseconds of CPU of a request and of a streamed
+    token.
+    """
     short = Load(32, requests, CHAT, build_chat(2, stream=False), 2, streamed=False)
     steady = build_chat(tokens, stream=True) | {"model": "steady"}
     streamed = Load(streams, 1, CHAT, steady, tokens, streamed=True)
     found: dict[str, float] = {}
-    for name, load, units in (("request", short, 32 * requests), ("token", streamed, streams * tokens)):
+    for name, load, units in (
+        ("request", short, 32 * requests),
+        ("token", streamed, streams * tokens),
+    ):
         # Warm: all have imported what they need.
         asyncio.run(send_all(port, Load(32, 1, load.path, load.body, load.tokens, load.streamed)))
         cpu = read_cpu()
@@ -157,12 +186,19 @@ def measure_load(
 
 
 def replay_agents(ports: Sequence[int], label: str) -> float:
-    """Replay agents that take turns, each request to the next port. Return the share of prompt tokens that hit."""
-    system = "You are an agent that edits files. " + " ".join(f"Rule {number}: keep it short." for number in range(60))
+    """Replay agents that take turns, each request to the next port. Return the share of
+    prompt tokens that hit.
+    """
+    system = "You are an agent that edits files. " + " ".join(
+        f"Rule {number}: keep it short." for number in range(60)
+    )
     conversations = [
         [
             {"role": "system", "content": system},
-            {"role": "user", "content": f"{label}: task {number}. " + f"Look at file {number} first. " * 40},
+            {
+                "role": "user",
+                "content": f"{label}: task {number}. " + f"Look at file {number} first. " * 40,
+            },
         ]
         for number in range(SESSIONS)
     ]
@@ -178,14 +214,20 @@ def replay_agents(ports: Sequence[int], label: str) -> float:
             connection.close()
             cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
             total += answer["usage"]["prompt_tokens"]
-            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+            messages.append(
+                {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
+            )
             messages.append({"role": "user", "content": "Now the next file. " * 30})
     return cached / total
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=300, help="for the first token, and of each connection")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--requests", type=int, default=300, help="for the first token, and of each connection"
+    )
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--sections", default="ttft,load,prefix")
@@ -214,15 +256,24 @@ def main() -> None:
                     found |= measure_first_token(alone, cluster, arguments.requests)
                 if "load" in sections:
                     sizes = (arguments.requests, arguments.streams, arguments.tokens)
-                    server = measure_load(alone, lambda process=process: read_usage(process)[0], *sizes)
-                    found |= measure_load(get_port(cluster.url), lambda: read_cluster_cpu(cluster), *sizes)
+                    server = measure_load(
+                        alone, lambda process=process: read_usage(process)[0], *sizes
+                    )
+                    found |= measure_load(
+                        get_port(cluster.url), lambda: read_cluster_cpu(cluster), *sizes
+                    )
                     found |= {f"alone: {name}": value for name, value in server.items()}
                 if "prefix" in sections and FRONTS[name][0] > 1:
                     ports = [get_port(url) for url in cluster.list_direct_urls()]
                     found["hits, round robin"] = replay_agents(ports, "in turns")
                     found["hits, routed"] = replay_agents([get_port(cluster.url)], "routed")
             results[name] = found
-            print(name, *(f"  {key:28}{value:10.3f}" for key, value in found.items()), sep="\n", flush=True)
+            print(
+                name,
+                *(f"  {key:28}{value:10.3f}" for key, value in found.items()),
+                sep="\n",
+                flush=True,
+            )
     if arguments.json:
         document = {"machine": describe_machine(), "results": results}
         Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")

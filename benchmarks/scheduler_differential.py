@@ -1,9 +1,12 @@
-"""The simulator's scheduler against vLLM's own, in lockstep over random workloads, until so many steps are compared.
+"""The simulator's scheduler against vLLM's own, in lockstep over random workloads,
+until so many steps are compared.
 
-    .venv/vllm/bin/python -m benchmarks.scheduler_differential [--steps 2000000] [--seconds 600] [--first-seed 0]
+    .venv/vllm/bin/python -m benchmarks.scheduler_differential [--steps 2000000]
+    [--seconds 600] [--first-seed 0]
 
-Run in the repository's root. `make test-vllm` makes that environment. Exit status 1 if a step differs; the seeds of a
-difference repeat it: `--mix NAME --first-seed N --steps 1`.
+Run in the repository's root. `make test-vllm` makes that environment. Exit status 1 if
+a step differs; the seeds of a difference repeat it: `--mix NAME --first-seed N --steps
+1`.
 """
 
 from __future__ import annotations
@@ -14,12 +17,24 @@ import time
 from collections import Counter
 from itertools import count
 
-from tests.engines.vllm.lockstep import Comparison, Difference, Lockstep, MIXES, VllmParts, describe, draw_case
+from tests.engines.vllm.lockstep import (
+    Comparison,
+    Difference,
+    Lockstep,
+    MIXES,
+    VllmParts,
+    describe,
+    draw_case,
+)
 from tests.engines.vllm.serving import without_accelerator
 
 
-def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int, seconds: float) -> list[str]:
-    """Compare until that many steps are done or the time is over; prints a table and returns the differences."""
+def compare(
+    vllm: VllmParts, mixes: list[str], first_seed: int, steps: int, seconds: float
+) -> list[str]:
+    """Compare until that many steps are done or the time is over; prints a table and
+    returns the differences.
+    """
     totals = {mix: Counter[str]() for mix in mixes}
     differences: list[str] = []
     started = reported = time.monotonic()
@@ -52,7 +67,9 @@ def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int, seco
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--first-seed", type=int, default=0)
@@ -60,7 +77,11 @@ def main() -> None:
     arguments = parser.parse_args()
     with without_accelerator():
         mixes = [arguments.mix] if arguments.mix else list(MIXES)
-        sys.exit(1 if compare(VllmParts(), mixes, arguments.first_seed, arguments.steps, arguments.seconds) else 0)
+        sys.exit(
+            1
+            if compare(VllmParts(), mixes, arguments.first_seed, arguments.steps, arguments.seconds)
+            else 0
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""How fast the simulator replays, how near it comes to measured runs, and what each of its parts is worth.
+"""How fast the simulator replays, how near it comes to measured runs, and what each of
+its parts is worth.
 
-    python -m benchmarks.simulator [--speed] [--accuracy] [--comparison] [--ablations] [--write-profiles]
+    python -m benchmarks.simulator [--speed] [--accuracy] [--comparison] [--ablations]
+    [--write-profiles]
 
-Run in the repository's root. Speed is in CPU time of one core and depends on the machine; the errors do not.
+Run in the repository's root. Speed is in CPU time of one core and depends on the
+machine; the errors do not.
 """
 
 from __future__ import annotations
@@ -20,7 +23,16 @@ from tests.lab.runs import FITTED, RUNS, Run, get_profile, log
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import StepLoad, StepTime
-from dragoman_sim.engine.profile import HeldOutError, MetricError, PROFILES_DIR, Prior, SUFFIX, SimulatorProfile, dumps, load
+from dragoman_sim.engine.profile import (
+    HeldOutError,
+    MetricError,
+    PROFILES_DIR,
+    Prior,
+    SUFFIX,
+    SimulatorProfile,
+    dumps,
+    load,
+)
 from dragoman_sim.engine.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
 from dragoman_sim.engine.sequence import SimulatedSequence
 from dragoman_sim.lab.calibrate import calibrate, compare, measure_spread
@@ -28,35 +40,57 @@ from dragoman_sim.lab.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
 from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman_check.load.workload import Timing, WorkloadRequest
-from dragoman_check.load.workload_sources import SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman_check.load.workload_sources import (
+    SessionOptions,
+    UniformLength,
+    generate_poisson,
+    generate_sessions,
+)
 
 
 def speed() -> None:
-    print(f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}{'scheduler us':>14}{'x real time':>13}")
+    print(
+        f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}{'scheduler us':>14}{'x real time':>13}"
+    )
     for run in RUNS:
         profile = load(run.name)
         _replayed(run.name, log(run.name)[0], profile.engine, profile.latency.compute_seconds)
     generator = np.random.default_rng(0)
     profile = load(RUNS[1].name)
     open_loop = generate_poisson(
-        generator, count=5000, rate=6.0, inputs=UniformLength(50, 1500), outputs=UniformLength(50, 350)
+        generator,
+        count=5000,
+        rate=6.0,
+        inputs=UniformLength(50, 1500),
+        outputs=UniformLength(50, 350),
     )
     _replayed("Poisson, 6 a second", open_loop, profile.engine, profile.latency.compute_seconds)
     talks = SessionOptions(
-        UniformLength(2, 8), UniformLength(20, 300), UniformLength(50, 350), system_tokens=1000, groups=4
+        UniformLength(2, 8),
+        UniformLength(20, 300),
+        UniformLength(50, 350),
+        system_tokens=1000,
+        groups=4,
     )
     multi_turn = generate_sessions(generator, count=1000, rate=1.0, options=talks)
-    _replayed("sessions with shared prefixes", multi_turn, profile.engine, profile.latency.compute_seconds)
+    _replayed(
+        "sessions with shared prefixes", multi_turn, profile.engine, profile.latency.compute_seconds
+    )
     wide = msgspec.structs.replace(profile.engine, max_num_seqs=512)
     many = [WorkloadRequest(f"r{index}", 0.0, 16, 500) for index in range(512)]
     _replayed("512 streams decoding", many, wide, profile.latency.compute_seconds)
 
 
 def _replayed(
-    name: str, workload: Sequence[WorkloadRequest], engine: SimulatedSchedulerConfig, seconds: StepTime
+    name: str,
+    workload: Sequence[WorkloadRequest],
+    engine: SimulatedSchedulerConfig,
+    seconds: StepTime,
 ) -> None:
     began = time.process_time()
-    replayed = replay(workload, [EngineCore(SimulatedScheduler(engine), seconds)], frontend_seconds=0.001)
+    replayed = replay(
+        workload, [EngineCore(SimulatedScheduler(engine), seconds)], frontend_seconds=0.001
+    )
     took = time.process_time() - began
     steps = sum(replayed.steps[0].sequences)
     simulated = max(timing.last_token_s for timing in replayed.timings)
@@ -67,8 +101,12 @@ def _replayed(
     )
 
 
-def _scheduler_alone(workload: Sequence[WorkloadRequest], engine: SimulatedSchedulerConfig) -> float:
-    """Microseconds of schedule and update for each sequence in a step, of the same workload."""
+def _scheduler_alone(
+    workload: Sequence[WorkloadRequest], engine: SimulatedSchedulerConfig
+) -> float:
+    """Microseconds of schedule and update for each sequence in a step, of the same
+    workload.
+    """
     taken = 0.0
 
     class Timed(SimulatedScheduler):
@@ -96,7 +134,9 @@ def _scheduler_alone(workload: Sequence[WorkloadRequest], engine: SimulatedSched
 
 
 def _row(error: MetricError) -> str:
-    return ", ".join(f"{100 * value:+.2f}" for value in (error.mean, error.p50, error.p90, error.p99))
+    return ", ".join(
+        f"{100 * value:+.2f}" for value in (error.mean, error.p50, error.p90, error.p99)
+    )
 
 
 def accuracy() -> None:
@@ -108,14 +148,20 @@ def accuracy() -> None:
         assert calibration is not None
         assert calibration.error is not None
         error = calibration.error
-        print(f"| {run.name} | {' | '.join(_row(metric) for metric in (error.ttft, error.latency, error.tpot))} |")
+        print(
+            f"| {run.name} | "
+            f"{' | '.join(_row(metric) for metric in (error.ttft, error.latency, error.tpot))} |"
+        )
     print("\nthe same over other clocks and other requests to fit: lowest to highest\n")
     print("| run | TTFT | latency | TPOT |\n| --- | --- | --- | --- |")
     for run in RUNS:
         workload, measured = log(run.name)
-        spread = measure_spread((workload, measured), get_profile(run), {timing.id for timing in measured[:FITTED]})
+        spread = measure_spread(
+            (workload, measured), get_profile(run), {timing.id for timing in measured[:FITTED]}
+        )
         pairs = (
-            (getattr(spread.lowest, metric), getattr(spread.highest, metric)) for metric in ("ttft", "latency", "tpot")
+            (getattr(spread.lowest, metric), getattr(spread.highest, metric))
+            for metric in ("ttft", "latency", "tpot")
         )
         cells = (
             ", ".join(
@@ -146,8 +192,13 @@ TERMS = {
 
 
 def ablations() -> None:
-    """A table in Markdown: the parts in rows, the runs in columns; in a cell mean TTFT / latency / TPOT."""
-    print(f"\n| fitted anew with | {' | '.join(run.name for run in RUNS)} |\n| --- |{' --- |' * len(RUNS)}")
+    """A table in Markdown: the parts in rows, the runs in columns; in a cell mean TTFT
+    / latency / TPOT.
+    """
+    print(
+        f"\n| fitted anew with | {' | '.join(run.name for run in RUNS)} |\n| --- "
+        f"|{' --- |' * len(RUNS)}"
+    )
     for name, change in ABLATIONS.items():
         _ablated(name, [_without(run, get_profile(run).prior, change) for run in RUNS])
     for name, columns in TERMS.items():
@@ -156,11 +207,16 @@ def ablations() -> None:
 
 
 def _ablated(name: str, errors: list[HeldOutError]) -> None:
-    cells = [f"{100 * e.ttft.mean:+.1f} / {100 * e.latency.mean:+.1f} / {100 * e.tpot.mean:+.1f}" for e in errors]
+    cells = [
+        f"{100 * e.ttft.mean:+.1f} / {100 * e.latency.mean:+.1f} / {100 * e.tpot.mean:+.1f}"
+        for e in errors
+    ]
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int, ...] = ()) -> HeldOutError:
+def _without(
+    run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int, ...] = ()
+) -> HeldOutError:
     workload, measured = log(run.name)
     engine = msgspec.structs.replace(run.engine, **change)
     found = fit(workload, measured[:FITTED], engine, prior, columns)
@@ -179,11 +235,14 @@ PREDICTED = (
         128,
     ),
 )
-"""Measured runs, and what predicts them: device, model, parallelism and `max_num_seqs`."""
+"""Measured runs, and what predicts them: device, model, parallelism and `max_num_seqs`.
+"""
 
 
 def comparison() -> None:
-    """A table in Markdown: predicted over all requests, and fitted on the first ones over the others."""
+    """A table in Markdown: predicted over all requests, and fitted on the first ones
+    over the others.
+    """
     print("\nerror in %: mean, p50, p90, p99\n")
     print("| run | profile | TTFT | latency | TPOT |\n| --- | --- | --- | --- | --- |")
     for name, gpu, model, parallelism, max_num_seqs in PREDICTED:
@@ -209,7 +268,11 @@ def comparison() -> None:
 
 def _serve(profile: SimulatorProfile, workload: list[WorkloadRequest]) -> list[Timing]:
     return simulate(
-        workload, profile.engine, profile.latency, profile.frontend_seconds, ranks=profile.hardware.ranks
+        workload,
+        profile.engine,
+        profile.latency,
+        profile.frontend_seconds,
+        ranks=profile.hardware.ranks,
     ).timings
 
 
@@ -234,7 +297,9 @@ def main() -> None:
         "ablations": ablations,
         "write-profiles": write_profiles,
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in parts:
         parser.add_argument(f"--{name}", action="store_true")
     arguments = vars(parser.parse_args())

@@ -1,13 +1,16 @@
-"""Served is simulated: the same trace through a real server and on the virtual clock, side by side.
+"""Served is simulated: the same trace through a real server and on the virtual clock,
+side by side.
 
-    python benchmarks/simulator_served.py [--requests 64] [--rate 12] [--outputs 200-400] [--profile PROFILE]
-    python benchmarks/simulator_served.py --measured tests/data/measured-runs/rtxpro6000-llama-3.1-8b.jsonl \\
+    python benchmarks/simulator_served.py [--requests 64] [--rate 12] [--outputs
+    200-400] [--profile PROFILE] python benchmarks/simulator_served.py --measured
+    tests/data/measured-runs/rtxpro6000-llama-3.1-8b.jsonl \\
         --profile rtxpro6000-llama-3.1-8b
 
-A server of its own process (`dragoman serve sim`, uvicorn on loopback), asked by one client at the trace's moments; and
-`replay` of the trace with the engine settings that the server has. Times of the server are those that the client saw.
-With a measured run, its trace is sent, and its times are compared as well. Client and server share the machine: where
-it is busy, the difference is what it was busy with.
+A server of its own process (`dragoman serve sim`, uvicorn on loopback), asked by one
+client at the trace's moments; and `replay` of the trace with the engine settings that
+the server has. Times of the server are those that the client saw. With a measured run,
+its trace is sent, and its times are compared as well. Client and server share the
+machine: where it is busy, the difference is what it was busy with.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ LEAD = 0.5
 
 
 def draw_prompt(request: WorkloadRequest, generator: np.random.Generator) -> list[int]:
-    """A prompt of tokens, of the trace's length. Prompts share a prefix exactly as far as their hashes agree."""
+    """A prompt of tokens, of the trace's length. Prompts share a prefix exactly as far
+    as their hashes agree.
+    """
     tokens: list[int] = []
     for block_hash in request.block_hashes[: request.input_tokens // request.block_size]:
         seed = int.from_bytes(hashlib.sha256(block_hash.encode()).digest()[:8])
@@ -62,7 +67,9 @@ def body_of(request: WorkloadRequest, generator: np.random.Generator) -> bytes:
 
 
 async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float) -> Timing:
-    """Sent at its moment; RuntimeError where the answer's length differs from the trace."""
+    """Sent at its moment; RuntimeError where the answer's length differs from the
+    trace.
+    """
     await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     await asyncio.sleep(begin + request.arrival_s - time.perf_counter())
@@ -75,8 +82,12 @@ async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float)
     writer.close()
     chunks, count = read(lines)
     if count != request.output_tokens:
-        raise RuntimeError(f"{request.id}: {count} tokens came where {request.output_tokens} were asked for")
-    return Timing(request.id, sent - begin, chunks[0] - begin, chunks[-1] - begin, request.input_tokens, count)
+        raise RuntimeError(
+            f"{request.id}: {count} tokens came where {request.output_tokens} were asked for"
+        )
+    return Timing(
+        request.id, sent - begin, chunks[0] - begin, chunks[-1] - begin, request.input_tokens, count
+    )
 
 
 def read(lines: Sequence[tuple[float, bytes]]) -> tuple[list[float], int]:
@@ -98,14 +109,20 @@ async def served(trace: Sequence[WorkloadRequest], profile: str) -> list[Timing]
         warm = WorkloadRequest("warm", 0.0, 16, 4)
         await ask(port, warm, body_of(warm, generator), time.perf_counter() + LEAD)
         begin = time.perf_counter() + LEAD
-        requests = (ask(port, request, message, begin) for request, message in zip(trace, messages, strict=True))
+        requests = (
+            ask(port, request, message, begin)
+            for request, message in zip(trace, messages, strict=True)
+        )
         return list(await asyncio.gather(*requests))
 
 
-def simulated(trace: Sequence[WorkloadRequest], profile: SimulatorProfile, label: str) -> list[Timing]:
+def simulated(
+    trace: Sequence[WorkloadRequest], profile: SimulatorProfile, label: str
+) -> list[Timing]:
     config = build_scheduler_config(Settings(model="sim", profile=label), profile)
     core = EngineCore(
-        SimulatedScheduler(config, SimulatedBlockPool(config.num_gpu_blocks)), profile.latency.compute_seconds
+        SimulatedScheduler(config, SimulatedBlockPool(config.num_gpu_blocks)),
+        profile.latency.compute_seconds,
     )
     return replay(trace, [core], frontend_seconds=profile.frontend_seconds).timings
 
@@ -120,19 +137,32 @@ def compare(real: Sequence[Timing], virtual: Sequence[Timing], names: tuple[str,
     print(f"{'':22}{names[0]:>12}{names[1]:>12}{'ratio':>9}{'difference':>14}")
 
     def row(name: str, left: float, right: float) -> None:
-        print(f"{name:22}{left * 1e3:9.3f} ms{right * 1e3:9.3f} ms{left / right:9.4f}{(left - right) * 1e3:+11.3f} ms")
+        print(
+            f"{name:22}{left * 1e3:9.3f} ms{right * 1e3:9.3f} "
+            f"ms{left / right:9.4f}{(left - right) * 1e3:+11.3f} ms"
+        )
 
     row("mean ITL", interval(real), interval(virtual))
     for share in (50, 90):
-        sides = [float(np.percentile([each.ttft for each in side], share)) for side in (real, virtual)]
+        sides = [
+            float(np.percentile([each.ttft for each in side], share)) for side in (real, virtual)
+        ]
         row(f"TTFT p{share}", *sides)
     row("mean TTFT", *(statistics.mean(each.ttft for each in side) for side in (real, virtual)))
-    row("mean TPOT", *(statistics.mean(each.tpot for each in side if each.tpot) for side in (real, virtual)))
-    row("mean latency", *(statistics.mean(each.latency for each in side) for side in (real, virtual)))
+    row(
+        "mean TPOT",
+        *(statistics.mean(each.tpot for each in side if each.tpot) for side in (real, virtual)),
+    )
+    row(
+        "mean latency",
+        *(statistics.mean(each.latency for each in side) for side in (real, virtual)),
+    )
 
 
 def most_at_once(timings: Sequence[Timing]) -> int:
-    moments = [(each.arrival_s, 1) for each in timings] + [(each.last_token_s, -1) for each in timings]
+    moments = [(each.arrival_s, 1) for each in timings] + [
+        (each.last_token_s, -1) for each in timings
+    ]
     return int(np.cumsum([change for _, change in sorted(moments)]).max())
 
 
@@ -143,7 +173,9 @@ async def main() -> None:
     parser.add_argument("--inputs", default="50-500")
     parser.add_argument("--outputs", default="200-400")
     parser.add_argument("--profile", default=DEFAULT_PROFILE)
-    parser.add_argument("--measured", type=Path, help="log of a measured run, as of simulate --save-detailed")
+    parser.add_argument(
+        "--measured", type=Path, help="log of a measured run, as of simulate --save-detailed"
+    )
     args = parser.parse_args()
     measured: Sequence[Timing] = ()
     if args.measured is not None:
@@ -163,7 +195,9 @@ async def main() -> None:
     compare(real, virtual, ("served", "simulated"))
     if measured:
         compare(real, measured, ("served", "measured"))
-    late = max(each.arrival_s - request.arrival_s for each, request in zip(real, trace, strict=True))
+    late = max(
+        each.arrival_s - request.arrival_s for each, request in zip(real, trace, strict=True)
+    )
     print(f"the client sent at most {late * 1e3:.1f} ms late")
 
 

@@ -1,11 +1,14 @@
-"""The simulator on the real clock: does it keep the time that it models, and what does a token cost?
+"""The simulator on the real clock: does it keep the time that it models, and what does
+a token cost?
 
     python benchmarks/simulator_server.py [--streams 512] [--tokens 200] [--step 0.02]
 
-A server of its own process, on a profile whose every step takes the same time, and one client with that many streams.
-Printed: the mean interval between tokens as a share of the modelled, the server's CPU a token, its memory a stream; and
-the same of a bare ASGI app, which writes a constant chunk to every stream each step, by uvicorn's own protocol and by
-ours. All share the machine with the client, so that a busy one shows in the figures.
+A server of its own process, on a profile whose every step takes the same time, and one
+client with that many streams. Printed: the mean interval between tokens as a share of
+the modelled, the server's CPU a token, its memory a stream; and the same of a bare ASGI
+app, which writes a constant chunk to every stream each step, by uvicorn's own protocol
+and by ours. All share the machine with the client, so that a busy one shows in the
+figures.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ frontend_seconds: 0.0
 async def stream(port: int, tokens: int) -> list[float]:
     """When each piece of the answer came."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps({"prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": 1}).encode()
+    body = json.dumps(
+        {"prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": 1}
+    ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
     times: list[float] = []
@@ -59,7 +64,18 @@ def usage(process: int) -> tuple[float, int]:
     return (int(fields[11]) + int(fields[12])) / ticks, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
-SIMULATOR = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--no-access-log", "--store", "none"]
+SIMULATOR = [
+    sys.executable,
+    "-m",
+    "dragoman",
+    "serve",
+    "sim",
+    "--port",
+    "0",
+    "--no-access-log",
+    "--store",
+    "none",
+]
 BARE = """
 import socket, sys, uvicorn
 from dragoman.http.connection import Http11ProtocolFactory
@@ -117,10 +133,20 @@ async def main() -> None:
         profile = Path(folder) / "steady.yaml"
         profile.write_text(PROFILE.format(step=args.step))
         load = os.getloadavg()[0]
-        print(f"{args.streams} streams of {args.tokens} tokens at {args.step * 1000:.0f} ms; load {load:.1f}")
+        print(
+            f"{args.streams} streams of {args.tokens} tokens at {args.step * 1000:.0f} ms; load "
+            f"{load:.1f}"
+        )
         print(f"{'':14}{'mean interval':>14}{'us a token':>14}{'KB a stream':>16}")
         for name, command in {
-            "bare uvicorn": [sys.executable, "-c", BARE, str(args.tokens), str(args.step), "uvicorn"],
+            "bare uvicorn": [
+                sys.executable,
+                "-c",
+                BARE,
+                str(args.tokens),
+                str(args.step),
+                "uvicorn",
+            ],
             "bare ours": [sys.executable, "-c", BARE, str(args.tokens), str(args.step), "ours"],
             "simulator": [*SIMULATOR, "--profile", str(profile)],
         }.items():

@@ -1,10 +1,12 @@
-"""Mixed requests against a server process for minutes: does it leak memory, descriptors or threads, or fall behind?
+"""Mixed requests against a server process for minutes: does it leak memory, descriptors
+or threads, or fall behind?
 
     python benchmarks/soak.py --minutes 20
 
-The first fifth warms up: caches that are bounded fill. After that the resident memory, the open descriptors, the
-threads and the lag of the event loop, measured from outside as the time of `GET /health`, are sampled once a second.
-Drift is the median of the last third of the samples against that of the first third. Exit status 1 where a bound is
+The first fifth warms up: caches that are bounded fill. After that the resident memory,
+the open descriptors, the threads and the lag of the event loop, measured from outside
+as the time of `GET /health`, are sampled once a second. Drift is the median of the last
+third of the samples against that of the first third. Exit status 1 where a bound is
 exceeded or a request failed.
 """
 
@@ -28,13 +30,35 @@ import httpx2
 
 WARM_UP = 0.2
 BOUNDS = {"memory": 0.05, "descriptors": 0.0, "threads": 0.0}
-"""Relative growth that is allowed. Descriptors and threads get two more on top, for what is in flight."""
+"""Relative growth that is allowed. Descriptors and threads get two more on top, for
+what is in flight.
+"""
 SLACK = {"memory": 8 * 2**20, "descriptors": 2, "threads": 2}
 LAG_P99 = 0.25
-"""Seconds that `GET /health` may take at the 99th percentile, on a machine that also runs the clients."""
+"""Seconds that `GET /health` may take at the 99th percentile, on a machine that also
+runs the clients.
+"""
 CLIENTS = 6
-WORDS = ("the", "capital", "of", "Japan", "is", "Tokyo", "a", "list", "seven", "small", "colours", "names")
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+WORDS = (
+    "the",
+    "capital",
+    "of",
+    "Japan",
+    "is",
+    "Tokyo",
+    "a",
+    "list",
+    "seven",
+    "small",
+    "colours",
+    "names",
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True)
@@ -92,21 +116,29 @@ class Client:
         return await self._http.post("/v1/chat/completions", json=self._conversation())
 
     async def _stream(self) -> httpx2.Response:
-        return await self._http.post("/v1/chat/completions", json={**self._conversation(), "stream": True})
+        return await self._http.post(
+            "/v1/chat/completions", json={**self._conversation(), "stream": True}
+        )
 
     async def _schema(self) -> httpx2.Response:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-        return await self._http.post("/v1/chat/completions", json={**self._conversation(), "response_format": form})
+        return await self._http.post(
+            "/v1/chat/completions", json={**self._conversation(), "response_format": form}
+        )
 
     async def _completions(self) -> httpx2.Response:
-        return await self._http.post("/v1/completions", json={"prompt": self._text(), "max_tokens": 8, "logprobs": 2})
+        return await self._http.post(
+            "/v1/completions", json={"prompt": self._text(), "max_tokens": 8, "logprobs": 2}
+        )
 
     async def _messages(self) -> httpx2.Response:
         return await self._http.post("/v1/messages", json={**self._conversation(), "model": "tiny"})
 
     async def _responses(self) -> httpx2.Response:
         """Stored, read and deleted, so that the store stays as it is."""
-        response = await self._http.post("/v1/responses", json={"input": self._text(), "max_output_tokens": 16})
+        response = await self._http.post(
+            "/v1/responses", json={"input": self._text(), "max_output_tokens": 16}
+        )
         if response.status_code != 200:
             return response
         path = f"/v1/responses/{response.json()['id']}"
@@ -154,8 +186,13 @@ def report(samples: list[Sample], counts: Counter[str]) -> list[str]:
             wrong.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
     lags = sorted(sample.lag for sample in samples)
     p99 = lags[min(len(lags) - 1, int(len(lags) * 0.99))]
-    drift = statistics.median(s.lag for s in samples[-third:]) / statistics.median(s.lag for s in samples[:third])
-    print(f"health       p50 {statistics.median(lags) * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, drift x{drift:.2f}")
+    drift = statistics.median(s.lag for s in samples[-third:]) / statistics.median(
+        s.lag for s in samples[:third]
+    )
+    print(
+        f"health       p50 {statistics.median(lags) * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
+        f"drift x{drift:.2f}"
+    )
     if p99 > LAG_P99:
         wrong.append(f"GET /health took {p99 * 1000:.0f} ms at the 99th percentile")
     return wrong
@@ -172,13 +209,32 @@ async def soak(port: int, pid: int, minutes: float) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--model", default="tiny")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "dragoman", "serve", arguments.model, "--port", "0", "--log-level", "warning"]
-        command += ["--store", f"sqlite:{folder}/store.db", "--max-model-len", "1024", "--kv-cache-tokens", "8192"]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman",
+            "serve",
+            arguments.model,
+            "--port",
+            "0",
+            "--log-level",
+            "warning",
+        ]
+        command += [
+            "--store",
+            f"sqlite:{folder}/store.db",
+            "--max-model-len",
+            "1024",
+            "--kv-cache-tokens",
+            "8192",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:

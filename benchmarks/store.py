@@ -1,9 +1,12 @@
-"""The cost of storing: commits a second, their latency, and how long the event loop waits meanwhile.
+"""The cost of storing: commits a second, their latency, and how long the event loop
+waits meanwhile.
 
-    python benchmarks/store.py [--seconds 2] [--clients 32] [--bytes 4000] [--postgres DSN]
+    python benchmarks/store.py [--seconds 2] [--clients 32] [--bytes 4000] [--postgres
+    DSN]
 
-Each store is asked by so many clients at once, each of which puts a record and appends two entries to it in one commit,
-again and again. The memory store in the same run is the baseline: what the machine and the event loop cost.
+Each store is asked by so many clients at once, each of which puts a record and appends
+two entries to it in one commit, again and again. The memory store in the same run is
+the baseline: what the machine and the event loop cost.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ async def client(store: Store, name: str, body: bytes, until: float, took: list[
     while time.perf_counter() < until:
         key = Key("bench", "response", f"{name}-{number}")
         began = time.perf_counter()
-        await store.commit(Put(key, 0, body), Append(key, "items", (Item(b"{}", "a"), Item(b"{}", "b"))))
+        await store.commit(
+            Put(key, 0, body), Append(key, "items", (Item(b"{}", "a"), Item(b"{}", "b")))
+        )
         took.append(time.perf_counter() - began)
         number += 1
         # The memory store never waits; without this the others would never get a turn.
@@ -51,7 +56,9 @@ async def measure(name: str, store: Store, clients: int, size: int, seconds: flo
             group.create_task(client(store, f"{name}-{number}", body, until, took))
     await store.close()
     rate = len(took) / seconds
-    cells = [f"{1000 * at(took, share):8.2f}" for share in (0.5, 0.99)] + [f"{1000 * at(late, 0.99):8.2f}"]
+    cells = [f"{1000 * at(took, share):8.2f}" for share in (0.5, 0.99)] + [
+        f"{1000 * at(late, 0.99):8.2f}"
+    ]
     print(f"{name:<24}{clients:>8}{rate:>12.0f}  {'  '.join(cells)}")
     return rate
 
@@ -61,7 +68,9 @@ def at(times: list[float], share: float) -> float:
 
 
 async def run(options: argparse.Namespace, directory: Path) -> None:
-    print(f"{'store':<24}{'clients':>8}{'commits/s':>12}{'p50 ms':>10}{'p99 ms':>10}{'loop p99':>10}")
+    print(
+        f"{'store':<24}{'clients':>8}{'commits/s':>12}{'p50 ms':>10}{'p99 ms':>10}{'loop p99':>10}"
+    )
     for clients in (1, options.clients):
         stores: list[tuple[str, Store]] = [
             ("memory", MemoryStore()),
@@ -72,7 +81,10 @@ async def run(options: argparse.Namespace, directory: Path) -> None:
             from dragoman.store.postgres import PostgresStore
 
             stores.append(("postgresql", PostgresStore(options.postgres)))
-        rates = [await measure(f"{name}", store, clients, options.bytes, options.seconds) for name, store in stores]
+        rates = [
+            await measure(f"{name}", store, clients, options.bytes, options.seconds)
+            for name, store in stores
+        ]
         print(f"  of memory: {', '.join(f'{rate / rates[0]:.3f}' for rate in rates[1:])}")
 
 

@@ -1,10 +1,13 @@
-"""Server CPU per streamed token, as a ratio to a bare ASGI app under uvicorn alone in the same run.
+"""Server CPU per streamed token, as a ratio to a bare ASGI app under uvicorn alone in
+the same run.
 
-    python benchmarks/streaming.py [--streams 128] [--tokens 1000] [--tick 0.01] [--rounds 2]
+    python benchmarks/streaming.py [--streams 128] [--tokens 1000] [--tick 0.01]
+    [--rounds 2]
 
-Both servers are processes of their own and send one chunk of the same size to every stream a tick. The bare one
-writes a constant; Dragoman's runs the whole path: a token engine that ticks, detokeniser, parsers, chat writer,
-SSE, our own HTTP. CPU is user plus system time of the server process, as it reports it itself, less what it took
+Both servers are processes of their own and send one chunk of the same size to every
+stream a tick. The bare one writes a constant; Dragoman's runs the whole path: a token
+engine that ticks, detokeniser, parsers, chat writer, SSE, our own HTTP. CPU is user
+plus system time of the server process, as it reports it itself, less what it took
 before.
 """
 
@@ -107,7 +110,9 @@ def dragoman(tokens: int, tick: float) -> App:
     class Metronome:
         """A token engine that costs nothing but its tick."""
 
-        capabilities = Capabilities(features=frozenset(Feature), parameters=frozenset({"temperature"}))
+        capabilities = Capabilities(
+            features=frozenset(Feature), parameters=frozenset({"temperature"})
+        )
 
         def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
             left = tokens
@@ -163,7 +168,13 @@ def with_cpu(app: App) -> App:
             await app(scope, receive, send)
             return
         body = str(time.process_time()).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % len(body))],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
 
     return outer
@@ -176,12 +187,23 @@ def serve(kind: str, port: int, tokens: int, tick: float) -> None:
         from dragoman.http.connection import Http11ProtocolFactory
 
         http = Http11ProtocolFactory()
-    uvicorn.run(app, port=port, log_level="error", access_log=False, proxy_headers=False, http=http, loop="uvloop")
+    uvicorn.run(
+        app,
+        port=port,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        http=http,
+        loop="uvloop",
+    )
 
 
 async def request(port: int, method: str, path: str, body: bytes = b"") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        f"application/json\r\nconnection: close\r\n"
+    )
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     data = await reader.read(-1)
     writer.close()
@@ -199,17 +221,25 @@ async def stay_awake() -> None:
 
 async def measure(port: int, streams: int, tokens: int) -> float:
     """CPU microseconds a streamed event."""
-    call = {"model": "tiny", "messages": [{"role": "user", "content": "go"}], "stream": True, "max_tokens": tokens}
+    call = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "go"}],
+        "stream": True,
+        "max_tokens": tokens,
+    }
     body = json.dumps(call).encode()
-    # A reader that sleeps has to be woken by the writer's system call, and the slower writer would pay for that
-    # more often: this one stays awake.
+    # A reader that sleeps has to be woken by the writer's system call, and the slower
+    # writer would pay for that more often: this one stays awake.
     awake = asyncio.create_task(stay_awake())
     before = await cpu(port)
-    answers = await asyncio.gather(*(request(port, "POST", "/v1/chat/completions", body) for _ in range(streams)))
+    answers = await asyncio.gather(
+        *(request(port, "POST", "/v1/chat/completions", body) for _ in range(streams))
+    )
     spent = await cpu(port) - before
     awake.cancel()
     for answer in answers:
-        # role, finish and [DONE] come on top of the tokens; the bare app has [DONE] alone.
+        # role, finish and [DONE] come on top of the tokens; the bare app has [DONE]
+        # alone.
         assert answer.count(b"data: ") >= tokens, answer[:500]
     return spent / (streams * tokens) * 1e6
 
@@ -240,7 +270,10 @@ async def compare(ports: dict[str, int], streams: int, tokens: int, rounds: int)
         for kind, port in ports.items():
             best[kind].append(await measure(port, streams, tokens))
     for kind, values in best.items():
-        print(f"{kind:10} {min(values):7.2f} us/token (rounds: {', '.join(f'{value:.2f}' for value in values)})")
+        print(
+            f"{kind:10} {min(values):7.2f} us/token (rounds: "
+            f"{', '.join(f'{value:.2f}' for value in values)})"
+        )
     print(f"ratio      {min(best['dragoman']) / min(best['bare']):7.2f}")
 
 

@@ -1,4 +1,5 @@
-"""What a streamed token costs in each writer, beside json.dumps of the same chunk: `python -m benchmarks.writers`.
+"""What a streamed token costs in each writer, beside json.dumps of the same chunk:
+`python -m benchmarks.writers`.
 
 Trust the ratios of one run, not single figures.
 """
@@ -10,13 +11,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.core.events import Alternative, Event, Started, TextDelta, Token, ToolCallDelta, ToolCallStart
+from dragoman.core.events import (
+    Alternative,
+    Event,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
 
 HEADER = Header("chatcmpl-0123456789abcdef", 1700000000, "org/model", "fp_1")
-TOKEN = Token(5, " token", -0.25, (Alternative(5, " token", -0.25), Alternative(6, " word", -1.5)), rank=1)
+TOKEN = Token(
+    5, " token", -0.25, (Alternative(5, " token", -0.25), Alternative(6, " word", -1.5)), rank=1
+)
 ROUNDS = 20_000
 REPEATS = 5
 

@@ -1,9 +1,11 @@
-"""The least that a server can do: constant answers from a raw ASGI app under uvicorn, or from a bare asyncio protocol.
+"""The least that a server can do: constant answers from a raw ASGI app under uvicorn,
+or from a bare asyncio protocol.
 
     python benchmarks/yardsticks.py "raw uvicorn"|"bare protocol" STEP
 
-One ticker sends a chunk to every stream each step; an answer that is not streamed waits for as many steps as it has
-tokens. `overhead.py` runs them. Both listen on a free port, which the first line of their output names.
+One ticker sends a chunk to every stream each step; an answer that is not streamed waits
+for as many steps as it has tokens. `overhead.py` runs them. Both listen on a free port,
+which the first line of their output names.
 """
 
 from __future__ import annotations
@@ -26,12 +28,20 @@ WHOLE = json.dumps(
         "object": "chat.completion",
         "created": 1700000000,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": " word word"}, "finish_reason": "stop"}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": " word word"},
+                "finish_reason": "stop",
+            }
+        ],
         "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
     }
 ).encode()
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"bench"}]}'
-FINISH = CHUNK.replace(b'{"content":" word"}', b"{}").replace(b'"finish_reason":null', b'"finish_reason":"length"')
+FINISH = CHUNK.replace(b'{"content":" word"}', b"{}").replace(
+    b'"finish_reason":null', b'"finish_reason":"length"'
+)
 USAGE = (
     b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1700000000,'
     b'"model":"tiny","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":%d,"total_tokens":%d}}\n\n'
@@ -41,7 +51,11 @@ USAGE = (
 def read_body(body: bytes) -> tuple[bool, int]:
     """Whether the answer is a stream, and its tokens."""
     call: dict[str, Any] = json.loads(body)
-    limits = [call[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in call]
+    limits = [
+        call[name]
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        if name in call
+    ]
     return bool(call.get("stream")), int(limits[0]) if limits else 1
 
 
@@ -63,7 +77,10 @@ def build_app(step: float) -> App:
             await due
 
         async def answer(body: bytes) -> None:
-            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+            ]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
@@ -115,7 +132,8 @@ class BareProtocol(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         if stream:
             self._transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: "
+                b"chunked\r\n\r\n"
             )
         self._ticker.watch(self._build_step(tokens, stream=stream))
 
@@ -136,7 +154,10 @@ class BareProtocol(asyncio.Protocol):
                 end = render_end(tokens)
                 write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
             else:
-                head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+                head = (
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+                    b"%d\r\n\r\n"
+                )
                 write(head % len(WHOLE) + WHOLE)
 
         return step
@@ -144,7 +165,9 @@ class BareProtocol(asyncio.Protocol):
 
 async def serve_bare(listener: socket.socket, step: float) -> None:
     ticker = Ticker(step)
-    server = await asyncio.get_running_loop().create_server(lambda: BareProtocol(ticker), sock=listener)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: BareProtocol(ticker), sock=listener
+    )
     await server.serve_forever()
 
 
@@ -157,7 +180,12 @@ def main() -> None:
         uvloop.run(serve_bare(listener, step))
     else:
         config = uvicorn.Config(
-            build_app(step), http="httptools", loop="uvloop", log_level="error", access_log=False, proxy_headers=False
+            build_app(step),
+            http="httptools",
+            loop="uvloop",
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
         )
         uvicorn.Server(config).run(sockets=[listener])
 

@@ -1,4 +1,5 @@
-"""Generates the Grafana dashboard and the Prometheus alert rules from the definitions of the metrics.
+"""Generates the Grafana dashboard and the Prometheus alert rules from the definitions
+of the metrics.
 
 `python deploy/generate.py` writes them; with --check it only lists outdated files.
 """
@@ -17,7 +18,14 @@ from metrics import MetricDefinition, list_metrics
 DEPLOY = Path(__file__).parent
 WINDOW = "$__rate_interval"
 QUANTILES = (0.5, 0.9, 0.99)
-HIDDEN = frozenset({"dragoman_build_info", "process_start_time_seconds", "process_max_fds", "vllm:cache_config_info"})
+HIDDEN = frozenset(
+    {
+        "dragoman_build_info",
+        "process_start_time_seconds",
+        "process_max_fds",
+        "vllm:cache_config_info",
+    }
+)
 """Metrics that are no curves."""
 UNITS = {"seconds": "s", "bytes": "bytes", "perc": "percentunit"}
 
@@ -25,7 +33,11 @@ UNITS = {"seconds": "s", "bytes": "bytes", "perc": "percentunit"}
 def build_expressions(metric: MetricDefinition) -> Iterator[tuple[str, str]]:
     """The queries of a metric's panel, with their legends."""
     selector = '{model_name=~"$model"}' if "model_name" in metric.labels else ""
-    labels = [label for label in metric.labels if label not in ("engine", "handler", "method", "sleep_state")]
+    labels = [
+        label
+        for label in metric.labels
+        if label not in ("engine", "handler", "method", "sleep_state")
+    ]
     legend = " ".join(f"{{{{{label}}}}}" for label in labels) or metric.name
     by = f" by ({', '.join(labels)})" if labels else ""
     match metric.type:
@@ -33,7 +45,10 @@ def build_expressions(metric: MetricDefinition) -> Iterator[tuple[str, str]]:
             grouped = ", ".join(["le", *labels])
             for quantile in QUANTILES:
                 rate = f"sum by ({grouped}) (rate({metric.name}_bucket{selector}[{WINDOW}]))"
-                yield f"histogram_quantile({quantile}, {rate})", f"p{quantile * 100:g} {legend}".strip()
+                yield (
+                    f"histogram_quantile({quantile}, {rate})",
+                    f"p{quantile * 100:g} {legend}".strip(),
+                )
         case "counter":
             yield f"sum{by} (rate({metric.name}{selector}[{WINDOW}]))", legend
         case "summary":
@@ -52,9 +67,20 @@ def find_unit(metric: MetricDefinition) -> str:
 def build_dashboard() -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     y = 0
-    metrics = [metric for metric in list_metrics() if metric.name not in HIDDEN and not metric.name.endswith("_info")]
+    metrics = [
+        metric
+        for metric in list_metrics()
+        if metric.name not in HIDDEN and not metric.name.endswith("_info")
+    ]
     for group in dict.fromkeys(metric.group for metric in metrics):
-        panels.append({"type": "row", "title": group, "gridPos": {"h": 1, "w": 24, "x": 0, "y": y}, "collapsed": False})
+        panels.append(
+            {
+                "type": "row",
+                "title": group,
+                "gridPos": {"h": 1, "w": 24, "x": 0, "y": y},
+                "collapsed": False,
+            }
+        )
         y += 1
         for index, metric in enumerate(metric for metric in metrics if metric.group == group):
             place = {"h": 8, "w": 8, "x": 8 * (index % 3), "y": y + 8 * (index // 3)}
@@ -72,7 +98,12 @@ def build_dashboard() -> dict[str, Any]:
         "tags": ["dragoman", "llm"],
         "templating": {
             "list": [
-                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+                {
+                    "name": "datasource",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "label": "Data source",
+                },
                 {
                     "name": "model",
                     "type": "query",
@@ -98,8 +129,14 @@ def build_panel(metric: MetricDefinition, place: dict[str, int]) -> dict[str, An
         "description": metric.text,
         "gridPos": place,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "fieldConfig": {"defaults": {"unit": find_unit(metric), "custom": {"fillOpacity": 5}}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "fieldConfig": {
+            "defaults": {"unit": find_unit(metric), "custom": {"fillOpacity": 5}},
+            "overrides": [],
+        },
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi"},
+        },
         "targets": [
             {"refId": chr(65 + number), "expr": expression, "legendFormat": legend}
             for number, (expression, legend) in enumerate(build_expressions(metric))
@@ -108,14 +145,28 @@ def build_panel(metric: MetricDefinition, place: dict[str, int]) -> dict[str, An
 
 
 def build_alerts() -> dict[str, Any]:
-    """Rules of the failures that an operator must know. The selector `job` is what the scrape configuration names."""
+    """Rules of the failures that an operator must know. The selector `job` is what the
+    scrape configuration names.
+    """
     finished = "sum by (model_name) (rate(vllm:request_success_total[5m]))"
     errors = 'sum by (model_name) (rate(vllm:request_success_total{finished_reason="error"}[5m]))'
     status_5xx = 'sum(rate(http_requests_total{status="5xx"}[5m]))'
     ttft = "sum by (le, model_name) (rate(vllm:time_to_first_token_seconds_bucket[10m]))"
     rules = [
-        ("DragomanDown", 'up{job="dragoman"} == 0', "2m", "critical", "The server cannot be scraped."),
-        ("DragomanEngineErrors", f"{errors} / {finished} > 0.05", "5m", "critical", "More than 5 % of requests fail."),
+        (
+            "DragomanDown",
+            'up{job="dragoman"} == 0',
+            "2m",
+            "critical",
+            "The server cannot be scraped.",
+        ),
+        (
+            "DragomanEngineErrors",
+            f"{errors} / {finished} > 0.05",
+            "5m",
+            "critical",
+            "More than 5 % of requests fail.",
+        ),
         (
             "DragomanWorkersDie",
             "increase(dragoman_worker_restarts_total[15m]) > 3",
@@ -140,7 +191,8 @@ def build_alerts() -> dict[str, Any]:
         ),
         (
             "DragomanQueueGrows",
-            "sum by (model_name) (vllm:num_requests_waiting) > 50 and deriv(vllm:num_requests_waiting[10m]) > 0",
+            "sum by (model_name) (vllm:num_requests_waiting) > 50 and "
+            "deriv(vllm:num_requests_waiting[10m]) > 0",
             "10m",
             "warning",
             "More requests arrive than are finished: add replicas or limit keys.",
@@ -214,7 +266,9 @@ def render() -> dict[Path, str]:
 
 
 def main() -> int:
-    outdated = [path for path, text in render().items() if not path.exists() or path.read_text() != text]
+    outdated = [
+        path for path, text in render().items() if not path.exists() or path.read_text() != text
+    ]
     for path in outdated:
         print(f"outdated: {path.relative_to(DEPLOY)}")
         if "--check" not in sys.argv:

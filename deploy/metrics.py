@@ -1,4 +1,6 @@
-"""The metrics of `/metrics`, as its own collectors define them, for `docs/generate.py` and `deploy/generate.py`."""
+"""The metrics of `/metrics`, as its own collectors define them, for `docs/generate.py`
+and `deploy/generate.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,22 @@ from typing import Any, NamedTuple, cast
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dragoman.core.metrics import CacheConfig, EngineStats, Histogram, KvOffloadStats, LENGTH_BUCKETS, LoraState
+from dragoman.core.metrics import (
+    CacheConfig,
+    EngineStats,
+    Histogram,
+    KvOffloadStats,
+    LENGTH_BUCKETS,
+    LoraState,
+)
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
 from dragoman.serving.http_metrics import HttpMetrics, build_registry
-from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
+from dragoman.serving.routes.metrics import (
+    BuildCollector,
+    EngineCollector,
+    HttpCollector,
+    KeyCollector,
+)
 from dragoman.serving.tenancy import KeyMetrics
 from dragoman.tenants.shared import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
@@ -29,7 +43,9 @@ PROCESS = (
 
 
 class MetricDefinition(NamedTuple):
-    """name: as in queries, with `_total` of a counter, and without `_bucket` of a histogram."""
+    """name: as in queries, with `_total` of a counter, and without `_bucket` of a
+    histogram.
+    """
 
     name: str
     type: str
@@ -54,7 +70,9 @@ def list_metrics() -> list[MetricDefinition]:
         ("API keys", KeyCollector(keys)),
         ("Process", BuildCollector()),
     )
-    found = [_define(family, group) for group, collector in groups for family in collector.collect()]
+    found = [
+        _define(family, group) for group, collector in groups for family in collector.collect()
+    ]
     workers = build_registry([*build_worker_families(1, 0, {0: 0.0}), *build_engine_families(1, 0)])
     found += [_define(family, "Workers") for family in workers.collect()]
     process = [
@@ -77,8 +95,12 @@ def build_full_stats() -> EngineStats:
     stats.kv_cache_usage = 0.0
     stats.cache = CacheConfig(16, 1, True)
     stats.lora = LoraState()
-    stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {"x": 0}
-    stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
+    stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {
+        "x": 0
+    }
+    stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(
+        LENGTH_BUCKETS
+    )
     sizes = Histogram(LENGTH_BUCKETS)
     stats.kv_offload = KvOffloadStats(0.0, 0.0, sizes, 0.0, 0.0, sizes, 0, 0.0, 0.0)
     stats.record_fault("x")
@@ -94,5 +116,7 @@ def _define(family: Metric, group: str) -> MetricDefinition:
 
 def iterate_sample_names(definition: MetricDefinition) -> Iterator[str]:
     """Names of the samples in a scrape."""
-    suffixes = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}.get(definition.type, ("",))
+    suffixes = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}.get(
+        definition.type, ("",)
+    )
     return (definition.name + suffix for suffix in suffixes)

@@ -1,4 +1,6 @@
-"""Draws the diagrams of the docs as SVG: `python docs/diagrams.py`. They load nothing, in light and dark colours."""
+"""Draws the diagrams of the docs as SVG: `python docs/diagrams.py`. They load nothing,
+in light and dark colours.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,14 @@ class Drawing:
         self._height = height
         self._parts: list[str] = []
 
-    def draw_box(self, place: tuple[int, int, int, int], lines: Sequence[tuple[str, str]], kind: str = "box") -> None:
+    def draw_box(
+        self, place: tuple[int, int, int, int], lines: Sequence[tuple[str, str]], kind: str = "box"
+    ) -> None:
         """place: left, top, width, height. lines: text and its class."""
         x, y, width, height = place
-        self._parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="8"/>')
+        self._parts.append(
+            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="8"/>'
+        )
         top = y + height / 2 + 4.5 - 9 * (len(lines) - 1)
         for number, (text, style) in enumerate(lines):
             self.write(x + width // 2, int(top + 18 * number), text, style)
@@ -71,24 +77,41 @@ class Drawing:
     def draw_line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         self._parts.append(f'<path class="line" d="M{start[0]} {start[1]}L{end[0]} {end[1]}"/>')
 
-    def draw_arrow(self, start: tuple[int, int], end: tuple[int, int], *, is_back: bool = False) -> None:
+    def draw_arrow(
+        self, start: tuple[int, int], end: tuple[int, int], *, is_back: bool = False
+    ) -> None:
         """A straight line, with its head at the end."""
         (x1, y1) = start
         (x2, y2) = end
         dx = (x2 > x1) - (x2 < x1)
         dy = (y2 > y1) - (y2 < y1)
         points = (
-            f"{x2},{y2} {x2 - 8 * dx - 5 * dy},{y2 - 8 * dy - 5 * dx} {x2 - 8 * dx + 5 * dy},{y2 - 8 * dy + 5 * dx}"
+            f"{x2},{y2} {x2 - 8 * dx - 5 * dy},{y2 - 8 * dy - 5 * dx} "
+            f"{x2 - 8 * dx + 5 * dy},{y2 - 8 * dy + 5 * dx}"
         )
-        self._parts.append(f'<path class="line{" back" * is_back}" d="M{x1} {y1}L{x2 - 6 * dx} {y2 - 6 * dy}"/>')
+        self._parts.append(
+            f'<path class="line{" back" * is_back}" d="M{x1} {y1}L{x2 - 6 * dx} {y2 - 6 * dy}"/>'
+        )
         self._parts.append(f'<polygon class="{"tip" if is_back else "head"}" points="{points}"/>')
 
     def render(self) -> str:
-        size = f'viewBox="0 0 {self._width} {self._height}" width="{self._width}" height="{self._height}"'
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(self._title)}">'
+        size = (
+            f'viewBox="0 0 {self._width} {self._height}" width="{self._width}" '
+            f'height="{self._height}"'
+        )
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
+            f'aria-label="{escape(self._title)}">'
+        )
         page = f'<rect class="page" width="{self._width}" height="{self._height}" rx="10"/>'
         return "\n".join(
-            (head, f"<title>{escape(self._title)}</title><style>{STYLE}</style>", page, *self._parts, "</svg>\n")
+            (
+                head,
+                f"<title>{escape(self._title)}</title><style>{STYLE}</style>",
+                page,
+                *self._parts,
+                "</svg>\n",
+            )
         )
 
 
@@ -106,7 +129,9 @@ def draw_request() -> Drawing:
             drawing.draw_arrow((580, y + 92), (580, y + 54), is_back=True)
             drawing.write(192, y + 78, BETWEEN[number][0], "code left")
             drawing.write(592, y + 78, BETWEEN[number][1], "code left")
-    drawing.write(380, 464, "The non-streamed response is built from the same events as the stream.")
+    drawing.write(
+        380, 464, "The non-streamed response is built from the same events as the stream."
+    )
     return drawing
 
 
@@ -114,12 +139,16 @@ def read_layers() -> list[list[str]]:
     """The layers of src/dragoman from above, as `make check` enforces them."""
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
     layers: list[str] = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    return [[name.strip().removeprefix("dragoman.") for name in layer.split("|")] for layer in layers]
+    return [
+        [name.strip().removeprefix("dragoman.") for name in layer.split("|")] for layer in layers
+    ]
 
 
 def draw_packages() -> Drawing:
     """Which package may import which."""
-    rows = [layer[at : at + PER_ROW] for layer in read_layers() for at in range(0, len(layer), PER_ROW)]
+    rows = [
+        layer[at : at + PER_ROW] for layer in read_layers() for at in range(0, len(layer), PER_ROW)
+    ]
     height = 20 + 50 * len(rows)
     drawing = Drawing("The packages in layers: each may import those below it", 960, height + 40)
     for number, row in enumerate(rows):
@@ -132,37 +161,56 @@ def draw_packages() -> Drawing:
     drawing.write(748, 34, "may import", "note left")
     for number, (name, purpose) in enumerate(ASIDE):
         drawing.draw_box((752, 84 + 84 * number, 188, 66), ((name, "code"), (purpose, "note")))
-    drawing.write(365, height + 18, "No package imports one above it or beside it. Those on the right stand apart.")
+    drawing.write(
+        365,
+        height + 18,
+        "No package imports one above it or beside it. Those on the right stand apart.",
+    )
     return drawing
 
 
 def draw_deployment() -> Drawing:
     """Several replicas, with what is around them."""
-    drawing = Drawing("A deployment: clients, a proxy, replicas, engines, the store and monitoring", 940, 412)
+    drawing = Drawing(
+        "A deployment: clients, a proxy, replicas, engines, the store and monitoring", 940, 412
+    )
     clients = (("clients", "name"), ("OpenAI, Anthropic,", "note"), ("Ollama, agents", "note"))
     drawing.draw_box((20, 118, 150, 84), clients)
     drawing.draw_arrow((170, 160), (230, 160))
     drawing.write(200, 148, "HTTPS")
     drawing.draw_box(
-        (230, 118, 150, 84), (("proxy", "name"), ("TLS, no buffering,", "note"), ("no repeated POST", "note"))
+        (230, 118, 150, 84),
+        (("proxy", "name"), ("TLS, no buffering,", "note"), ("no repeated POST", "note")),
     )
     drawing.draw_arrow((380, 160), (420, 160))
     drawing.draw_box((420, 20, 240, 280), ())
     for number in range(2):
         y = 60 + 124 * number
         name = f"dragoman, replica {number + 1}"
-        replica = ((name, "name"), ("keys, limits, dialects", "note"), ("/readyz, /livez, /metrics", "code"))
+        replica = (
+            (name, "name"),
+            ("keys, limits, dialects", "note"),
+            ("/readyz, /livez, /metrics", "code"),
+        )
         drawing.draw_box((435, y, 210, 84), replica, "core")
         drawing.draw_arrow((645, y + 42), (730, y + 42))
-        engine = (("engine", "name"), ("in the same process,", "note"), ("or a server such as vLLM", "note"))
+        engine = (
+            ("engine", "name"),
+            ("in the same process,", "note"),
+            ("or a server such as vLLM", "note"),
+        )
         drawing.draw_box((730, y, 190, 84), engine)
     drawing.write(540, 46, "any number of replicas")
     drawing.draw_arrow((490, 300), (490, 338))
     drawing.write(482, 324, "state, jobs, counters", "note right")
-    drawing.draw_box((380, 338, 220, 54), (("store", "name"), ("PostgreSQL, or SQLite for one", "note")))
+    drawing.draw_box(
+        (380, 338, 220, 54), (("store", "name"), ("PostgreSQL, or SQLite for one", "note"))
+    )
     drawing.draw_line((630, 300), (630, 365))
     drawing.draw_arrow((630, 365), (730, 365))
-    drawing.draw_box((730, 338, 190, 54), (("Prometheus, OTLP", "name"), ("metrics, alerts, traces", "note")))
+    drawing.draw_box(
+        (730, 338, 190, 54), (("Prometheus, OTLP", "name"), ("metrics, alerts, traces", "note"))
+    )
     return drawing
 
 

@@ -1,6 +1,8 @@
-"""An example of every parameter that a generating dialect honours: used by the tables of the docs and by a test.
+"""An example of every parameter that a generating dialect honours: used by the tables
+of the docs and by a test.
 
-A value is the parameter's own; if it needs other fields beside it, it is an `Example` with them.
+A value is the parameter's own; if it needs other fields beside it, it is an `Example`
+with them.
 """
 
 from __future__ import annotations
@@ -37,8 +39,17 @@ def _responses(data: bytes, options: ReaderOptions) -> GenerationCall:
     return read_responses(data, options, now=lambda: 0).call
 
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
-FUNCTION = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FUNCTION = {
+    "name": "weather",
+    "description": "d",
+    "parameters": {"type": "object", "properties": {}},
+}
 TOOL = {"type": "function", "function": FUNCTION}
 HELLO = [{"role": "user", "content": "hello"}]
 PREFILL = [*HELLO, {"role": "assistant", "content": "Well"}]
@@ -189,7 +200,9 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 REFUSES: dict[str, frozenset[str]] = {"messages": frozenset({"thread"})}
-"""Honoured by being refused in the form that a client understands. Nothing of them reaches an engine."""
+"""Honoured by being refused in the form that a client understands. Nothing of them
+reaches an engine.
+"""
 
 READ_ONLY: dict[str, frozenset[str]] = {
     "chat": frozenset({"metadata", "store", "verbosity"}),
@@ -197,7 +210,9 @@ READ_ONLY: dict[str, frozenset[str]] = {
     "responses": frozenset({"max_tool_calls", "stream_options"}),
     "messages": frozenset({"metadata", "service_tier"}),
 }
-"""Of no effect on the answer, as the tables say: that they are read shows when a wrong value is refused."""
+"""Of no effect on the answer, as the tables say: that they are read shows when a wrong
+value is refused.
+"""
 
 
 def body(dialect: str, parameter: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Generates the tables of the docs from the code: `python docs/generate.py`. With --check it only lists outdated pages.
+"""Generates the tables of the docs from the code: `python docs/generate.py`. With
+--check it only lists outdated pages.
 
-A table is delimited by `<!-- table: NAME -->` and `<!-- end -->` in a page of this directory.
+A table is delimited by `<!-- table: NAME -->` and `<!-- end -->` in a page of this
+directory.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ from dragoman.launch import build_models
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes
 from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
-from dragoman.parsers.model_families import Fingerprints, HARMONY_FINGERPRINTS, HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
+from dragoman.parsers.model_families import (
+    Fingerprints,
+    HARMONY_FINGERPRINTS,
+    HARMONY_REASONING_NAMES,
+    HARMONY_TOOL_NAMES,
+    REASONING_FAMILIES,
+)
 from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
@@ -55,7 +63,9 @@ ENGINES = ("tiny", "scripted", "sim")
 
 
 def parameters(dialect: str) -> Iterable[str]:
-    """Every parameter of a dialect, its status, and for generating dialects the result of an example on each engine."""
+    """Every parameter of a dialect, its status, and for generating dialects the result
+    of an example on each engine.
+    """
     columns = {name: _capabilities(name) for name in ENGINES} if dialect in DIALECTS else {}
     yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} notes |"
     yield f"| --- | --- |{' --- |' * len(columns)} --- |"
@@ -66,7 +76,9 @@ def parameters(dialect: str) -> Iterable[str]:
 
 
 def _on(can: Capabilities, row: ParameterSupport) -> str:
-    """The result of an example of the parameter, as a request to an engine with these capabilities."""
+    """The result of an example of the parameter, as a request to an engine with these
+    capabilities.
+    """
     if row.status is not SupportStatus.HONOURED or row.name in REFUSES.get(row.dialect, ()):
         return ""
     call = DIALECTS[row.dialect].read(json.dumps(body(row.dialect, row.name)).encode(), READING)
@@ -97,22 +109,37 @@ def routes() -> Iterable[str]:
 
 def _route(path: str, methods: str, declared: Route | type[ResponsesWebSocket], module: str) -> str:
     file = f"../src/dragoman/serving/routes/{module.replace('.', '/')}.py"
-    return f"| `{path}` | {methods} | {declared.access.value} | {declared.envelope.name} | [{module}]({file}) |"
+    return (
+        f"| `{path}` | {methods} | {declared.access.value} | {declared.envelope.name} | "
+        f"[{module}]({file}) |"
+    )
 
 
 def engines() -> Iterable[str]:
-    """The features of each engine, from its capabilities. `depends`: on the model, or on how it is served."""
+    """The features of each engine, from its capabilities. `depends`: on the model, or
+    on how it is served.
+    """
     can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
-    supported = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values() if kind.parameters}
+    supported = {
+        kind.name: Capabilities(kind.features, kind.parameters)
+        for kind in KINDS.values()
+        if kind.parameters
+    }
     can |= {f"upstream: {name}": (each, each) for name, each in supported.items()}
     yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
-        marks = (_mark(feature in least.features, feature in most.features) for least, most in can.values())
+        marks = (
+            _mark(feature in least.features, feature in most.features)
+            for least, most in can.values()
+        )
         yield f"| {feature.value.replace('_', ' ')} | {' | '.join(marks)} |"
     for name in (*SamplingOptions.__struct_fields__, *GenerationLimits.__struct_fields__):
         here = name in _PIPELINE
-        marks = (_mark(here or name in one.parameters, here or name in two.parameters) for one, two in can.values())
+        marks = (
+            _mark(here or name in one.parameters, here or name in two.parameters)
+            for one, two in can.values()
+        )
         yield f"| `{name}` | {' | '.join(marks)} |"
 
 
@@ -122,7 +149,10 @@ def _mark(always: bool, sometimes: bool) -> str:
 
 _PLAIN = VllmFeatures(max_model_len=1, vocab_size=1, max_logprobs=20, eos_id=0)
 _OF_LIBRARIES = {
-    "transformers": (batching.build_capabilities(1, lora=True), batching.build_capabilities(1, lora=True, images=True)),
+    "transformers": (
+        batching.build_capabilities(1, lora=True),
+        batching.build_capabilities(1, lora=True, images=True),
+    ),
     "mlx": (batching.build_capabilities(1),) * 2,
     "llamacpp": (llamacpp(1), llamacpp(1, images=True)),
     "vllm": (
@@ -130,7 +160,9 @@ _OF_LIBRARIES = {
         replace(_PLAIN, reasoning_delimiters=((), ()), has_lora=True).build_capabilities(),
     ),
 }
-"""The minimal and the maximal capabilities of each. None of the libraries has to be installed."""
+"""The minimal and the maximal capabilities of each. None of the libraries has to be
+installed.
+"""
 
 
 _PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
@@ -150,14 +182,21 @@ def settings() -> Iterable[str]:
         flag = "MODEL" if field.name == "model" else format_flag(field.option_name)
         engines = SUPPORTED_BY.get(field.name)
         whose = "" if engines is None else f" *({', '.join(engines)})*"
-        yield f"| `{flag}` | `{field.environment_variable}` | {_default(field)} | {_cell(field.option.help)}{whose} |"
+        yield (
+            f"| `{flag}` | `{field.environment_variable}` | {_default(field)} | "
+            f"{_cell(field.option.help)}{whose} |"
+        )
 
 
 def _default(field: SettingField) -> str:
     if isinstance(field.default, bool):
         # The row of a switch is that of the option that changes its default.
         return "off"
-    if field.default is None or field.default == () or not isinstance(field.default, str | int | float):
+    if (
+        field.default is None
+        or field.default == ()
+        or not isinstance(field.default, str | int | float)
+    ):
         return ""
     return f"`{field.default}`"
 
@@ -173,11 +212,16 @@ def tool_parsers() -> Iterable[str]:
     for family in CALL_FAMILIES:
         enforced = (
             "JSON"
-            if isinstance(family.syntax, JsonObjectSyntax | NamePrefixedSyntax | AlternativeSyntaxes)
+            if isinstance(
+                family.syntax, JsonObjectSyntax | NamePrefixedSyntax | AlternativeSyntaxes
+            )
             else "by argument"
         )
         bare = ", bare" if family.delimiters.leading else ""
-        yield f"| {family.models} | {_names(family.names)} | {_found(family.fingerprints)} | {enforced}{bare} |"
+        yield (
+            f"| {family.models} | {_names(family.names)} | {_found(family.fingerprints)} | "
+            f"{enforced}{bare} |"
+        )
     yield f"| gpt-oss | {_names(HARMONY_TOOL_NAMES)} | {_found(HARMONY_FINGERPRINTS)} | JSON |"
 
 
@@ -186,19 +230,29 @@ def reasoning_parsers() -> Iterable[str]:
     yield "| --- | --- | --- | --- |"
     for family in REASONING_FAMILIES:
         marks = " ".join(f"`{mark.strip()}`" for mark in (family.begin_marker, family.end_marker))
-        yield f"| {family.models} | {_names(family.names)} | {_cell(marks)} | {_found(family.fingerprints)} |"
-    yield f"| gpt-oss | {_names(HARMONY_REASONING_NAMES)} | the channel `analysis` | {_found(HARMONY_FINGERPRINTS)} |"
+        yield (
+            f"| {family.models} | {_names(family.names)} | {_cell(marks)} | "
+            f"{_found(family.fingerprints)} |"
+        )
+    yield (
+        f"| gpt-oss | {_names(HARMONY_REASONING_NAMES)} | the channel `analysis` | "
+        f"{_found(HARMONY_FINGERPRINTS)} |"
+    )
 
 
 AGREEMENT = DOCS.parent / "tests" / "parsers" / "agreement"
 
 
 def parser_differences() -> Iterable[str]:
-    """How many texts are read as by vLLM's parsers, and the differences, as tests/parsers/agreement has them."""
+    """How many texts are read as by vLLM's parsers, and the differences, as
+    tests/parsers/agreement has them.
+    """
     differences = json.loads((AGREEMENT / "differences.json").read_text(encoding="utf-8"))
     for kind, texts in (("tools", "texts with tool calls"), ("reasoning", "texts with reasoning")):
         number = len((AGREEMENT / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines())
-        agreeing = number - sum(len(entry["cases"]) for entry in differences if entry["kind"] == kind)
+        agreeing = number - sum(
+            len(entry["cases"]) for entry in differences if entry["kind"] == kind
+        )
         yield f"- {agreeing} of {number} {texts} are read as by vLLM."
     yield ""
     yield "| parsers | text | vLLM | Dragoman | why | texts |"
@@ -211,7 +265,10 @@ def parser_differences() -> Iterable[str]:
 
 
 _REASONS = (
-    ("state beside keys and values", "state beside keys and values that is not in the library's cache"),
+    (
+        "state beside keys and values",
+        "state beside keys and values that is not in the library's cache",
+    ),
     ("its output with paged attention differs", "another output with paged attention"),
     ("attention uses its own mask or drops ours", "attention with a mask of its own"),
     ("does not state a longest context", "no longest context in its configuration"),
@@ -221,13 +278,17 @@ _REASONS = (
 
 
 def architectures() -> Iterable[str]:
-    """What became of every architecture, as recorded by tests/engines/transformers/architectures.py."""
+    """What became of every architecture, as recorded by
+    tests/engines/transformers/architectures.py.
+    """
     found = json.loads((DOCS / "architectures.json").read_text(encoding="utf-8"))
     groups: dict[str, list[str]] = {"right": [], "wrong": []}
     for tried in found["tried"]:
         result = tried["result"]
         if result == "refused":
-            reason = next((words for part, words in _REASONS if part in tried["reason"]), tried["reason"])
+            reason = next(
+                (words for part, words in _REASONS if part in tried["reason"]), tried["reason"]
+            )
             result = f"refused: {reason}"
         groups.setdefault(result, []).append(re.sub(r", (.+)", r" (\1)", tried["name"]))
     versions = ", ".join(f"{library} {version}" for library, version in found["versions"].items())
@@ -244,13 +305,27 @@ def cli() -> Iterable[str]:
     """The help of every command but `serve`, whose options are the settings."""
     app = create_app(lambda _settings, _say: 0, {})
     environment = {"COLUMNS": "100", "NO_COLOR": "1"}
-    commands = [(str(command.name),) for command in app.registered_commands if command.name != "serve"]
+    commands = [
+        (str(command.name),) for command in app.registered_commands if command.name != "serve"
+    ]
     for group in app.registered_groups:
         assert group.typer_instance is not None
-        commands += [(str(group.name), str(command.name)) for command in group.typer_instance.registered_commands]
+        commands += [
+            (str(group.name), str(command.name))
+            for command in group.typer_instance.registered_commands
+        ]
     for command in commands:
-        result = CliRunner().invoke(app, [*command, "--help"], prog_name="dragoman", env=environment)
-        yield from ("", f"## dragoman {' '.join(command)}", "", "```text", result.output.strip(), "```")
+        result = CliRunner().invoke(
+            app, [*command, "--help"], prog_name="dragoman", env=environment
+        )
+        yield from (
+            "",
+            f"## dragoman {' '.join(command)}",
+            "",
+            "```text",
+            result.output.strip(),
+            "```",
+        )
     yield ""
 
 
@@ -260,14 +335,19 @@ def errors() -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- | --- |"
     for kind in (DragomanError, *_list_subclasses(DragomanError)):
         error = _EXAMPLES[kind]() if kind in _EXAMPLES else kind("m")
-        bodies = {each.name: json.loads(each.render(error, "r", Profile.OPENAI)) for each in (OPENAI, ANTHROPIC, TGI)}
+        bodies = {
+            each.name: json.loads(each.render(error, "r", Profile.OPENAI))
+            for each in (OPENAI, ANTHROPIC, TGI)
+        }
         anthropic = f"{ANTHROPIC.map_status(error)} `{bodies[ANTHROPIC.name]['error']['type']}`"
         tgi = f"{TGI.map_status(error)} `{bodies[TGI.name]['error_type']}`"
         retry = "" if error.retry_after is None else ", `Retry-After`"
         code = f"`{error.code}`" if error.code else ""
         text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
         # A docstring without a sentence describes its fields.
-        about = f"`{kind.__name__}`" + ("" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}")
+        about = f"`{kind.__name__}`" + (
+            "" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}"
+        )
         openai = bodies[OPENAI.name]["error"]["type"]
         yield f"| {about} | {error.status}{retry} | {code} | `{openai}` | {anthropic} | {tgi} |"
 
@@ -295,19 +375,29 @@ def _found(signs: Fingerprints) -> str:
 
 
 def check_areas() -> Iterable[str]:
-    """The areas of `dragoman check`, with the claims on which they apply and the number of their checks."""
+    """The areas of `dragoman check`, with the claims on which they apply and the number
+    of their checks.
+    """
     yield "| area | applies to servers with | checks | of these must |"
     yield "| --- | --- | --- | --- |"
     for area in AREAS:
         common = set.intersection(*(set(check.claims) for check in area.checks))
         must = sum(check.level == "must" for check in area.checks)
-        yield f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | {len(area.checks)} | {must} |"
+        yield (
+            f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | "
+            f"{len(area.checks)} | {must} |"
+        )
     rules = len({(check.id.partition(".")[2], check.rule) for check in CHECKS})
-    yield f"| all | | {len(CHECKS)}, of {rules} rules | {sum(check.level == 'must' for check in CHECKS)} |"
+    yield (
+        f"| all | | {len(CHECKS)}, of {rules} rules | "
+        f"{sum(check.level == 'must' for check in CHECKS)} |"
+    )
 
 
 def vllm_flags() -> Iterable[str]:
-    """vLLM's flags that the simulator does not have, and the reason that its error states."""
+    """vLLM's flags that the simulator does not have, and the reason that its error
+    states.
+    """
     yield "| flags of vLLM | why not, and what to use instead |"
     yield "| --- | --- |"
     for flags, reason in list_explained_flags():
@@ -323,7 +413,9 @@ def check_rules() -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- |"
     for (name, rule), found in rows.items():
         areas = ", ".join(check.area for check in found)
-        sources = ", ".join(f"[{i}]({source})" for i, source in enumerate(dict.fromkeys(c.source for c in found), 1))
+        sources = ", ".join(
+            f"[{i}]({source})" for i, source in enumerate(dict.fromkeys(c.source for c in found), 1)
+        )
         level = found[0].level + (", destructive" if found[0].is_destructive else "")
         yield f"| `{name}` | {areas} | {_cell(rule)} | {level} | {sources} |"
 

@@ -1,6 +1,8 @@
-"""Prepares the pages for the site (a hook of mkdocs): those outside of docs/, and links that leave the site.
+"""Prepares the pages for the site (a hook of mkdocs): those outside of docs/, and links
+that leave the site.
 
-The pages are written to be read in the repository. Links to its other files, such as tests, become plain text.
+The pages are written to be read in the repository. Links to its other files, such as
+tests, become plain text.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File  # noqa: PLC0415 - the tests of the links do without mkdocs
 
     for source, name in OUTSIDE.items():
-        files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8"))
+        )
     return files
 
 

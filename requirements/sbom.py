@@ -1,7 +1,8 @@
-"""Writes a lock as a CycloneDX 1.6 SBOM in JSON to stdout: `python requirements/sbom.py requirements/serve.lock`.
+"""Writes a lock as a CycloneDX 1.6 SBOM in JSON to stdout: `python requirements/sbom.py
+requirements/serve.lock`.
 
-It needs nothing but Python, and the same lock gives the same bytes: there is no timestamp, and the serial number is
-derived from the contents.
+It needs nothing but Python, and the same lock gives the same bytes: there is no
+timestamp, and the serial number is derived from the contents.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^ ;]+)( ; (?P<marker>.*?))? *\\?$", re.M)
+_PACKAGE = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^ ;]+)( ; (?P<marker>.*?))? *\\?$", re.M
+)
 
 
 def version() -> str:
@@ -26,7 +29,9 @@ def version() -> str:
 
 
 def components(lock: str) -> list[dict[str, object]]:
-    """One a pinned package; a package may have several versions, for different machines."""
+    """One a pinned package; a package may have several versions, for different
+    machines.
+    """
     found: list[dict[str, object]] = []
     for entry in re.split(r"\n(?=\S)", lock.strip()):
         match = _PACKAGE.match(entry)
@@ -41,9 +46,11 @@ def components(lock: str) -> list[dict[str, object]]:
             "version": match["version"],
             "purl": purl,
             "scope": "required" if match["marker"] is None else "optional",
-            # Of each file that pip accepts: wheels for several machines, and the source.
+            # Of each file that pip accepts: wheels for several machines, and the
+            # source.
             "hashes": [
-                {"alg": "SHA-256", "content": digest} for digest in re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
+                {"alg": "SHA-256", "content": digest}
+                for digest in re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
             ],
         }
         if match["marker"] is not None:
@@ -53,7 +60,9 @@ def components(lock: str) -> list[dict[str, object]]:
 
 
 def sbom(lock: str) -> dict[str, object]:
-    """All pinned packages. The locks do not say which of them needs which: there is no graph of dependencies."""
+    """All pinned packages. The locks do not say which of them needs which: there is no
+    graph of dependencies.
+    """
     own = f"pkg:pypi/dragoman@{version()}"
     digest = hashlib.sha256(f"{own}\n{lock}".encode()).hexdigest()
     return {

@@ -23,7 +23,9 @@ def serve_app(app: ASGIApp) -> Generator[str]:
     """Run the application and yield its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_level="error", log_config=None, server_header=False, date_header=False)
+        config = uvicorn.Config(
+            app, log_level="error", log_config=None, server_header=False, date_header=False
+        )
         server = uvicorn.Server(config)
         running = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         listener.listen(100)  # connections wait until the server runs

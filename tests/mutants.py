@@ -1,8 +1,10 @@
-"""Mutation tests: plant known bugs in a copy of the source, one at a time, and check that the tests find each.
+"""Mutation tests: plant known bugs in a copy of the source, one at a time, and check
+that the tests find each.
 
-Most of the bugs are real ones of comparable servers. Each mutant replaces one text of a source file and runs its tests.
-If the file does not contain that text exactly once, the mutant is out of date and the run fails. The exit status is 1
-if a bug was not found. pytest does not collect this file.
+Most of the bugs are real ones of comparable servers. Each mutant replaces one text of a
+source file and runs its tests. If the file does not contain that text exactly once, the
+mutant is out of date and the run fails. The exit status is 1 if a bug was not found.
+pytest does not collect this file.
 
     python tests/mutants.py             all mutants
     python tests/mutants.py chat 17     mutants whose file or description contains "chat", and number 17
@@ -26,7 +28,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "docs", "pyproject.toml")
 IGNORED = shutil.ignore_patterns(".hypothesis", ".pytest_cache", "node_modules")
-"""Names that are not copied. Byte code is copied, because it stays valid for all files but the mutated one."""
+"""Names that are not copied. Byte code is copied, because it stays valid for all files
+but the mutated one.
+"""
 TIMEOUT = 120
 """Seconds for the tests of a mutant. A bug that makes them hang counts as found."""
 SUITE_PASSED_OPTION = "--suite-passed"
@@ -111,7 +115,8 @@ MUTANTS = (
     Mutant(
         "a string's `format` is silently dropped where arguments are written one by one (ours)",
         "parsers/tool_parameters.py",
-        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),',
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", '
+        "*_NO_TEXT_KEYWORDS),",
         "        (),",
         (SCHEMAS,),
     ),
@@ -159,9 +164,11 @@ MUTANTS = (
     ),
     # Assignment of tokens to events.
     Mutant(
-        "delimiter tokens are listed as content tokens (the joined logprobs are longer than the content)",
+        "delimiter tokens are listed as content tokens (the joined logprobs are longer than the "
+        "content)",
         "parsers/base.py",
-        "        pending = self._pending_tokens if call else map(_as_markup, self._pending_tokens)\n",
+        "        pending = self._pending_tokens if call else map(_as_markup, "
+        "self._pending_tokens)\n",
         "        pending = self._pending_tokens\n",
         ("tests/parsers/test_think.py",),
     ),
@@ -187,7 +194,8 @@ MUTANTS = (
         ("tests/dialects/test_traps.py",),
     ),
     Mutant(
-        'the content of a response with only tool calls is "" in the stream, but null in the object',
+        'the content of a response with only tool calls is "" in the stream, but null in the '
+        "object",
         "dialects/chat/writer.py",
         'b\',"content":""\' if self._is_vllm else b""',
         """b',"content":""'""",
@@ -231,7 +239,8 @@ MUTANTS = (
     ),
     # Settings.
     Mutant(
-        "an option that the engine does not support is silently ignored (all servers with one list of options)",
+        "an option that the engine does not support is silently ignored (all servers with one "
+        "list of options)",
         "launch/models.py",
         "    _warn_unsupported_names(settings, find_changed_settings(settings), *kinds)\n",
         "",
@@ -260,7 +269,8 @@ MUTANTS = (
         ("tests/serving/test_routes.py",),
     ),
     Mutant(
-        "a body without a content type is accepted as JSON: browsers send a Blob without a preflight",
+        "a body without a content type is accepted as JSON: browsers send a Blob without a "
+        "preflight",
         "serving/endpoint.py",
         'media_type = self.headers.get("content-type", "")\n',
         'media_type = self.headers.get("content-type", "application/json")\n',
@@ -338,14 +348,16 @@ MUTANTS = (
     ),
     # HTTP.
     Mutant(
-        "a client that sends its headers byte by byte holds a connection forever (uvicorn, Slowloris)",
+        "a client that sends its headers byte by byte holds a connection forever (uvicorn, "
+        "Slowloris)",
         "http/connection.py",
         "            if data and self._deadline is not self._timeouts.head:\n",
         "            if data:\n",
         ("tests/hardening/test_slow_clients.py",),
     ),
     Mutant(
-        "data after an oversized chunk is parsed as another request (smuggling, such as CVE-2019-16786)",
+        "data after an oversized chunk is parsed as another request (smuggling, such as "
+        "CVE-2019-16786)",
         "http/head.py",
         '        if line != b"\\r\\n":\n            raise BadRequest(400, "One of the body',
         '        if False:\n            raise BadRequest(400, "One of the body',
@@ -361,7 +373,8 @@ MUTANTS = (
     Mutant(
         "an application that continues after its response writes into the next response",
         "http/exchange.py",
-        "        self._is_complete, self._disconnect_callback = True, None\n        self._detach()\n",
+        "        self._is_complete, self._disconnect_callback = True, None\n        "
+        "self._detach()\n",
         "        self._disconnect_callback = None\n",
         ("tests/http/test_connection.py",),
     ),
@@ -388,14 +401,16 @@ MUTANTS = (
         (REMOTE,),
     ),
     Mutant(
-        "max_tokens truncates JSON that should be closed: the previous ending is assumed to fit always",
+        "max_tokens truncates JSON that should be closed: the previous ending is assumed to fit "
+        "always",
         "constraints/ending.py",
         "if candidate and len(candidate) <= left and _is_complete_after(state, candidate):",
         "if candidate:",
         ("tests/constraints/test_ending.py",),
     ),
     Mutant(
-        "a tool call has undeclared arguments (llguidance and others that follow JSON Schema literally)",
+        "a tool call has undeclared arguments (llguidance and others that follow JSON Schema "
+        "literally)",
         "constraints/lark.py",
         "closed_schema = close_schema(schema)",
         "closed_schema = schema",
@@ -411,7 +426,8 @@ MUTANTS = (
     Mutant(
         "a 212-byte schema exhausts memory: multipleOf compiles to that many states (llguidance)",
         "constraints/schema.py",
-        "        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MAX_MULTIPLE:\n",
+        "        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > "
+        "MAX_MULTIPLE:\n",
         "        if False:\n",
         ("tests/constraints/test_bounded.py",),
     ),
@@ -459,14 +475,16 @@ MUTANTS = (
         ("tests/workers/test_pool.py",),
     ),
     Mutant(
-        "the server's API keys are in the environment of the process that renders clients' templates",
+        "the server's API keys are in the environment of the process that renders clients' "
+        "templates",
         "workers/pool.py",
         ' if not name.startswith("DRAGOMAN_")',
         "",
         ("tests/workers/test_pool.py",),
     ),
     Mutant(
-        "a 41-byte template produces 10 GB: `indent` charges its width once instead of per line (ours)",
+        "a 41-byte template produces 10 GB: `indent` charges its width once instead of per line "
+        "(ours)",
         "prompts/sandbox.py",
         "lines * (len(width)",
         "(len(width)",
@@ -474,7 +492,8 @@ MUTANTS = (
     ),
     # llama.cpp.
     Mutant(
-        "tokens within characters that llama.cpp's stream omits are not requested again (llama.cpp)",
+        "tokens within characters that llama.cpp's stream omits are not requested again "
+        "(llama.cpp)",
         "engines/llamacpp/completion_state.py",
         "self._schedule_completion(_NextCompletion(missing + len(tokens)))",
         "pass",
@@ -556,7 +575,8 @@ MUTANTS = (
     Mutant(
         "the queue limit counts only requests, so that the queue holds hours of work",
         "pipeline/request_queue.py",
-        "        excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0\n",
+        "        excess_tokens = self.waiting_tokens + tokens - self._max_tokens if "
+        "self.waiting_tokens else 0\n",
         "        excess_tokens = 0\n",
         ("tests/pipeline/test_request_queue.py",),
     ),
@@ -564,7 +584,8 @@ MUTANTS = (
         "a rejection waits behind requests with paced starts (ours: p99 of 88 ms)",
         "serving/generate.py",
         "        model.queue.check_capacity(terms.queue_share)\n",
-        "        if (turn := context.service.generation.start_limiter.acquire()):\n            await turn\n",
+        "        if (turn := context.service.generation.start_limiter.acquire()):\n            "
+        "await turn\n",
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(
@@ -605,7 +626,8 @@ MUTANTS = (
     Mutant(
         "one key fills the queue, and all others are rejected (ours: 2 of 21 requests served)",
         "pipeline/request_queue.py",
-        "            if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:\n",
+        "            if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - "
+        "1]:\n",
         "            if greedy is None or unit:\n",
         ("tests/pipeline/test_request_queue.py", "tests/hardening/test_fairness.py"),
     ),
@@ -661,7 +683,8 @@ MUTANTS = (
     Mutant(
         "a key can use a forbidden model by its name",
         "pipeline/models.py",
-        "            slot = None  # The error must not reveal models that the API key may not use.\n",
+        "            slot = None  # The error must not reveal models that the API key may not "
+        "use.\n",
         "            pass\n",
         ("tests/serving/test_tenancy.py",),
     ),
@@ -703,7 +726,8 @@ MUTANTS = (
     Mutant(
         "each body has a size limit, but not all of them together (vLLM CVE-2025-48956)",
         "serving/body.py",
-        "        if size > self._reserved and used_by_others and used_by_others + size > budget.limit:\n",
+        "        if size > self._reserved and used_by_others and used_by_others + size > "
+        "budget.limit:\n",
         "        if used_by_others < 0:\n",
         ("tests/hardening/test_body_sizes.py",),
     ),
@@ -743,7 +767,8 @@ MUTANTS = (
         ("tests/launch/test_port_faults.py",),
     ),
     Mutant(
-        "a server that is shutting down answers all queued WebSocket frames before it closes the connection",
+        "a server that is shutting down answers all queued WebSocket frames before it closes the "
+        "connection",
         "serving/routes/responses/websocket.py",
         "while not self._is_finishing and (data",
         "while (data",
@@ -822,8 +847,10 @@ MUTANTS = (
     Mutant(
         "when one of two equal blocks is evicted, routers are told that both are",
         "engines/simulator/kv_events.py",
-        "                    if not self._copies[block_hash]:\n                        del self._copies[block_hash]\n",
-        "                    if True:\n                        self._copies.pop(block_hash, None)\n",
+        "                    if not self._copies[block_hash]:\n                        del "
+        "self._copies[block_hash]\n",
+        "                    if True:\n                        self._copies.pop(block_hash, "
+        "None)\n",
         ("tests/engines/simulator/test_kv_events.py",),
     ),
     Mutant(
@@ -986,7 +1013,8 @@ MUTANTS = (
     ),
     # The chat writer.
     Mutant(
-        "the stream does not start with role chunks: choices appear as their text arrives (LightLLM, vLLM)",
+        "the stream does not start with role chunks: choices appear as their text arrives "
+        "(LightLLM, vLLM)",
         "dialects/chat/writer.py",
         'return b"" if self._awaits_prompt else self._render_roles(None)',
         'return b""',
@@ -1028,10 +1056,13 @@ MUTANTS = (
         (CHAT,),
     ),
     Mutant(
-        "finish_reason is tool_calls in the object although the length limit cut the call off (vLLM)",
+        "finish_reason is tool_calls in the object although the length limit cut the call off "
+        "(vLLM)",
         "dialects/chat/writer.py",
-        "reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)",
-        "reason = (b'\"tool_calls\"' if choice.has_tool_calls else self._render_reason(choice.reason, False)) + self._render_stop(choice.stop)",  # noqa: E501
+        "reason = self._render_reason(choice.reason, choice.has_tool_calls) + "
+        "self._render_stop(choice.stop)",
+        "reason = (b'\"tool_calls\"' if choice.has_tool_calls else "
+        "self._render_reason(choice.reason, False)) + self._render_stop(choice.stop)",  # noqa: E501
         (CHAT,),
     ),
     Mutant(
@@ -1065,8 +1096,10 @@ MUTANTS = (
     Mutant(
         "later deltas repeat the name field (lmstudio-bug-tracker#649)",
         "dialects/chat/writer.py",
-        'return b\'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]\' % (index, kind, field, encode_string(text))',
-        'return b\'"tool_calls":[{"index":%d,"%s":{"name":"","%s":%s}}]\' % (index, kind, field, encode_string(text))',
+        'return b\'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]\' % (index, kind, field, '
+        "encode_string(text))",
+        'return b\'"tool_calls":[{"index":%d,"%s":{"name":"","%s":%s}}]\' % (index, kind, field, '
+        "encode_string(text))",
         (CHAT,),
     ),
     Mutant(
@@ -1086,13 +1119,16 @@ MUTANTS = (
     Mutant(
         "hidden reasoning appears in the object",
         "dialects/chat/writer.py",
-        "if names and (reasoning or profile is Profile.VLLM):\n        fields.append(render_reasoning(names,",
-        'if reasoning or profile is Profile.VLLM:\n        fields.append(render_reasoning(names or ("reasoning",),',
+        "if names and (reasoning or profile is Profile.VLLM):\n        "
+        "fields.append(render_reasoning(names,",
+        "if reasoning or profile is Profile.VLLM:\n        fields.append(render_reasoning(names "
+        'or ("reasoning",),',
         (CHAT,),
     ),
     # Envelopes.
     Mutant(
-        "the stream has a usage chunk that was not requested (LangChain.js doubles the tokens: litellm#28735)",
+        "the stream has a usage chunk that was not requested (LangChain.js doubles the tokens: "
+        "litellm#28735)",
         "dialects/envelope.py",
         '        if not self._options.include_usage:\n            return b""\n',
         "",
@@ -1144,14 +1180,16 @@ MUTANTS = (
         "error bodies lack `param`",
         "dialects/errors.py",
         "class OpenAIErrorDetail(Struct, frozen=True):",
-        "class OpenAIErrorDetail(Struct, frozen=True, omit_defaults=True, rename={'param': 'parameter'}):",
+        "class OpenAIErrorDetail(Struct, frozen=True, omit_defaults=True, rename={'param': "
+        "'parameter'}):",
         (GOLDEN, "tests/dialects/test_errors.py"),
     ),
     # The Completions writer.
     Mutant(
         "an echoed prompt goes to the choices of the first prompt",
         "dialects/completions.py",
-        "choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)",
+        "choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * "
+        "self._choices_per_prompt)",
         "choices = range(self._choices_per_prompt)",
         (COMPLETIONS,),
     ),
@@ -1165,7 +1203,8 @@ MUTANTS = (
     Mutant(
         "the first token of an echoed prompt has a logprob",
         "dialects/logprobs.py",
-        "self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None)",
+        "self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), "
+        "None, None)",
         "self._build_row(token, offset)",
         (CLIENTS,),
     ),
@@ -1213,21 +1252,24 @@ MUTANTS = (
         (PARAMETERS,),
     ),
     Mutant(
-        "a custom tool's regex is shown to the model but not enforced (ours, seen with the OpenAI SDK)",
+        "a custom tool's regex is shown to the model but not enforced (ours, seen with the OpenAI "
+        "SDK)",
         "parsers/tool_parameters.py",
         'if tool.syntax == "regex" and tool.definition is not None:',
         "if tool.definition is None:",
         ("tests/serving/test_embedded.py",),
     ),
     Mutant(
-        "a text file is rejected if the engine does not accept files (vLLM; ours, seen with Anthropic's Files)",
+        "a text file is rejected if the engine does not accept files (vLLM; ours, seen with "
+        "Anthropic's Files)",
         "serving/media.py",
         "replacements[file] = _decode_text(resolved.get(file, file)) or file",
         "replacements[file] = file",
         ("tests/serving/test_media.py",),
     ),
     Mutant(
-        "Anthropic's clients get OpenAI's format on a path that both share (ours, seen with Anthropic's Files)",
+        "Anthropic's clients get OpenAI's format on a path that both share (ours, seen with "
+        "Anthropic's Files)",
         "dialects/anthropic/batches.py",
         'return "anthropic-version" in headers',
         "return False",
@@ -1250,14 +1292,16 @@ MUTANTS = (
     Mutant(
         "one hosted tool causes the whole request to be rejected (llama.cpp#20156)",
         "dialects/chat/messages.py",
-        'warnings.append(f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was left out")',
+        'warnings.append(f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was '
+        'left out")',
         "raise missing_parameter(path)",
         (TRAPS,),
     ),
     Mutant(
         "max_tokens overrides max_completion_tokens",
         "dialects/chat/reader.py",
-        "max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens",
+        "max_tokens = body.max_tokens if body.max_completion_tokens is None else "
+        "body.max_completion_tokens",
         "max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens",
         (READER,),
     ),
@@ -1279,7 +1323,8 @@ MUTANTS = (
     Mutant(
         "a delimiter that is split over two deltas leaks into the reasoning (no buffering)",
         "parsers/think.py",
-        "ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]",
+        "ReasoningDelta, len(self._buffer) - "
+        "self._end_patterns.pending_lengths[self._search_state]",
         "ReasoningDelta, len(self._buffer)",
         (PARSERS,),
     ),
@@ -1298,16 +1343,19 @@ MUTANTS = (
         (f"{PARSERS}/test_laws.py",),
     ),
     Mutant(
-        "a malformed call is dropped instead of returned as text (LightLLM: 400 Failed to parse fc)",
+        "a malformed call is dropped instead of returned as text (LightLLM: 400 Failed to parse "
+        "fc)",
         "parsers/call_parser.py",
-        "elif call.is_undeclared or status is not ReadStatus.MORE:\n            self._emit_buffered(TextDelta, n)",
+        "elif call.is_undeclared or status is not ReadStatus.MORE:\n            "
+        "self._emit_buffered(TextDelta, n)",
         "elif call.is_undeclared or status is not ReadStatus.MORE:\n            self._drop(n)",
         (PARSERS,),
     ),
     Mutant(
         "a partial start delimiter of a call leaks into the text (several parsers of vLLM)",
         "parsers/delimited_calls.py",
-        "self._emit_buffered(TextDelta, len(self._buffer) - start_patterns.pending_lengths[self._search_state])",
+        "self._emit_buffered(TextDelta, len(self._buffer) - "
+        "start_patterns.pending_lengths[self._search_state])",
         "self._emit_buffered(TextDelta, len(self._buffer))",
         (PARSERS,),
     ),
@@ -1333,7 +1381,8 @@ MUTANTS = (
         (PARSERS,),
     ),
     Mutant(
-        "control tokens that are only parts of a marker never reach the parser (ours: five families)",
+        "control tokens that are only parts of a marker never reach the parser (ours: five "
+        "families)",
         "pipeline/served_model.py",
         "for text, id in special.items() if any(text in marker for marker in markers)",
         "for text, id in special.items() if text in markers",
@@ -1497,9 +1546,11 @@ MUTANTS = (
         ("tests/serving/test_disconnect.py",),
     ),
     Mutant(
-        "every cancellation counts as a client disconnect, so that a shutdown does not end the request",
+        "every cancellation counts as a client disconnect, so that a shutdown does not end the "
+        "request",
         "serving/streaming.py",
-        "            if not self._is_cancelled or self._task is None or self._task.uncancel():\n                raise\n",  # noqa: E501
+        "            if not self._is_cancelled or self._task is None or self._task.uncancel():\n  "
+        "              raise\n",  # noqa: E501
         "            pass\n",
         ("tests/serving/test_disconnect.py",),
     ),
@@ -1550,7 +1601,8 @@ MUTANTS = (
     Mutant(
         "the connection keeps its history after a failed continuation",
         "serving/routes/responses/websocket.py",
-        "        elif self._history is not None and self._history.id == previous:\n            self._history = None\n",
+        "        elif self._history is not None and self._history.id == previous:\n            "
+        "self._history = None\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
     ),
@@ -1656,7 +1708,8 @@ MUTANTS = (
         ("tests/serving/test_threads.py",),
     ),
     Mutant(
-        "running sequences continue with the KV cache of the old weights, so that samples match no policy",
+        "running sequences continue with the KV cache of the old weights, so that samples match "
+        "no policy",
         "engines/batching/worker.py",
         "        self.scheduler.restart_all()\n        self.scheduler.disable_offload()\n",
         "        self.scheduler.disable_offload()\n",
@@ -1672,7 +1725,8 @@ MUTANTS = (
     Mutant(
         "a bad word is sampled if masks are packed for a device",
         "engines/batching/sampler.py",
-        "        np.bitwise_and.at(packed, forbidden >> 3, ~(1 << (forbidden & 7)).astype(np.uint8))\n",
+        "        np.bitwise_and.at(packed, forbidden >> 3, ~(1 << (forbidden & "
+        "7)).astype(np.uint8))\n",
         "",
         ("tests/engines/batching/test_sampler.py",),
     ),
@@ -1691,7 +1745,8 @@ MUTANTS = (
         ("tests/laws/test_sglang.py",),
     ),
     Mutant(
-        "TGI's last token is sent before its finish reason is known, and an event without a token ends the stream",
+        "TGI's last token is sent before its finish reason is known, and an event without a token "
+        "ends the stream",
         "dialects/tgi/writer.py",
         "        reached_limit = limit is not None and self._count >= limit\n",
         "        reached_limit = limit is not None and self._count > limit\n",
@@ -1785,7 +1840,8 @@ MUTANTS = (
     Mutant(
         "a directly delivered response never ends if its last choice ends at a stop string",
         "pipeline/prompt_run.py",
-        "        if not self._n_unfinished or self._failure is not None or self._direct_failure is not None:",
+        "        if not self._n_unfinished or self._failure is not None or self._direct_failure "
+        "is not None:",
         "        if self._failure is not None or self._direct_failure is not None:",
         (DIRECT,),
     ),
@@ -1851,7 +1907,9 @@ MUTANTS = (
 def main(arguments: list[str]) -> int:
     _check_up_to_date()
     patterns = [argument for argument in arguments if not argument.startswith("--")]
-    share = next((arg.removeprefix(SHARE_OPTION) for arg in arguments if arg.startswith(SHARE_OPTION)), "0/1")
+    share = next(
+        (arg.removeprefix(SHARE_OPTION) for arg in arguments if arg.startswith(SHARE_OPTION)), "0/1"
+    )
     first, step = map(int, share.split("/"))
     candidates = list(enumerate(MUTANTS))[first::step]
     selected = [(i, mutant) for i, mutant in candidates if _is_selected(i, mutant, patterns)]
@@ -1873,13 +1931,18 @@ def main(arguments: list[str]) -> int:
         for (i, mutant), (failed, seconds) in zip(selected, results, strict=True):
             n_missed += not failed
             verdict = "CAUGHT" if failed else "MISSED"
-            print(f"{i:2} {verdict} {seconds:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
+            print(
+                f"{i:2} {verdict} {seconds:4.0f} s  {mutant.bug}  <- {', '.join(failed)}",
+                flush=True,
+            )
     print(f"{len(selected) - n_missed} of {len(selected)} caught")
     return 1 if n_missed else 0
 
 
 def _split_tests(tests: list[str], count: int) -> list[tuple[str, ...]]:
-    """Distribute the tests over at most `count` shares with about the same number of files; no test runs twice."""
+    """Distribute the tests over at most `count` shares with about the same number of
+    files; no test runs twice.
+    """
     shares: list[list[str]] = [[] for _ in range(count)]
     sizes = [0] * count
     n_files = {test: 1 + len(list((ROOT / test).rglob("test_*.py"))) for test in tests}
@@ -1907,7 +1970,9 @@ def _try_mutant(mutant: Mutant) -> tuple[list[str], float]:
 
 
 def _check_up_to_date() -> None:
-    """Check all mutants before the long run: a mutant that changes nothing would prove nothing."""
+    """Check all mutants before the long run: a mutant that changes nothing would prove
+    nothing.
+    """
     for mutant in MUTANTS:
         _mutate(ROOT, mutant)
 
@@ -1917,13 +1982,18 @@ def _mutate(tree: Path, mutant: Mutant) -> tuple[Path, str]:
     path = tree / "src/dragoman" / mutant.file
     source = path.read_text()
     if (count := source.count(mutant.old)) != 1:
-        raise SystemExit(f"out of date: {mutant.bug!r}: its text occurs {count} times in {mutant.file}, expected once")
+        raise SystemExit(
+            f"out of date: {mutant.bug!r}: its text occurs {count} times in {mutant.file}, "
+            f"expected once"
+        )
     return path, source.replace(mutant.old, mutant.new)
 
 
 def _is_selected(number: int, mutant: Mutant, patterns: list[str]) -> bool:
     text = f"{mutant.file} {mutant.bug}"
-    return not patterns or any(pattern == str(number) if pattern.isdigit() else pattern in text for pattern in patterns)
+    return not patterns or any(
+        pattern == str(number) if pattern.isdigit() else pattern in text for pattern in patterns
+    )
 
 
 @contextmanager
@@ -1944,7 +2014,8 @@ def _run_tests(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> 
     """Return the names of the tests that failed. Exit if tests cannot be collected."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "mutants"}
     options = ["-q", "-x", "-m", QUICK_TESTS, "-p", "no:cacheprovider", "--tb=no"]
-    # A worker, which has a session of its own and is kept busy by a mutant, would outlive the tests and occupy a core.
+    # A worker, which has a session of its own and is kept busy by a mutant, would
+    # outlive the tests and occupy a core.
     limited = ["sh", "-c", f'ulimit -t {int(timeout) * (os.cpu_count() or 1)}; exec "$@"', "sh"]
     try:
         done = subprocess.run(
@@ -1954,9 +2025,12 @@ def _run_tests(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> 
     except subprocess.TimeoutExpired:
         return ["timeout"]
     if match := re.search(r"^ERROR ([^\s:]+)(?: - .*)?$", done.stdout, re.MULTILINE):
-        # No test ran: the copy lacks something that a module imports, or the mutant is not valid Python.
+        # No test ran: the copy lacks something that a module imports, or the mutant is
+        # not valid Python.
         raise SystemExit(f"{match.group(1)} could not be collected:\n{done.stdout}")
-    return list(_find_failed_tests(done.stdout)) or ([done.stdout + done.stderr] if done.returncode else [])
+    return list(_find_failed_tests(done.stdout)) or (
+        [done.stdout + done.stderr] if done.returncode else []
+    )
 
 
 def _find_failed_tests(output: str) -> Iterator[str]:

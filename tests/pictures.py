@@ -1,4 +1,6 @@
-"""Generate images for tests: the smallest PNG, and PNGs of any size and color without a library."""
+"""Generate images for tests: the smallest PNG, and PNGs of any size and color without a
+library.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An event loop whose clock jumps to the next timer: tests do not wait, and every run is deterministic."""
+"""An event loop whose clock jumps to the next timer: tests do not wait, and every run
+is deterministic.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """A selector that advances its clock instead of waiting. Without a timer it waits, for a thread."""
+    """A selector that advances its clock instead of waiting. Without a timer it waits,
+    for a thread.
+    """
 
     now = 0.0
 

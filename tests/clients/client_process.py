@@ -1,4 +1,6 @@
-"""Run clients as their users do: in a separate process, with an empty home directory, against a real server."""
+"""Run clients as their users do: in a separate process, with an empty home directory,
+against a real server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import pytest
 from ..docs.harness import Server
 
 PATIENCE = 240.0
-"""Timeout in seconds: the imports of some clients take half a minute on a small machine."""
+"""Timeout in seconds: the imports of some clients take half a minute on a small
+machine.
+"""
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
@@ -46,7 +50,9 @@ MODELS = """models:
 
 
 def run_trials(folder: Path, *command: str) -> Results:
-    """Return a client program's results, one JSON line per trial, against a server of `scripted` and `tiny`."""
+    """Return a client program's results, one JSON line per trial, against a server of
+    `scripted` and `tiny`.
+    """
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:
         output = run(folder, *command, address)
@@ -56,9 +62,20 @@ def run_trials(folder: Path, *command: str) -> Results:
 
 def run(folder: Path, *command: str) -> str:
     """Return the output of the command. Hubs are offline."""
-    home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    home = {
+        "HOME": str(folder),
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+    }
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout

@@ -1,4 +1,5 @@
-"""Control Chromium through its DevTools protocol: pages, keys, screenshots, and errors of the page.
+"""Control Chromium through its DevTools protocol: pages, keys, screenshots, and errors
+of the page.
 
 https://chromedevtools.github.io/devtools-protocol/
 """
@@ -18,10 +19,24 @@ from typing import Any
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+BROWSER = (
+    shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+)
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--lang=en-US"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-sync",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--hide-scrollbars",
+        "--lang=en-US",
+    ),
     *("--force-color-profile=srgb", "--font-render-hinting=none", "--remote-debugging-port=0"),
 )
 PATIENCE = 60.0
@@ -63,7 +78,8 @@ class PageError(AssertionError):
 class Page:
     """A browser tab.
 
-    complaints: console errors and warnings, exceptions, CSP violations and failed loads.
+    complaints: console errors and warnings, exceptions, CSP violations and failed
+        loads.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -94,15 +110,22 @@ class Page:
                 "method": "Runtime.consoleAPICalled",
                 "params": {"type": "error" | "warning" | "assert", "args": args},
             }:
-                self.complaints.append(" ".join(str(arg.get("value", arg.get("description"))) for arg in args))
+                self.complaints.append(
+                    " ".join(str(arg.get("value", arg.get("description"))) for arg in args)
+                )
             case {"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": details}}:
-                self.complaints.append(str(details.get("exception", details).get("description", details)))
+                self.complaints.append(
+                    str(details.get("exception", details).get("description", details))
+                )
             case {
                 "method": "Log.entryAdded",
                 "params": {"entry": {"level": "error" | "warning", "text": text, **rest}},
             }:
                 self.complaints.append(f"{text} {rest.get('url', '')}")
-            case {"method": "Audits.issueAdded", "params": {"issue": {"code": "ContentSecurityPolicyIssue", **issue}}}:
+            case {
+                "method": "Audits.issueAdded",
+                "params": {"issue": {"code": "ContentSecurityPolicyIssue", **issue}},
+            }:
                 self.complaints.append(str(issue))
             case {"method": "Network.requestWillBeSent", "params": {"request": {"url": url}}}:
                 self.requested.append(url)
@@ -118,19 +141,30 @@ class Page:
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression in the page; a promise is awaited."""
         result = self.call(
-            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
         )
         if "exceptionDetails" in result:
             details = result["exceptionDetails"]
-            raise PageError(f"{expression}\n{details.get('exception', details).get('description', details)}")
+            raise PageError(
+                f"{expression}\n{details.get('exception', details).get('description', details)}"
+            )
         return result["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Poll an expression in the page every 30 ms until it is true, and return its value."""
-        script = _WAIT.replace("EXPRESSION", expression).replace("MILLISECONDS", str((PATIENCE - 10) * 1000))
+        """Poll an expression in the page every 30 ms until it is true, and return its
+        value.
+        """
+        script = _WAIT.replace("EXPRESSION", expression).replace(
+            "MILLISECONDS", str((PATIENCE - 10) * 1000)
+        )
         found = self.evaluate(script)
         assert found, (
-            f"timeout waiting for {expression}\n{self.complaints}\n{self.evaluate('document.body.innerText')[:3000]}"
+            f"timeout waiting for "
+            f"{expression}\n{self.complaints}\n{self.evaluate('document.body.innerText')[:3000]}"
         )
         return found
 
@@ -138,21 +172,43 @@ class Page:
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def click(self, selector: str, name: str | None = None) -> None:
-        """Click the first element that matches a selector, and this text if given, at its position on the screen."""
-        named = "" if name is None else f".filter((one) => one.textContent.trim() === {json.dumps(name)})"
-        found = f"[...document.querySelectorAll({json.dumps(selector)})]{named}.find((one) => one.checkVisibility())"
+        """Click the first element that matches a selector, and this text if given, at
+        its position on the screen.
+        """
+        named = (
+            ""
+            if name is None
+            else f".filter((one) => one.textContent.trim() === {json.dumps(name)})"
+        )
+        found = (
+            f"[...document.querySelectorAll({json.dumps(selector)})]{named}.find((one) => "
+            f"one.checkVisibility())"
+        )
         self.wait(found)
         place = self.evaluate(
             f"(() => {{ const one = {found}; one.scrollIntoView({{block: 'nearest'}});"
-            "const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+            "const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + "
+            "box.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+            self.call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=place[0],
+                y=place[1],
+                button="left",
+                clickCount=1,
+            )
 
     def press(self, *keys: str, shift: bool = False) -> None:
         for key in keys:
             code, text = _KEYS[key]
-            event = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+            event = {
+                "key": key,
+                "code": key,
+                "windowsVirtualKeyCode": code,
+                "modifiers": 8 if shift else 0,
+            }
             self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
@@ -163,7 +219,8 @@ class Page:
     def fill(self, selector: str, text: str) -> None:
         """Replace the value of a field by typing."""
         self.evaluate(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select?.(); }})()"
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); "
+            f"one.select?.(); }})()"
         )
         if text:
             self.type(text)
@@ -171,13 +228,20 @@ class Page:
     def choose(self, selector: str, value: str) -> None:
         """Choose an option of a <select>."""
         self.evaluate(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.value = {json.dumps(value)};"
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.value = "
+            f"{json.dumps(value)};"
             "one.dispatchEvent(new Event('input', {bubbles: true}));"
             "one.dispatchEvent(new Event('change', {bubbles: true})); })()"
         )
 
     def resize(self, width: int, height: int, *, dark: bool = False, mobile: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -186,21 +250,31 @@ class Page:
 
     def screenshot(self) -> bytes:
         """Return the visible part of the page as a PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"])
+        return base64.b64decode(
+            self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
+        )
 
 
 @contextmanager
 def browsing(folder: Path) -> Generator[Page]:
     """Start a browser with an empty profile in the folder, and yield a tab."""
     command = (str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank")
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as browser:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as browser:
         try:
             assert browser.stderr is not None
-            address = next(line.split()[-1] for line in browser.stderr if line.startswith("DevTools listening on"))
+            address = next(
+                line.split()[-1]
+                for line in browser.stderr
+                if line.startswith("DevTools listening on")
+            )
             with connect(address, max_size=None, open_timeout=PATIENCE, proxy=None) as control:
                 target = _ask(control, "Target.createTarget", url="about:blank")["targetId"]
                 host = address.split("/devtools/")[0]
-                with connect(f"{host}/devtools/page/{target}", max_size=None, proxy=None) as connection:
+                with connect(
+                    f"{host}/devtools/page/{target}", max_size=None, proxy=None
+                ) as connection:
                     yield Page(connection)
         finally:
             browser.terminate()

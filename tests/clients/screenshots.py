@@ -1,4 +1,6 @@
-"""Take the screenshots of docs/ui.md: `python -m tests.clients.screenshots`. Needs Chromium."""
+"""Take the screenshots of docs/ui.md: `python -m tests.clients.screenshots`. Needs
+Chromium.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, browsing(Path(name)) as page:
         with _serve(Path(name) / "tiny", "tiny --seed 1") as address:
             _draw_chat(page, address)
-        with _serve(Path(name) / "sim", "sim --data-parallel-size 2 --sim-output-tokens 300") as address:
+        with _serve(
+            Path(name) / "sim", "sim --data-parallel-size 2 --sim-output-tokens 300"
+        ) as address:
             _draw_load(page, address)
 
 
@@ -75,10 +79,16 @@ def _draw_load(page: Page, address: str) -> None:
         sender.start()
     try:
         open_view(page, address, "server")
-        page.wait("document.querySelectorAll('polyline')[0]?.getAttribute('points').split(' ').length > 40")
+        page.wait(
+            "document.querySelectorAll('polyline')[0]?.getAttribute('points').split(' ').length > "
+            "40"
+        )
         _save(page, "server")
         page.click("[role=tab]", "Simulator")
-        page.wait("document.querySelectorAll('polyline')[0]?.getAttribute('points').split(' ').length > 100")
+        page.wait(
+            "document.querySelectorAll('polyline')[0]?.getAttribute('points').split(' ').length > "
+            "100"
+        )
         _save(page, "simulator")
     finally:
         stop.set()
@@ -91,7 +101,9 @@ def _send(address: str, number: int, stop: threading.Event) -> None:
         turn = 0
         while not stop.is_set():
             turn += 1
-            prompt = f"Question {number} of turn {turn}: " + "tell me more about it. " * (number * 7 + turn % 5)
+            prompt = f"Question {number} of turn {turn}: " + "tell me more about it. " * (
+                number * 7 + turn % 5
+            )
             client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 40 + number * 9})
 
 

@@ -1,4 +1,6 @@
-"""Coding agents as `dragoman launch` starts them: a file is read and edited in a tool loop, without any account."""
+"""Coding agents as `dragoman launch` starts them: a file is read and edited in a tool
+loop, without any account.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,13 @@ def ask(agent: str, prompt: str) -> list[str]:
     if agent == "claude":
         return ["-p", "--allowedTools", "Read,Edit", "--", prompt]
     # The sandbox is Codex's own; it does not work in every container.
-    return ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", prompt]
+    return [
+        "exec",
+        "--json",
+        "--skip-git-repo-check",
+        "--dangerously-bypass-approvals-and-sandbox",
+        prompt,
+    ]
 
 
 def tool_loop(agent: str, project: Path) -> str:
@@ -73,8 +81,13 @@ def tool_loop(agent: str, project: Path) -> str:
         edit = {"file_path": file, "old_string": "sun", "new_string": "moon"}
         calls = [("Read", {"file_path": file}), ("Edit", edit)]
     else:
-        calls = [("exec_command", {"cmd": f"cat {file}"}), ("exec_command", {"cmd": f"sed -i s/sun/moon/ {file}"})]
-    return " [[then]] ".join([*(f"[[tool {name} {json.dumps(body)}]]" for name, body in calls), "[[say All done.]]"])
+        calls = [
+            ("exec_command", {"cmd": f"cat {file}"}),
+            ("exec_command", {"cmd": f"sed -i s/sun/moon/ {file}"}),
+        ]
+    return " [[then]] ".join(
+        [*(f"[[tool {name} {json.dumps(body)}]]" for name, body in calls), "[[say All done.]]"]
+    )
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -87,7 +100,11 @@ def test_an_agent_reads_and_edits_a_file(agent: str, project: Path) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Path) -> None:
     done = launch(
-        agent, "tiny", project, *ask(agent, "Say hello."), DRAGOMAN_OVERRIDE_GENERATION_CONFIG='{"temperature": 0}'
+        agent,
+        "tiny",
+        project,
+        *ask(agent, "Say hello."),
+        DRAGOMAN_OVERRIDE_GENERATION_CONFIG='{"temperature": 0}',
     )
     if agent == "codex":
         events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -98,8 +115,12 @@ def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Pa
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_the_turns_of_an_agent_share_their_prefix(agent: str, project: Path, tmp_path: Path) -> None:
-    """An agent's prompt starts with nothing volatile: each request finds nearly all of the last one in the cache."""
+def test_the_turns_of_an_agent_share_their_prefix(
+    agent: str, project: Path, tmp_path: Path
+) -> None:
+    """An agent's prompt starts with nothing volatile: each request finds nearly all of
+    the last one in the cache.
+    """
     log = tmp_path / "requests.jsonl"
     settings = {
         "DRAGOMAN_DIRECTIVES": "1",
@@ -110,7 +131,10 @@ def test_the_turns_of_an_agent_share_their_prefix(agent: str, project: Path, tmp
     }
     launch(agent, "sim", project, *ask(agent, tool_loop(agent, project)), **settings)
     assert (project / "note.txt").read_text() == EDITED
-    usages = [(line["prompt_tokens"], line["cached_tokens"]) for line in map(json.loads, log.read_text().splitlines())]
+    usages = [
+        (line["prompt_tokens"], line["cached_tokens"])
+        for line in map(json.loads, log.read_text().splitlines())
+    ]
     assert len(usages) >= 3
     for (previous, _), (_, cached) in pairwise(usages):
         assert cached > 0.95 * previous, usages

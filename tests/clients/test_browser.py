@@ -1,4 +1,6 @@
-"""Scripts of web pages in a real browser: those of an allowed origin are served, those of others are not."""
+"""Scripts of web pages in a real browser: those of an allowed origin are served, those
+of others are not.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,18 @@ import pytest
 from .client_process import MODELS, PATIENCE, Results, serving
 
 PAGES = Path(__file__).parent / "browser"
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+BROWSER = (
+    shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+)
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-sync",
+    ),
     *("--disable-background-networking", "--disable-component-update"),
 )
 
@@ -54,7 +65,9 @@ class Site(ThreadingHTTPServer):
             f"--user-data-dir={folder / 'profile'}",
             f"{self.origin}/{page}?at={address}",
         )
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as browser:
             try:
                 return self.results.get(timeout=PATIENCE)
             finally:
@@ -80,7 +93,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     with closing(Site()) as allowed, closing(Site()) as other:
         command = f"--config models.yaml --store memory --allowed-origins {allowed.origin}"
         with serving(command, folder) as address:
-            return {"allowed": allowed.opened(folder, address), "other": other.opened(folder, address)}
+            return {
+                "allowed": allowed.opened(folder, address),
+                "other": other.opened(folder, address),
+            }
 
 
 def test_a_page_that_may_is_served(results: dict[str, Results]) -> None:
@@ -94,20 +110,35 @@ def test_a_page_that_may_is_served(results: dict[str, Results]) -> None:
 
 def test_another_page_learns_nothing(results: dict[str, Results]) -> None:
     failed = {"error": "TypeError"}
-    assert results["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
+    assert results["other"] == {
+        "streamed": failed,
+        "refused": failed,
+        "listed": failed,
+        "socket": {"opened": False},
+    }
 
 
 PASSED = re.compile(r"INFO dragoman\.access: \S+ \S+ (\S+) (\S+) (\d+) ")
 
 
 def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) -> None:
-    """With the headers that Chromium sends, a page can start, change and read nothing, by `localhost` or by address."""
-    with closing(Site()) as site, serving("scripted --directives --store memory", tmp_path) as address:
+    """With the headers that Chromium sends, a page can start, change and read nothing,
+    by `localhost` or by address.
+    """
+    with (
+        closing(Site()) as site,
+        serving("scripted --directives --store memory", tmp_path) as address,
+    ):
         port = address.rpartition(":")[2]
         for host in ("127.0.0.1", "localhost"):
             result = site.opened(tmp_path, f"http://{host}:{port}", "attack.html")
             assert {name for name, found in result.items() if found["readable"]} == set()
             assert len(result) == 14
     requests = PASSED.findall((tmp_path / "server.log").read_text())
-    assert {path for _, path, _ in requests} >= {"/v1/chat/completions", "/v1/files", "/flush_cache", "/pause"}
+    assert {path for _, path, _ in requests} >= {
+        "/v1/chat/completions",
+        "/v1/files",
+        "/flush_cache",
+        "/pause",
+    }
     assert [one for one in requests if not one[2].startswith("4")] == []

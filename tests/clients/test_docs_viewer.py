@@ -17,7 +17,9 @@ LINKS = "[...document.querySelectorAll('#list a')]"
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """Yield a page of a new browser; at the end it must have logged no error and called only one server."""
+    """Yield a page of a new browser; at the end it must have logged no error and called
+    only one server.
+    """
     with browsing(tmp_path) as opened:
         opened.resize(1280, 800)
         yield opened
@@ -39,8 +41,11 @@ def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path)
             ".map((method) => `${method.toUpperCase()}${path}`)))"
         )
         assert len(described) > 100
-        assert sorted(page.evaluate(f"{LINKS}.map((link) => link.textContent)")) == sorted(described)
-        # Each route is shown with its responses. Exceptions and CSP violations are recorded in `complaints`.
+        assert sorted(page.evaluate(f"{LINKS}.map((link) => link.textContent)")) == sorted(
+            described
+        )
+        # Each route is shown with its responses. Exceptions and CSP violations are
+        # recorded in `complaints`.
         for number in range(len(described)):
             page.evaluate(f"{LINKS}[{number}].click()")
             page.wait(f"{LINKS}[{number}].getAttribute('aria-current') === 'page'")
@@ -57,7 +62,9 @@ def test_a_route_is_found_by_a_field_and_its_schemas_open(page: Page, tmp_path: 
         page.fill("#search", "chat stream_options")
         page.wait(f"{LINKS}[0]?.textContent === 'POST/v1/chat/completions'")
         page.evaluate(f"{LINKS}[0].click()")
-        page.wait("document.querySelector('#operation h2').textContent === 'POST/v1/chat/completions'")
+        page.wait(
+            "document.querySelector('#operation h2').textContent === 'POST/v1/chat/completions'"
+        )
         assert "ChatRequest" in page.text("#operation details summary")
         assert "stream_options" in page.text("#operation details table")
         # Schemas that a field refers to open within it.
@@ -70,7 +77,9 @@ def test_a_route_is_found_by_a_field_and_its_schemas_open(page: Page, tmp_path: 
 def test_a_protected_server_shows_its_routes_to_the_key(page: Page, tmp_path: Path):
     with serving("tiny --store memory --api-key user --admin-api-key root", tmp_path) as address:
         page.open(f"{address}/docs")
-        page.wait("document.querySelector('#operation .error')?.textContent.includes('needs an API key')")
+        page.wait(
+            "document.querySelector('#operation .error')?.textContent.includes('needs an API key')"
+        )
         page.fill("#key", "user")
         page.press("Enter")
         page.wait(f"{LINKS}.length > 10")
@@ -78,7 +87,9 @@ def test_a_protected_server_shows_its_routes_to_the_key(page: Page, tmp_path: Pa
         page.fill("#key", "root")
         page.press("Enter")
         page.wait(f"{LINKS}.length > {seen}")
-        assert "root" not in page.evaluate("JSON.stringify({...sessionStorage, ...localStorage}) + document.cookie")
+        assert "root" not in page.evaluate(
+            "JSON.stringify({...sessionStorage, ...localStorage}) + document.cookie"
+        )
         assert "KEY" in page.text("#operation pre")
         assert "root" not in page.text("#operation")
     # The browser logs the 401 of the first request by itself.

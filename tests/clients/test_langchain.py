@@ -1,4 +1,6 @@
-"""LangChain in a separate process: agents, streams, failures, objects and vectors in our dialects."""
+"""LangChain in a separate process: agents, streams, failures, objects and vectors in
+our dialects.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_plain_prompt_and_vectors(results: Results) -> None:
 
 @needs("langchain_ollama")
 def test_the_programs_of_the_page_print_what_it_says(tmp_path: Path) -> None:
-    """The programs have separate markers, because LangChain is not installed for the ordinary tests of the docs."""
+    """The programs have separate markers, because LangChain is not installed for the
+    ordinary tests of the docs.
+    """
     page = PAGE.read_text(encoding="utf-8").replace("<!-- clients: ", "<!-- test: ")
     marked = list(blocks(page.replace("<!-- clients output -->", "<!-- output -->")))
     assert [block.kind for block in marked] == ["test", "output"] * 3

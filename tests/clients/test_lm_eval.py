@@ -1,4 +1,6 @@
-"""lm-eval's two clients of local servers, on a task defined here: they read the output of the model."""
+"""lm-eval's two clients of local servers, on a task defined here: they read the output
+of the model.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,23 @@ def address(folder: Path) -> Iterator[str]:
         yield where
 
 
-def evaluate(folder: Path, client: str, task: str, *extra: str, **options: object) -> list[dict[str, Any]]:
+def evaluate(
+    folder: Path, client: str, task: str, *extra: str, **options: object
+) -> list[dict[str, Any]]:
     """Run lm-eval and return the samples that it wrote."""
     out = folder / f"out-{client}-{task}"
     model_args = ",".join(f"{name}={value}" for name, value in options.items())
-    command = ["-m", "lm_eval", "run", "--model", client, "--model_args", model_args, "--tasks", task]
+    command = [
+        "-m",
+        "lm_eval",
+        "run",
+        "--model",
+        client,
+        "--model_args",
+        model_args,
+        "--tasks",
+        task,
+    ]
     run(
         folder,
         sys.executable,
@@ -80,16 +94,22 @@ def evaluate(folder: Path, client: str, task: str, *extra: str, **options: objec
 
 
 def likelihood(address: str, prompt: str, answer: str) -> float:
-    """Compute the same by another route: the log-probability of the answer's tokens after the prompt."""
+    """Compute the same by another route: the log-probability of the answer's tokens
+    after the prompt.
+    """
 
     def tokens(text: str) -> list[int]:
-        return httpx2.post(f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+        return httpx2.post(
+            f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}
+        ).json()["tokens"]
 
     before = len(tokens(prompt))
     whole = tokens(prompt + answer)
     body = {"token_ids": whole, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}}
     scores = httpx2.post(f"{address}/inference/v1/generate", json=body).json()["prompt_logprobs"]
-    return sum(score[str(id)]["logprob"] for score, id in zip(scores[before:], whole[before:], strict=True))
+    return sum(
+        score[str(id)]["logprob"] for score, id in zip(scores[before:], whole[before:], strict=True)
+    )
 
 
 def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, address: str):
@@ -99,8 +119,12 @@ def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, add
     assert len(samples) == len(ROWS)
     for sample in samples:
         prompt = sample["doc"]["question"]
-        for answer, response in zip(sample["doc"]["choices"], sample["filtered_resps"], strict=True):
-            assert float(response[0]) == pytest.approx(likelihood(address, prompt, answer), abs=1e-5)
+        for answer, response in zip(
+            sample["doc"]["choices"], sample["filtered_resps"], strict=True
+        ):
+            assert float(response[0]) == pytest.approx(
+                likelihood(address, prompt, answer), abs=1e-5
+            )
 
 
 def test_local_chat_completions_generates(folder: Path, address: str):
@@ -116,6 +140,11 @@ def test_local_chat_completions_generates(folder: Path, address: str):
     )
     assert len(samples) == len(ROWS)
     for sample in samples:
-        body = {"messages": [{"role": "user", "content": sample["doc"]["question"]}], "temperature": 0}
-        answer = httpx2.post(url, json={**body, "max_tokens": 8, "stop": ["\n"], "seed": 1234}).json()
+        body = {
+            "messages": [{"role": "user", "content": sample["doc"]["question"]}],
+            "temperature": 0,
+        }
+        answer = httpx2.post(
+            url, json={**body, "max_tokens": 8, "stop": ["\n"], "seed": 1234}
+        ).json()
         assert sample["resps"][0][0] == answer["choices"][0]["message"]["content"]

@@ -14,7 +14,9 @@ INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ollam
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"),
+    pytest.mark.skipif(
+        not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"
+    ),
 ]
 
 
@@ -46,5 +48,8 @@ def test_models_and_vectors(results: Results) -> None:
 
 
 def test_what_fails_is_an_exception(results: Results) -> None:
-    assert (results["unknown"]["status"], "not found" in results["unknown"]["message"]) == (404, True)
+    assert (results["unknown"]["status"], "not found" in results["unknown"]["message"]) == (
+        404,
+        True,
+    )
     assert "out of memory" in results["broken"]["message"]

@@ -16,7 +16,9 @@ INSTALLED = shutil.which("node") is not None and all(
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"),
+    pytest.mark.skipif(
+        not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"
+    ),
 ]
 
 DIALECTS = ("chat", "responses", "messages")
@@ -35,7 +37,10 @@ def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) ->
 
 
 def test_a_tool_runner_comes_to_its_end(results: Results) -> None:
-    assert (results["chat whole"]["text"], results["chat whole"]["results"]) == ("5 and 8", ["5", "8"])
+    assert (results["chat whole"]["text"], results["chat whole"]["results"]) == (
+        "5 and 8",
+        ["5", "8"],
+    )
     assert results["messages runner"] == results["messages streamed runner"] == {"text": "5 and 8"}
 
 
@@ -44,7 +49,10 @@ def test_calls_and_thoughts_are_read(results: Results) -> None:
     message = results["messages whole"]
     assert response["items"] == ["reasoning", "function_call", "function_call"]
     assert response["calls"] == ['{"a": 2, "b": 3}', '{"a": 4, "b": 4}']
-    assert (message["blocks"], message["stop"]) == (["Sums.", {"a": 2, "b": 3}, {"a": 4, "b": 4}], "tool_use")
+    assert (message["blocks"], message["stop"]) == (
+        ["Sums.", {"a": 2, "b": 3}, {"a": 4, "b": 4}],
+        "tool_use",
+    )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -65,4 +73,8 @@ def test_a_stream_is_resumed(results: Results) -> None:
 
 
 def test_an_uploaded_file_is_named_in_a_message(results: Results) -> None:
-    assert results["messages file"] == {"text": "read", "filename": "a.pdf", "mime": "application/pdf"}
+    assert results["messages file"] == {
+        "text": "read",
+        "filename": "a.pdf",
+        "mime": "application/pdf",
+    }

@@ -1,4 +1,6 @@
-"""Ollama's own client, LangChain-Ollama and LiteLLM on Ollama's API, each in a separate process."""
+"""Ollama's own client, LangChain-Ollama and LiteLLM on Ollama's API, each in a separate
+process.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def langchain(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return run_trials(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT), "langchain")
+    return run_trials(
+        tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT), "langchain"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +47,16 @@ def test_the_official_client_chats_and_calls_tools(official: Results):
 def test_the_official_client_thinks_and_constrains(official: Results):
     whole = official["think whole"]
     assert whole == official["think streamed"]
-    assert (whole["thinking"], whole["text"]) == ("I need to add 17 and 26. The sum is 43.", "17 + 26 = 43.")
+    assert (whole["thinking"], whole["text"]) == (
+        "I need to add 17 and 26. The sum is 43.",
+        "17 + 26 = 43.",
+    )
     assert official["format"] == official["generate format"] == {"valid": True}
-    assert official["generate"] == official["generate streamed"] == {"text": "The capital of Japan is Tokyo."}
+    assert (
+        official["generate"]
+        == official["generate streamed"]
+        == {"text": "The capital of Japan is Tokyo."}
+    )
     assert (official["context"], official["logprobs"]) == ({"begins": True}, {"top": 2})
 
 
@@ -56,7 +67,10 @@ def test_the_official_client_finds_models_and_vectors(official: Results):
     assert any(name.endswith(".context_length") for name in official["show"]["info"])
     assert official["list"]["names"] == ["scripted:latest", "tiny:latest"]
     assert official["ps"]["names"] == ["scripted:latest", "tiny:latest"]
-    assert (official["pull"], official["pull streamed"]["statuses"][-1]) == ({"status": "success"}, "success")
+    assert (official["pull"], official["pull streamed"]["statuses"][-1]) == (
+        {"status": "success"},
+        "success",
+    )
     assert official["load"] == {"reason": "load"}
 
 
@@ -69,7 +83,10 @@ def test_what_fails_is_the_official_clients_exception(official: Results):
     ):
         assert (official[name]["error"], official[name]["status"]) == ("ResponseError", status)
         assert text in official[name]["message"]
-    assert (official["broken"]["error"], "out of memory" in official["broken"]["message"]) == ("ResponseError", True)
+    assert (official["broken"]["error"], "out of memory" in official["broken"]["message"]) == (
+        "ResponseError",
+        True,
+    )
 
 
 @needs("langchain_ollama")

@@ -1,4 +1,6 @@
-"""The OpenAI Agents SDK in a separate process: tool loops, handoffs, memory, failures and objects."""
+"""The OpenAI Agents SDK in a separate process: tool loops, handoffs, memory, failures
+and objects.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,13 @@ def test_an_object_follows_its_schema(results: Results, kind: str) -> None:
 
 def test_the_server_remembers(results: Results) -> None:
     texts = ["5 and 8", "again"]
-    loop = ["message", "reasoning", *["function_call"] * 2, *["function_call_output"] * 2, "message"]
+    loop = [
+        "message",
+        "reasoning",
+        *["function_call"] * 2,
+        *["function_call_output"] * 2,
+        "message",
+    ]
     assert results["continued"] == {"texts": texts}
     assert results["conversation"] == {"texts": texts, "kept": [*loop, "message", "message"]}
     assert results["conversations session"] == {"texts": texts, "items": 9}

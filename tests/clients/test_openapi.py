@@ -1,4 +1,6 @@
-"""The OpenAPI document in other tools: a validator, a property-based tester, and a client generator."""
+"""The OpenAPI document in other tools: a validator, a property-based tester, and a
+client generator.
+"""
 
 from __future__ import annotations
 
@@ -57,17 +59,28 @@ def test_a_validator_accepts_it(document: Path) -> None:
 @needs("schemathesis")
 def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -> None:
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-    arguments = ["run", f"{address}/openapi.json", "--checks", f"{checks},response_headers_conformance"]
+    arguments = [
+        "run",
+        f"{address}/openapi.json",
+        "--checks",
+        f"{checks},response_headers_conformance",
+    ]
     arguments += ["--mode", "all", "--phases", "examples,fuzzing", "-n", "10", "--seed", "1"]
     program = "from schemathesis.cli import schemathesis; schemathesis()"
     run(tmp_path, sys.executable, "-c", program, *arguments, "--exclude-path-regex", SWITCHES)
 
 
-@pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client in an environment of its own")
+@pytest.mark.skipif(
+    not GENERATOR.exists(), reason="needs openapi-python-client in an environment of its own"
+)
 def test_a_generated_client_asks(address: str, document: Path, tmp_path: Path) -> None:
-    output = run(tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated")
+    output = run(
+        tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated"
+    )
     # It does not support JSON lines.
-    assert output.count("WARNING parsing") == output.count("Unsupported content_type application/x-jsonl"), output
+    assert output.count("WARNING parsing") == output.count(
+        "Unsupported content_type application/x-jsonl"
+    ), output
     (tmp_path / "client.py").write_text(PROGRAM)
     assert run(tmp_path, str(GENERATOR.with_name("python")), "client.py", address).splitlines() == [
         "tiny",

@@ -1,4 +1,6 @@
-"""Pydantic AI in a separate process: tool loops, conversations, failures, objects and vectors in our dialects."""
+"""Pydantic AI in a separate process: tool loops, conversations, failures, objects and
+vectors in our dialects.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, dial
 
 
 def test_the_same_is_counted_in_other_dialects(results: Results) -> None:
-    """Except Responses: Pydantic AI writes reasoning of unknown models into its messages."""
+    """Except Responses: Pydantic AI writes reasoning of unknown models into its
+    messages.
+    """
     assert results["chat whole"]["usage"] == results["messages whole"]["usage"]
 
 
@@ -54,11 +58,16 @@ def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
     refused = results[f"{dialect} refused"]
     broken = results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("ModelRateLimitError", 429)
-    assert (broken["error"], broken["status"]) == ("ModelOverloadedError", 529 if dialect == "messages" else 503)
+    assert (broken["error"], broken["status"]) == (
+        "ModelOverloadedError",
+        529 if dialect == "messages" else 503,
+    )
     assert "out of memory" in broken["message"]
 
 
-@pytest.mark.parametrize("kind", ["chat tool", "chat native", "responses tool", "responses native", "messages tool"])
+@pytest.mark.parametrize(
+    "kind", ["chat tool", "chat native", "responses tool", "responses native", "messages tool"]
+)
 def test_an_object_follows_its_schema(results: Results, kind: str) -> None:
     assert results[f"{kind} object"].get("valid"), results[f"{kind} object"]
     assert results[f"{kind} streamed object"].get("valid"), results[f"{kind} streamed object"]

@@ -49,7 +49,10 @@ def test_every_choice_has_its_tokens_and_their_logprobs(results: Any):
     assert token_ids["prompt_ids"] == [[5, 6, 7], [8, 9]]
     assert [len(ids) for ids in token_ids["completion_ids"]] == [4] * 4
     for ids, logprobs, named in zip(
-        token_ids["completion_ids"], token_ids["logprobs"], token_ids["logprob_token_ids"], strict=True
+        token_ids["completion_ids"],
+        token_ids["logprobs"],
+        token_ids["logprob_token_ids"],
+        strict=True,
     ):
         assert len(logprobs) == len(named) == len(ids)
         assert all(id in names for id, names in zip(ids, named, strict=True))

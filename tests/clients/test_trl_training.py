@@ -1,5 +1,7 @@
-"""TRL's GRPOTrainer for 20 steps: the server's logprobs equal those that the trainer computes with the weights that it
-sent last. In TRL's server mode with the module of docs/rollout.md, and in a `rollout_func`."""
+"""TRL's GRPOTrainer for 20 steps: the server's logprobs equal those that the trainer
+computes with the weights that it sent last. In TRL's server mode with the module of
+docs/rollout.md, and in a `rollout_func`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from dragoman.engines import tiny
 from ..docs.blocks import blocks
 from .client_process import needs, run, serving
 
-pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests", "safetensors", "datasets", "accelerate")]
+pytestmark = [
+    pytest.mark.clients,
+    needs("trl", "torch", "requests", "safetensors", "datasets", "accelerate"),
+]
 
 STEPS = 20
 COMMON = """
@@ -105,13 +110,17 @@ tell()
 
 
 def train(folder: Path, script: str, server: str) -> Any:
-    """Run the training script against a server with these arguments, and return its report."""
+    """Run the training script against a server with these arguments, and return its
+    report.
+    """
     page = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
     [module] = [block for block in blocks(page) if block.argument == "trl_http_weights.py"]
     (folder / module.argument).write_text(module.text)
     (folder / "train.py").write_text(COMMON + script)
     with serving(server, folder) as address:
-        output = run(folder, sys.executable, "train.py", address, str(tiny.find_bundled_model()), str(STEPS))
+        output = run(
+            folder, sys.executable, "train.py", address, str(tiny.find_bundled_model()), str(STEPS)
+        )
     return json.loads([line for line in output.splitlines() if line.startswith('{"rewards"')][-1])
 
 
@@ -159,7 +168,9 @@ except RuntimeError as error:
 """
 
 
-def test_trls_own_transfer_of_weights_is_refused_before_anything_waits_for_it(tmp_path: Path) -> None:
+def test_trls_own_transfer_of_weights_is_refused_before_anything_waits_for_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "train.py").write_text(NCCL)
     with serving("tiny", tmp_path) as address:
         output = run(tmp_path, sys.executable, "train.py", address)

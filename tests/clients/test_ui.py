@@ -1,4 +1,6 @@
-"""The page at /ui in Chromium: every view, by mouse and keyboard, without a browser error."""
+"""The page at /ui in Chromium: every view, by mouse and keyboard, without a browser
+error.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ VIEWS = ("Chat", "Tokens", "Wire", "Server", "Simulator")
 DIALECTS = ("chat", "responses", "messages", "ollama")
 ASK = ".composer textarea"
 BOTH_ANSWERED = (
-    "[...document.querySelectorAll('.columns .meta')].filter((one) => one.textContent.includes('total')).length === 2"
+    "[...document.querySelectorAll('.columns .meta')].filter((one) => "
+    "one.textContent.includes('total')).length === 2"
 )
 
 
@@ -60,7 +63,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """Yield a page of a new browser; at the end it must have logged no error and called only one server."""
+    """Yield a page of a new browser; at the end it must have logged no error and called
+    only one server.
+    """
     with browsing(tmp_path) as new_page:
         new_page.resize(1280, 800)
         yield new_page
@@ -80,7 +85,9 @@ def open_view(page: Page, address: str, view: str = "chat") -> None:
 def set_up(page: Page, address: str, **settings: Any) -> None:
     """Open the chat with these settings, with models listed."""
     page.open(f"{address}/ui")
-    page.evaluate(f"localStorage.setItem('dragoman.settings', JSON.stringify({json.dumps(settings)}))")
+    page.evaluate(
+        f"localStorage.setItem('dragoman.settings', JSON.stringify({json.dumps(settings)}))"
+    )
     page.open(f"{address}/ui?again")
     page.wait("document.querySelectorAll('.side select')[1]?.value")
 
@@ -91,14 +98,20 @@ def ask(page: Page, text: str) -> str:
     page.fill(ASK, text)
     page.press("Enter")
     page.wait(f"document.querySelectorAll('.turn > .meta').length > {before}")
-    return page.evaluate("[...document.querySelectorAll('.turn')].at(-1).querySelector('.body').innerText")
+    return page.evaluate(
+        "[...document.querySelectorAll('.turn')].at(-1).querySelector('.body').innerText"
+    )
 
 
 TOOLS = json.dumps(
     [
         {
             "name": "get_weather",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
         }
     ]
 )
@@ -115,7 +128,9 @@ def test_a_streamed_chat_with_a_tool_call(page: Page, servers: Servers):
     page.fill("form.group .code", "Sunny, 24 degrees.")
     page.click("button", "Send result")
     page.wait("document.querySelectorAll('.turn > .meta').length === 2")
-    answer = page.evaluate("[...document.querySelectorAll('.turn')].at(-1).querySelector('.text').innerText")
+    answer = page.evaluate(
+        "[...document.querySelectorAll('.turn')].at(-1).querySelector('.text').innerText"
+    )
     assert answer
     roles = page.evaluate("[...document.querySelectorAll('.turn')].map((turn) => turn.ariaLabel)")
     assert roles == ["You", "Answer", "Tool result", "Answer"]
@@ -131,7 +146,9 @@ def test_every_dialect_answers_reasons_calls_and_takes_results(
     set_up(page, servers.start("tiny"), **settings, effort="high")
     assert "17 + 26 = 43." in ask(page, "What is 17 + 26?")
     assert page.text(".reasoning pre").startswith("I need to add 17 and 26.")
-    facts = page.evaluate("[...document.querySelectorAll('.turn .meta span')].map((one) => one.textContent).join()")
+    facts = page.evaluate(
+        "[...document.querySelectorAll('.turn .meta span')].map((one) => one.textContent).join()"
+    )
     assert "20 prompt tokens" in facts
     assert "33 tokens" in facts
     set_up(page, servers.start("tiny"), **settings, tools=TOOLS)
@@ -147,7 +164,14 @@ def test_every_dialect_answers_reasons_calls_and_takes_results(
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_output_schema_is_enforced(page: Page, servers: Servers, dialect: str):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    set_up(page, servers.start("tiny"), dialect=dialect, schema=json.dumps(schema), temperature="0", maxTokens="60")
+    set_up(
+        page,
+        servers.start("tiny"),
+        dialect=dialect,
+        schema=json.dumps(schema),
+        temperature="0",
+        maxTokens="60",
+    )
     assert isinstance(json.loads(ask(page, "Give me a number."))["n"], int)
 
 
@@ -155,8 +179,16 @@ def test_a_wrong_tool_or_schema_is_reported_before_anything_is_sent(page: Page, 
     set_up(page, servers.start("tiny"))
     page.click("summary", "Tools")
     page.fill("[aria-label='Tools, as JSON']", '[{"description": "nameless"}]')
-    page.wait("document.querySelector('details[open] [role=status]').textContent === 'Tool 1 has no name.'")
-    assert page.evaluate("document.querySelector('details[open] textarea').getAttribute('aria-invalid')") == "true"
+    page.wait(
+        "document.querySelector('details[open] [role=status]').textContent === 'Tool 1 has no "
+        "name.'"
+    )
+    assert (
+        page.evaluate(
+            "document.querySelector('details[open] textarea').getAttribute('aria-invalid')"
+        )
+        == "true"
+    )
     page.fill(ASK, "Hello")
     page.press("Enter")
     assert "Tool 1 has no name." in page.wait("document.querySelector('.error')?.textContent")
@@ -171,7 +203,9 @@ def test_turns_are_edited_and_regenerated_and_branches_remain(page: Page, server
     page.click("button", "Edit")
     page.fill("[aria-label='Edit message']", "What is the capital of Japan?")
     page.click("button", "Send as a new branch")
-    page.wait("document.querySelector('.turn > .meta') && document.body.innerText.includes('Tokyo')")
+    page.wait(
+        "document.querySelector('.turn > .meta') && document.body.innerText.includes('Tokyo')"
+    )
     assert "17 + 26 = 43" not in page.evaluate("document.querySelector('.log').innerText")
     page.click("[aria-label='Previous branch']")
     page.wait("document.querySelector('.log').innerText.includes('17 + 26 = 43')")
@@ -195,8 +229,13 @@ def test_an_answer_is_stopped(page: Page, servers: Servers):
         stop()
         page.wait("document.querySelector('.turn > .meta')?.textContent.includes('stopped')")
         page.wait("!document.querySelector('.composer .primary').hidden")
-    idle = "(await (await fetch('metrics')).text()).match(/num_requests_running\\{.*\\} 0.0/g)?.length === 2"
-    page.evaluate(f"(async () => {{ while (!({idle})) await new Promise((go) => setTimeout(go, 20)); }})()")
+    idle = (
+        "(await (await fetch('metrics')).text()).match(/num_requests_running\\{.*\\} "
+        "0.0/g)?.length === 2"
+    )
+    page.evaluate(
+        f"(async () => {{ while (!({idle})) await new Promise((go) => setTimeout(go, 20)); }})()"
+    )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -218,7 +257,8 @@ def test_reopening_a_conversation_scrolls_to_its_end(page: Page, servers: Server
     for view in ("Wire", "Chat"):
         page.click("[role=tab]", view)
     page.wait(
-        "(({scrollTop, scrollHeight, clientHeight}) => scrollHeight - clientHeight - scrollTop < 2 && scrollTop > 0)"
+        "(({scrollTop, scrollHeight, clientHeight}) => scrollHeight - clientHeight - scrollTop < "
+        "2 && scrollTop > 0)"
         "(document.querySelector('.log'))"
     )
 
@@ -243,7 +283,9 @@ def test_what_a_model_says_stays_text(page: Page, servers: Servers):
 def test_an_image_is_sent_and_drawn(page: Page, servers: Servers, tmp_path: Path):
     (tmp_path / "red.png").write_bytes(png(8, 6))
     for dialect in DIALECTS:
-        set_up(page, servers.start("sim --sim-image-tokens 16 --sim-output-tokens 5"), dialect=dialect)
+        set_up(
+            page, servers.start("sim --sim-image-tokens 16 --sim-output-tokens 5"), dialect=dialect
+        )
         page.click("button", "New")
         root = page.call("DOM.getDocument")["root"]["nodeId"]
         node = page.call("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
@@ -260,12 +302,17 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     ask(page, "What is 17 + 26?")
     page.click("button", "Tokens")
     page.wait("document.querySelectorAll('.tokens').length === 2")
-    prompt, answer = page.evaluate("[...document.querySelectorAll('.tokens')].map((one) => one.textContent)")
+    prompt, answer = page.evaluate(
+        "[...document.querySelectorAll('.tokens')].map((one) => one.textContent)"
+    )
     assert prompt == "<|im_start|>user↵\nWhat is 17 + 26?<|im_end|>↵\n<|im_start|>assistant↵\n"
     assert answer == "17 + 26 = 43.<|im_end|>"
     control = "[...document.querySelectorAll('.tokens .control')].map((one) => one.textContent)"
     assert set(page.evaluate(control)) == {"<|im_start|>", "<|im_end|>"}
-    levels = "[...document.querySelectorAll('.tokens')[1].children].map((one) => /p[0-5]/.exec(one.className)?.[0])"
+    levels = (
+        "[...document.querySelectorAll('.tokens')[1].children].map((one) => "
+        "/p[0-5]/.exec(one.className)?.[0])"
+    )
     assert page.evaluate(levels)[:3] == ["p0", "p0", "p0"]
     page.click(".tokens[aria-label='Tokens of the answer'] .tok", "4")
     detail = page.evaluate("document.querySelector('.detail').innerText")
@@ -274,7 +321,10 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     assert page.evaluate("document.querySelectorAll('.detail tr').length") == 5
     # Arrow keys move on, and Tab leaves the tokens.
     page.press("ArrowRight")
-    page.wait("document.activeElement.textContent === '3' && document.activeElement.ariaSelected === 'true'")
+    page.wait(
+        "document.activeElement.textContent === '3' && document.activeElement.ariaSelected === "
+        "'true'"
+    )
     page.press("End")
     page.wait("document.activeElement.textContent === '<|im_end|>'")
     assert "control token" in page.text(".detail")
@@ -288,7 +338,9 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     assert f"{cached} from the cache" in page.text(".split h2")
 
 
-def test_the_tokens_of_a_model_that_the_first_request_loads(page: Page, servers: Servers, tmp_path: Path):
+def test_the_tokens_of_a_model_that_the_first_request_loads(
+    page: Page, servers: Servers, tmp_path: Path
+):
     (tmp_path / "models.yaml").write_text("models:\n  lazy: {model: tiny}\n")
     set_up(page, servers.start(f"--config {tmp_path / 'models.yaml'}"), temperature="0")
     assert ask(page, "Hello")
@@ -303,7 +355,9 @@ def test_the_tokens_of_a_model_that_the_first_request_loads(page: Page, servers:
 
 @pytest.mark.parametrize("dialect", ["responses", "messages", "ollama"])
 def test_tokens_of_other_dialects(page: Page, servers: Servers, dialect: str):
-    """The prompt is explained; ids and log-probabilities come from Chat Completions where the dialect has none."""
+    """The prompt is explained; ids and log-probabilities come from Chat Completions
+    where the dialect has none.
+    """
     set_up(page, servers.start("tiny"), temperature="0", dialect=dialect)
     ask(page, "What is 17 + 26?")
     page.click("button", "Tokens")
@@ -320,7 +374,9 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
     page.fill(".card textarea", "What is the capital of Japan?")
     page.click("button", "Send to both")
     page.wait(BOTH_ANSWERED)
-    answers = page.evaluate("[...document.querySelectorAll('.columns .text')].map((one) => one.textContent)")
+    answers = page.evaluate(
+        "[...document.querySelectorAll('.columns .text')].map((one) => one.textContent)"
+    )
     assert answers == ["The capital of Japan is Tokyo."] * 2
     left, right = page.evaluate(
         "[...document.querySelectorAll('.columns .events')].map((one) => "
@@ -329,12 +385,23 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
     # A comment is a keepalive on a busy machine, like Anthropic's ping.
     assert set(left) - {"comment"} == {"chat.completion.chunk", "data"}
     assert [name for name in right if name not in ("ping", "content_block_delta")] == [
-        *("message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop")
+        *(
+            "message_start",
+            "content_block_start",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        )
     ]
-    times = page.evaluate("[...document.querySelectorAll('.events .num')].map((one) => one.textContent)")
+    times = page.evaluate(
+        "[...document.querySelectorAll('.events .num')].map((one) => one.textContent)"
+    )
     assert all(time.endswith(("µs", "ms", "s")) for time in times)
     page.click(".columns section:nth-child(2) .events summary")
-    page.wait("JSON.parse(document.querySelector('section:nth-child(2) .events details[open] pre').textContent).type")
+    page.wait(
+        "JSON.parse(document.querySelector('section:nth-child(2) .events details[open] "
+        "pre').textContent).type"
+    )
 
 
 def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers: Servers):
@@ -344,13 +411,26 @@ def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers
     page.click("button", "Send to both")
     page.wait("document.querySelectorAll('.columns .error').length === 2")
     for part, expected in ((".text", "one two three"), (".error div", "<b>broken</b> pipe")):
-        texts = page.evaluate(f"[...document.querySelectorAll('.columns {part}')].map((one) => one.innerText)")
+        texts = page.evaluate(
+            f"[...document.querySelectorAll('.columns {part}')].map((one) => one.innerText)"
+        )
         assert texts == [expected] * 2
 
 
 def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
-    """The copied programs, run unchanged against the server's address, print the answer."""
-    set_up(page, servers.start("tiny"), temperature="0", topK="3", seed="7", stop="xyz", tools=TOOLS, stream=False)
+    """The copied programs, run unchanged against the server's address, print the
+    answer.
+    """
+    set_up(
+        page,
+        servers.start("tiny"),
+        temperature="0",
+        topK="3",
+        seed="7",
+        stop="xyz",
+        tools=TOOLS,
+        stream=False,
+    )
     page.click("[role=tab]", "Wire")
     page.fill(".card textarea", "What is the capital of Japan?")
     node = shutil.which("node")
@@ -367,7 +447,10 @@ def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
         for language in languages:
             page.choose(".columns section .spread select", language)
             program = page.text(".columns section > pre:last-child")
-            runner = {"curl": ["bash", "-c"], "javascript": [str(node), "--input-type=module", "-e"]}
+            runner = {
+                "curl": ["bash", "-c"],
+                "javascript": [str(node), "--input-type=module", "-e"],
+            }
             if language == "javascript" and node is None:
                 continue
             command = [*runner.get(language, [sys.executable, "-c"]), program]
@@ -380,9 +463,13 @@ def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
 
 
 def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
-    """A text such as "true" must not become a boolean. Without HTTPS, a browser has no Clipboard API."""
+    """A text such as "true" must not become a boolean. Without HTTPS, a browser has no
+    Clipboard API.
+    """
     set_up(page, servers.start("tiny"), system="true", temperature="0")
-    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })"
+    )
     page.click("[role=tab]", "Wire")
     page.fill(".card textarea", "None")
     page.click("button", "Send to both")
@@ -391,11 +478,22 @@ def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
     program = page.text(".columns section > pre:last-child")
     assert '"content": "true"' in program
     assert "stream=True" in program
-    page.evaluate("document.body.append(Object.assign(document.createElement('textarea'), { id: 'paste' }))")
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('textarea'), { id: 'paste' }))"
+    )
     page.click(".columns section > .spread button", "Copy")
-    page.wait("document.querySelector('.columns section > .spread button').textContent === 'Copied'")
+    page.wait(
+        "document.querySelector('.columns section > .spread button').textContent === 'Copied'"
+    )
     page.evaluate("document.querySelector('#paste').focus()")
-    page.call("Input.dispatchKeyEvent", type="keyDown", key="v", code="KeyV", modifiers=2, commands=["paste"])
+    page.call(
+        "Input.dispatchKeyEvent",
+        type="keyDown",
+        key="v",
+        code="KeyV",
+        modifiers=2,
+        commands=["paste"],
+    )
     page.wait("document.querySelector('#paste').value")
     assert page.evaluate("document.querySelector('#paste').value") == program
 
@@ -403,18 +501,27 @@ def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
 def test_the_charts_of_the_server_are_live(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address, "server")
-    page.wait("document.querySelectorAll('figure').length === 4 && document.querySelectorAll('tbody tr').length > 0")
+    page.wait(
+        "document.querySelectorAll('figure').length === 4 && document.querySelectorAll('tbody "
+        "tr').length > 0"
+    )
     assert "loaded" in page.text(".models")
-    samples = "Number(/(\\d+) samples/.exec(document.querySelectorAll('figcaption')[3].textContent)[1])"
+    samples = (
+        "Number(/(\\d+) samples/.exec(document.querySelectorAll('figcaption')[3].textContent)[1])"
+    )
     before = page.evaluate(samples)
     body = {"prompt": "Hello", "max_tokens": 300, "ignore_eos": True, "n": 4, "no_such_field": 1}
     with httpx2.Client(base_url=address, trust_env=False) as client:
-        asking = threading.Thread(target=lambda: client.post("/v1/completions", json=body, timeout=60))
+        asking = threading.Thread(
+            target=lambda: client.post("/v1/completions", json=body, timeout=60)
+        )
         asking.start()
         page.wait("document.querySelector('.tile strong').textContent === '4'")
         page.wait("Number(document.querySelectorAll('.tile strong')[2].textContent) > 20")
         page.wait(f"{samples} > {before}")
-        page.wait("document.querySelectorAll('polyline')[0].getAttribute('points').split(' ').length > 2")
+        page.wait(
+            "document.querySelectorAll('polyline')[0].getAttribute('points').split(' ').length > 2"
+        )
         page.wait("document.querySelector('.requests').textContent.includes('running')")
         asking.join()
         client.post("/v1/completions", json={"prompt": "x", "max_tokens": -7})
@@ -424,7 +531,9 @@ def test_the_charts_of_the_server_are_live(page: Page, servers: Servers):
 
 
 def test_models_are_loaded_and_unloaded(page: Page, servers: Servers, tmp_path: Path):
-    (tmp_path / "models.yaml").write_text("models:\n  first: {model: tiny}\n  second: {model: tiny, pinned: true}\n")
+    (tmp_path / "models.yaml").write_text(
+        "models:\n  first: {model: tiny}\n  second: {model: tiny, pinned: true}\n"
+    )
     open_view(page, servers.start(f"--config {tmp_path / 'models.yaml'}"), "server")
     row = "document.querySelector('.models tbody tr')"
     page.wait(f"{row}?.textContent.includes('unloaded')")
@@ -482,9 +591,15 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.wait("location.pathname === '/ui' && document.querySelector('dialog').open")
     page.type("wrong")
     page.press("Enter")
-    page.wait("!document.querySelector('dialog').open || document.querySelector('#key-input').value === ''")
+    page.wait(
+        "!document.querySelector('dialog').open || document.querySelector('#key-input').value === "
+        "''"
+    )
     page.wait("document.querySelector('dialog').open")
-    page.wait("document.querySelector('dialog [role=alert]').textContent === 'The server rejects this key.'")
+    page.wait(
+        "document.querySelector('dialog [role=alert]').textContent === 'The server rejects this "
+        "key.'"
+    )
     page.fill("#key-input", "user")
     page.press("Enter")
     page.wait("document.querySelectorAll('.side select')[1]?.value === 'tiny'")
@@ -497,8 +612,14 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.fill("#key-input", "root")
     page.press("Enter")
     page.wait("document.querySelector('.requests tbody')")
-    storage = page.evaluate("[JSON.stringify({...sessionStorage}), JSON.stringify({...localStorage}), document.cookie]")
-    assert (json.loads(storage[0])["dragoman.key"], "root" in storage[1], storage[2]) == ("root", False, "")
+    storage = page.evaluate(
+        "[JSON.stringify({...sessionStorage}), JSON.stringify({...localStorage}), document.cookie]"
+    )
+    assert (json.loads(storage[0])["dragoman.key"], "root" in storage[1], storage[2]) == (
+        "root",
+        False,
+        "",
+    )
     page.click("[role=tab]", "Wire")
     program = page.text(".columns section > pre:last-child")
     assert "$DRAGOMAN_API_KEY" in program
@@ -507,7 +628,11 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.click("button", "Forget the key")
     page.wait("sessionStorage.length === 0 && document.querySelector('dialog').open")
     # The browser itself logs every 401 and 403.
-    assert [text for text in page.complaints if "(Unauthorized)" not in text and "(Forbidden)" not in text] == []
+    assert [
+        text
+        for text in page.complaints
+        if "(Unauthorized)" not in text and "(Forbidden)" not in text
+    ] == []
     page.complaints.clear()
 
 
@@ -528,12 +653,18 @@ def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
     page.press("Enter")
     page.wait("document.querySelector('dialog').open && document.activeElement.id === 'key-input'")
     page.press("Escape")
-    page.wait("!document.querySelector('dialog').open && document.activeElement.id === 'key-button'")
+    page.wait(
+        "!document.querySelector('dialog').open && document.activeElement.id === 'key-button'"
+    )
     seen: list[str] = []
     for _ in range(20):
         page.press("Tab")
-        seen.append(page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
-    assert {"Conversation", "Message", "Send", "New", "Sampling", "Tools", "Output schema"} <= set(seen)
+        seen.append(
+            page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
+        )
+    assert {"Conversation", "Message", "Send", "New", "Sampling", "Tools", "Output schema"} <= set(
+        seen
+    )
 
 
 def test_every_control_has_a_name_for_screen_readers(page: Page, servers: Servers):
@@ -547,12 +678,24 @@ def test_every_control_has_a_name_for_screen_readers(page: Page, servers: Server
             page.wait("document.querySelectorAll('figure').length === 4")
         page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         nodes = page.call("Accessibility.getFullAXTree")["nodes"]
-        roles = {"button", "textbox", "combobox", "checkbox", "spinbutton", "tab", "listbox", "option", "image"}
+        roles = {
+            "button",
+            "textbox",
+            "combobox",
+            "checkbox",
+            "spinbutton",
+            "tab",
+            "listbox",
+            "option",
+            "image",
+        }
         roles |= {"switch", "meter"}
         nameless = [
             node["role"]["value"]
             for node in nodes
-            if not node.get("ignored") and node["role"]["value"] in roles and not node.get("name", {}).get("value")
+            if not node.get("ignored")
+            and node["role"]["value"] in roles
+            and not node.get("name", {}).get("value")
         ]
         assert nameless == [], view
 
@@ -572,7 +715,8 @@ def test_nothing_is_wider_than_a_phone(page: Page, servers: Servers):
             page.wait("document.querySelectorAll('.events li').length > 10")
         assert page.evaluate("document.documentElement.scrollWidth") == 360, view
         wide = (
-            "[...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > 361"
+            "[...document.querySelectorAll('main *')].filter((one) => "
+            "one.getBoundingClientRect().right > 361"
             " && !one.closest('.scroll, .events, svg, .hidden'))"
         )
         assert page.evaluate(f"{wide}.map((one) => one.outerHTML.slice(0, 80))") == [], view
@@ -584,7 +728,9 @@ def test_nothing_is_wider_than_a_phone(page: Page, servers: Servers):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_has_contrast(page: Page, servers: Servers, dark: bool):
-    """At least 4.5 to 1, as WCAG 2.2 asks of text: text and muted text on each surface, the accent and the errors."""
+    """At least 4.5 to 1, as WCAG 2.2 asks of text: text and muted text on each surface,
+    the accent and the errors.
+    """
     page.resize(1280, 800, dark=dark)
     open_view(page, servers.start("tiny"))
     script = """

@@ -1,4 +1,6 @@
-"""The Vercel AI SDK in Node: tool loops, streams, failures, objects and vectors in all of our dialects."""
+"""The Vercel AI SDK in Node: tool loops, streams, failures, objects and vectors in all
+of our dialects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"),
+    pytest.mark.skipif(
+        not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"
+    ),
 ]
 
 DIALECTS = ("responses", "chat", "completions", "compatible", "messages")
@@ -51,8 +55,16 @@ def test_failures_are_reported(results: Results, dialect: str) -> None:
     broken = results[f"{dialect} broken"]
     # Anthropic's status for an overloaded engine is 529.
     status = 529 if dialect == "messages" else 503
-    assert (refused["error"], refused["status"], refused["message"]) == ("AI_APICallError", status, "out of memory")
-    assert (broken["deltas"], broken["finish"], broken["failures"]) == ("So far", "error", ["out of memory"])
+    assert (refused["error"], refused["status"], refused["message"]) == (
+        "AI_APICallError",
+        status,
+        "out of memory",
+    )
+    assert (broken["deltas"], broken["finish"], broken["failures"]) == (
+        "So far",
+        "error",
+        ["out of memory"],
+    )
 
 
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])

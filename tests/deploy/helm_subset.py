@@ -1,4 +1,6 @@
-"""Renders the part of Helm's template language that the chart uses. Anything else is an error."""
+"""Renders the part of Helm's template language that the chart uses. Anything else is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Chart:
             "Release": {"Name": "test", "Namespace": "models", "Service": "Helm"},
         }
         helpers = (folder / "templates/_helpers.tpl").read_text()
-        found = re.findall(r'\{\{- define "(.+?)" -\}\}\n(.*?)\n\{\{- end -\}\}', helpers, re.DOTALL)
+        found = re.findall(
+            r'\{\{- define "(.+?)" -\}\}\n(.*?)\n\{\{- end -\}\}', helpers, re.DOTALL
+        )
         self._helpers: dict[str, str] = dict(found)
 
     def render(self, name: str) -> list[dict[str, Any]]:
@@ -70,7 +74,9 @@ class Chart:
     def _apply(self, words: list[str], value: Any) -> Any:
         match words:
             case ["nindent", number]:
-                return "\n" + "\n".join(" " * int(number) + line for line in str(value).splitlines())
+                return "\n" + "\n".join(
+                    " " * int(number) + line for line in str(value).splitlines()
+                )
             case ["quote"]:
                 return f'"{value}"'
             case ["sha256sum"]:

@@ -1,4 +1,6 @@
-"""The files in deploy/, as far as they can be checked here; docs/production.md lists the rest."""
+"""The files in deploy/, as far as they can be checked here; docs/production.md lists
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,13 @@ def test_every_template_is_listed() -> None:
 
 def test_by_default_optional_resources_are_absent() -> None:
     rendered = {name for name in KINDS if Chart(CHART, {}).render(name)}
-    assert rendered == {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "service.yaml"}
+    assert rendered == {
+        "configmap.yaml",
+        "deployment.yaml",
+        "networkpolicy.yaml",
+        "pdb.yaml",
+        "service.yaml",
+    }
 
 
 @pytest.mark.parametrize("overrides", [{}, EVERYTHING])
@@ -76,24 +84,33 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
-    # Otherwise Kubernetes adds variables for each service of the namespace, and the server's all begin with DRAGOMAN_.
+    # Otherwise Kubernetes adds variables for each service of the namespace, and the
+    # server's all begin with DRAGOMAN_.
     assert pod["enableServiceLinks"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    probes = {
+        name: container[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("startup", "readiness", "liveness")
+    }
     assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == 1800
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
     (settings,) = chart.render("configmap.yaml")
     read = yaml.safe_load(settings["data"]["dragoman.yaml"])
     assert {name.replace("-", "_") for name in read} <= {field.name for field in FIELDS}
     before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert before > 0
-    assert before + read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
+    assert (
+        before + read["shutdown-timeout"] + read["shutdown-grace"]
+        < pod["terminationGracePeriodSeconds"]
+    )
     assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
 
 
@@ -107,7 +124,8 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "vllm:num_requests_waiting"
     assert "vllm:num_requests_waiting{" in scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
-    # In front of an upstream no requests wait, and the CPU is the bottleneck of replicas.
+    # In front of an upstream no requests wait, and the CPU is the bottleneck of
+    # replicas.
     assert hpa["spec"]["metrics"][1]["resource"] == {
         "name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": 80},
@@ -126,7 +144,9 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         for part in path:
             selector = selector[part]
         assert selector.items() <= labels.items()
-    assert json.loads(chart.render("dashboard.yaml")[0]["data"]["dragoman.json"])["uid"] == "dragoman"
+    assert (
+        json.loads(chart.render("dashboard.yaml")[0]["data"]["dragoman.json"])["uid"] == "dragoman"
+    )
     assert chart.render("prometheusrule.yaml")[0]["spec"]["groups"][0]["name"] == "dragoman"
 
 
@@ -160,7 +180,9 @@ def test_the_image_runs_as_a_number_and_installs_by_hashes() -> None:
     assert all((ROOT / name).exists() for line in copied for name in line.split())
     ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignored if line.startswith("!")]
-    assert all(any(name.startswith(each) for each in allowed) for line in copied for name in line.split())
+    assert all(
+        any(name.startswith(each) for each in allowed) for line in copied for name in line.split()
+    )
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -173,7 +195,11 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text.replace("/opt/dragoman/bin/dragoman", str(program)))
     units = [str(tmp_path / name) for name in ("dragoman.service", "dragoman.socket")]
     verified = subprocess.run(
-        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", *units],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (verified.returncode, verified.stderr) == (0, "")
     rated = subprocess.run(
@@ -189,7 +215,9 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux has /proc")
 def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> None:
-    """`ProcSubset=pid` hides the boot time, without which there are no `process_*` metrics."""
+    """`ProcSubset=pid` hides the boot time, without which there are no `process_*`
+    metrics.
+    """
     unit = (DEPLOY / "systemd/dragoman.service").read_text()
     proc = tmp_path / "proc"
     proc.mkdir()
@@ -197,7 +225,9 @@ def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> N
     (proc / str(os.getpid())).symlink_to("/proc/self")
     if "ProcSubset=pid" not in unit:
         (proc / "stat").symlink_to("/proc/stat")
-    assert {family.name for family in ProcessCollector(proc=str(proc), registry=None).collect()} >= {
+    assert {
+        family.name for family in ProcessCollector(proc=str(proc), registry=None).collect()
+    } >= {
         "process_start_time_seconds",
         "process_resident_memory_bytes",
     }
@@ -205,7 +235,9 @@ def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> N
 
 def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
     """Such a response sends nothing until it is complete."""
-    (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]["listeners"]
+    (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"][
+        "listeners"
+    ]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert manager["stream_idle_timeout"] == "3600s"
     assert "proxy_read_timeout 1h;" in (DEPLOY / "proxies/nginx.conf").read_text()
@@ -231,8 +263,13 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
     settings, service = yaml.safe_load_all(RAY_SERVICE.read_text())
     assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
     cluster = service["spec"]["rayClusterConfig"]
-    assert f"ray=={cluster['rayVersion']}" in (ROOT / "requirements/ray.txt").read_text().splitlines()
-    assert f"FROM rayproject/ray:{cluster['rayVersion']}-" in (DEPLOY / "kuberay/Dockerfile").read_text()
+    assert (
+        f"ray=={cluster['rayVersion']}" in (ROOT / "requirements/ray.txt").read_text().splitlines()
+    )
+    assert (
+        f"FROM rayproject/ray:{cluster['rayVersion']}-"
+        in (DEPLOY / "kuberay/Dockerfile").read_text()
+    )
     (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
     assert application["import_path"] == "dragoman.ray:app"
     file = Path(application["args"]["config"])
@@ -244,7 +281,10 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
         (mount,) = container["volumeMounts"]
         assert mount["mountPath"] == str(file.parent)
         (volume,) = pod["volumes"]
-        assert (volume["name"], volume["configMap"]["name"]) == (mount["name"], settings["metadata"]["name"])
+        assert (volume["name"], volume["configMap"]["name"]) == (
+            mount["name"],
+            settings["metadata"]["name"],
+        )
         # These must be the same on all nodes, as each node reads them itself.
         assert container["env"] == groups[0]["template"]["spec"]["containers"][0]["env"]
     assert file.name in settings["data"]

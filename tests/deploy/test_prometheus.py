@@ -1,4 +1,6 @@
-"""A real Prometheus scrapes real servers, and evaluates every query of the dashboard and every alert."""
+"""A real Prometheus scrapes real servers, and evaluates every query of the dashboard
+and every alert.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,16 @@ def serving(folder: Path, *arguments: str) -> Generator[str]:
 
 @contextmanager
 def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
-    """Run Prometheus and yield a client. Only addresses, paths and intervals of its configuration are replaced."""
+    """Run Prometheus and yield a client. Only addresses, paths and intervals of its
+    configuration are replaced.
+    """
     assert PROMETHEUS is not None
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())
-    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config["global"] = {
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "evaluation_interval": "1s",
+    }
     config["rule_files"] = [str(DEPLOY / "prometheus/alerts.yaml")]
     [job] = config["scrape_configs"]
     job["static_configs"] = [{"targets": list(targets)}]
@@ -91,23 +99,33 @@ def query(client: httpx2.Client, expression: str) -> list[float]:
 
 
 def read_dashboard() -> Iterator[tuple[str, str]]:
-    """Return the title and one query of each panel, for all models and a window of one minute."""
+    """Return the title and one query of each panel, for all models and a window of one
+    minute.
+    """
     dashboard: dict[str, Any] = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
-            yield panel["title"], target["expr"].replace("$model", ".*").replace("$__rate_interval", "1m")
+            yield (
+                panel["title"],
+                target["expr"].replace("$model", ".*").replace("$__rate_interval", "1m"),
+            )
 
 
 def chat(server: str, key: str = KEY) -> int:
     headers = {"authorization": f"Bearer {key}"}
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}
-    return httpx2.post(f"http://{server}/v1/chat/completions", json=body, headers=headers, timeout=30).status_code
+    return httpx2.post(
+        f"http://{server}/v1/chat/completions", json=body, headers=headers, timeout=30
+    ).status_code
 
 
 def test_every_query_finds_what_the_servers_export(tmp_path: Path) -> None:
     tenant = Tenant(secrets=(KeyHash(hash_key(KEY)),), role="admin", requests_per_minute=100_000)
     limited = Tenant(secrets=(KeyHash(hash_key(LIMITED_KEY)),), requests_per_minute=1)
-    edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team-a": tenant, "team-b": limited}))
+    edit_key_file(
+        tmp_path / "keys.yaml",
+        lambda tenants: tenants.update({"team-a": tenant, "team-b": limited}),
+    )
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     simulated = ("sim", "--speculative-config", speculation, "--time-scale", "100")
     with (
@@ -115,7 +133,10 @@ def test_every_query_finds_what_the_servers_export(tmp_path: Path) -> None:
         serving(tmp_path, "scripted", "--workers", "2") as workers,
         scraping(tmp_path, sim, workers) as prometheus,
     ):
-        exported = "".join(httpx2.get(f"http://{server}/metrics", headers=HEADERS).text for server in (sim, workers))
+        exported = "".join(
+            httpx2.get(f"http://{server}/metrics", headers=HEADERS).text
+            for server in (sim, workers)
+        )
         names = set(re.findall(r"^# TYPE (\S+) ", exported, re.MULTILINE))
         panels = [(title, expression) for title, expression in read_dashboard() if title in names]
         assert len(panels) > 50
@@ -124,7 +145,11 @@ def test_every_query_finds_what_the_servers_export(tmp_path: Path) -> None:
         for _ in range(ATTEMPTS):
             assert chat(sim) == chat(workers) == 200
             assert chat(sim, LIMITED_KEY) in (200, 429)
-            found |= {title: query(prometheus, expression) for title, expression in panels if not found.get(title)}
+            found |= {
+                title: query(prometheus, expression)
+                for title, expression in panels
+                if not found.get(title)
+            }
             if all(found.values()):
                 break
         assert not [title for title, values in found.items() if not values]

@@ -1,4 +1,5 @@
-"""Parse the parts of a documentation page that a test runs: Markdown fences after a comment.
+"""Parse the parts of a documentation page that a test runs: Markdown fences after a
+comment.
 
     <!-- test -->             run the next fence: python, or console with lines that begin with `$ `
     <!-- test: ARGUMENTS -->  the same, while `dragoman serve ARGUMENTS` runs; `none`: no server; default: tiny
@@ -45,7 +46,9 @@ class Command(Struct, frozen=True):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Return the marked fences of a page. Raises BlockError for an unknown marker and for one without a fence."""
+    """Return the marked fences of a page. Raises BlockError for an unknown marker and
+    for one without a fence.
+    """
     lines = page.splitlines()
     at = 0
     while at < len(lines):
@@ -54,7 +57,9 @@ def blocks(page: str) -> Iterator[Block]:
             _check_no_mark(lines[at], at)
             at = _after_fence(lines, at) if lines[at].startswith("```") else at + 1
             continue
-        start = next((index for index in range(at + 1, len(lines)) if lines[index].strip()), len(lines))
+        start = next(
+            (index for index in range(at + 1, len(lines)) if lines[index].strip()), len(lines)
+        )
         if start == len(lines) or not lines[start].startswith("```"):
             raise BlockError(f"line {at + 1}: no fence follows {lines[at].strip()}")
         at = _after_fence(lines, start)
@@ -64,7 +69,9 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def _after_fence(lines: list[str], start: int) -> int:
-    end = next((index for index in range(start + 1, len(lines)) if lines[index].rstrip() == "```"), None)
+    end = next(
+        (index for index in range(start + 1, len(lines)) if lines[index].rstrip() == "```"), None
+    )
     if end is None:
         raise BlockError(f"line {start + 1}: this fence is never closed")
     return end + 1
@@ -76,7 +83,9 @@ def _check_no_mark(line: str, at: int) -> None:
 
 
 def commands(console: str) -> list[Command]:
-    """Parse a console fence into commands with their outputs. A line that ends in a backslash continues."""
+    """Parse a console fence into commands with their outputs. A line that ends in a
+    backslash continues.
+    """
     found: list[Command] = []
     for line in console.splitlines():
         if line.startswith("$ "):

@@ -1,4 +1,6 @@
-"""Run the marked parts of one page in order, in an empty folder, each with the server that it declares."""
+"""Run the marked parts of one page in order, in an empty folder, each with the server
+that it declares.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,37 @@ PATIENCE = 60.0
 
 
 class Server:
-    """A `dragoman serve` process on a free port. The constructor waits until it prints its address."""
+    """A `dragoman serve` process on a free port. The constructor waits until it prints
+    its address.
+    """
 
     def __init__(self, arguments: str, folder: Path) -> None:
-        command = [sys.executable, "-m", "dragoman", "serve", *shlex.split(arguments), "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman",
+            "serve",
+            *shlex.split(arguments),
+            "--port",
+            "0",
+        ]
         self._log = (folder / "server.log").open("w+b")
         self._process = subprocess.Popen(
-            command, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=self._log, text=True
+            command,
+            cwd=folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
         watchdog = threading.Timer(PATIENCE, self._process.kill)
         watchdog.start()
         self.address = self._read_address()
         watchdog.cancel()
         # Later output must not fill the pipe.
-        self._reader = threading.Thread(target=lambda: [None for _ in self._process.stdout or ()], daemon=True)
+        self._reader = threading.Thread(
+            target=lambda: [None for _ in self._process.stdout or ()], daemon=True
+        )
         self._reader.start()
 
     def _read_address(self) -> str:
@@ -92,7 +111,9 @@ class PageRunner:
                 for command in commands(block.text):
                     self._command(command, block.argument)
             case _:
-                raise AssertionError(f"{block.language or 'a fence without a language'} cannot be run")
+                raise AssertionError(
+                    f"{block.language or 'a fence without a language'} cannot be run"
+                )
 
     def _file(self, name: str) -> Path:
         path = (self._folder / name).resolve()
@@ -133,6 +154,14 @@ class PageRunner:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment with this Python's commands first, and without the user's settings and keys."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
-    return environment | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    """Return the environment with this Python's commands first, and without the user's
+    settings and keys.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DRAGOMAN_", "OPENAI_"))
+    }
+    return environment | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    }

@@ -1,4 +1,6 @@
-"""The commands and programs in README.md and docs/ work and print the documented output (see `blocks`)."""
+"""The commands and programs in README.md and docs/ work and print the documented output
+(see `blocks`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .blocks import Block, blocks
 from .harness import PageRunner
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()]
+PAGES = [
+    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()
+]
 
 
 @pytest.fixture
@@ -25,7 +29,9 @@ def runner(tmp_path: Path) -> Iterator[PageRunner]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_says(page: Path, runner: PageRunner):
     steps = list(blocks(page.read_text(encoding="utf-8")))
-    if shutil.which("curl") is None and any(each.kind == "test" and "$ curl" in each.text for each in steps):
+    if shutil.which("curl") is None and any(
+        each.kind == "test" and "$ curl" in each.text for each in steps
+    ):
         pytest.skip("needs curl, which a bare Debian has not")
     runner.run(steps)
 
@@ -51,7 +57,10 @@ assert os.environ["OPENAI_BASE_URL"].endswith("/v1")
 print(urllib.request.urlopen("http://localhost:8000/v1/models").read().decode())
 """
     runner.run(
-        [*part(program, "python", "test: scripted"), *part('{"object":"list",..."id":"scripted"...', "json", "output")]
+        [
+            *part(program, "python", "test: scripted"),
+            *part('{"object":"list",..."id":"scripted"...', "json", "output"),
+        ]
     )
 
 
@@ -64,7 +73,13 @@ request.add_header("Content-Type", "application/json")
 print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
 """
     script = part("- Said by the script", "yaml", "file: demo.yaml")
-    runner.run([*script, *part(program, "python", "test: scripted:demo.yaml"), *part("Said by...", "", "output")])
+    runner.run(
+        [
+            *script,
+            *part(program, "python", "test: scripted:demo.yaml"),
+            *part("Said by...", "", "output"),
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +92,10 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
         (part("1", "", "output"), "no python before"),
         (part("x", "rust", "test: none"), "rust cannot be run"),
         (part("x", "", "file: ../outside"), "outside of the folder"),
-        (part("print(1)", "python", "test: tiny --api-profile x"), "not say where it listens(.|\n)*--api-profile"),
+        (
+            part("print(1)", "python", "test: tiny --api-profile x"),
+            "not say where it listens(.|\n)*--api-profile",
+        ),
     ],
 )
 def test_a_wrong_page_fails(page: list[Block], why: str, runner: PageRunner):

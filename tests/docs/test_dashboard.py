@@ -1,4 +1,6 @@
-"""The dashboard and the alert rules match the metrics' definitions, and query only metrics that servers export."""
+"""The dashboard and the alert rules match the metrics' definitions, and query only
+metrics that servers export.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +36,32 @@ FUNCTIONS = frozenset(
 
 
 async def scrape(**settings: Any) -> str:
-    """Return the metrics of a server after some requests of a named key, one of which is rejected."""
+    """Return the metrics of a server after some requests of a named key, one of which
+    is rejected.
+    """
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
     read = Settings(served_model_name=("m",), **settings)
     folder = tempfile.TemporaryDirectory()
     counters = SharedCounters(SqliteLimits(Path(folder.name, "limits.db")), time.monotonic)
     app = create_app(
-        build_models(read, SystemClock()), options=build_serving_options(read), tenants=tenants, counters=counters
+        build_models(read, SystemClock()),
+        options=build_serving_options(read),
+        tenants=tenants,
+        counters=counters,
     )
     transport = httpx2.ASGITransport(app)
     headers = {"authorization": "Bearer a"}
     with folder:
         async with (
             lifespan(app),
-            httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
+            httpx2.AsyncClient(
+                transport=transport, base_url="http://localhost", headers=headers
+            ) as client,
         ):
             body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-            statuses = [(await client.post("/v1/chat/completions", json=body)).status_code for _ in range(3)]
+            statuses = [
+                (await client.post("/v1/chat/completions", json=body)).status_code for _ in range(3)
+            ]
             assert statuses == [200, 200, 429]
             return (await client.get("/metrics")).text
 
@@ -58,22 +69,32 @@ async def scrape(**settings: Any) -> str:
 async def list_scraped_names(faults: Path) -> set[str]:
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     texts = [
-        await scrape(model="sim", time_scale=1000.0, sim_faults=str(faults), speculative_config=speculation),
+        await scrape(
+            model="sim", time_scale=1000.0, sim_faults=str(faults), speculative_config=speculation
+        ),
         await scrape(model="sim", time_scale=1000.0, kv_offloading_size=1.0),
         await scrape(model="tiny"),
     ]
     families = (*build_worker_families(1, 0, {0: 0.0}), *build_engine_families(1, 0))
     workers = {sample.name for family in families for sample in family.samples}
     return workers | {
-        match[1] for text in texts for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)
+        match[1]
+        for text in texts
+        for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)
     }
 
 
 def list_queries() -> list[str]:
     dashboard = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
     alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    queries = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
+    ]
+    queries += [
+        variable["query"]
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
+    ]
     return queries + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
 
 
@@ -84,9 +105,14 @@ def find_metrics(query: str) -> set[str]:
 
 def test_the_generated_files_are_fresh() -> None:
     process = subprocess.run(
-        [sys.executable, str(DEPLOY / "generate.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(DEPLOY / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert process.returncode == 0, process.stdout + process.stderr + "run `python deploy/generate.py`"
+    assert process.returncode == 0, (
+        process.stdout + process.stderr + "run `python deploy/generate.py`"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="metrics of the process exist on Linux only")
@@ -112,5 +138,7 @@ def test_every_panel_has_a_place_and_every_alert_a_severity() -> None:
 
 async def test_the_embedded_model_reports_its_kv_cache() -> None:
     assert re.search(
-        r'^vllm:kv_cache_usage_perc\{engine="0",model_name="m"\} 0\.\d+$', await scrape(model="tiny"), re.M
+        r'^vllm:kv_cache_usage_perc\{engine="0",model_name="m"\} 0\.\d+$',
+        await scrape(model="tiny"),
+        re.M,
     )

@@ -1,4 +1,6 @@
-"""The diagrams in the docs are up to date with their generator and with the existing packages."""
+"""The diagrams in the docs are up to date with their generator and with the existing
+packages.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,26 @@ def diagrams() -> Any:
 def test_the_files_are_what_the_program_draws(diagrams: Any) -> None:
     drawn = dict(diagrams.draw_all())
     assert {path.stem for path in drawn} == set(NAMES)
-    outdated = [path.name for path, text in drawn.items() if path.read_text(encoding="utf-8") != text]
+    outdated = [
+        path.name for path, text in drawn.items() if path.read_text(encoding="utf-8") != text
+    ]
     assert outdated == [], "run: python docs/diagrams.py"
 
 
 def test_every_package_is_in_the_diagram_once(diagrams: Any) -> None:
     packages = {path.parent.name for path in (ROOT / "src" / "dragoman").glob("*/__init__.py")}
-    drawn = [name for layer in diagrams.read_layers() for name in layer] + [name for name, _ in diagrams.ASIDE]
+    drawn = [name for layer in diagrams.read_layers() for name in layer] + [
+        name for name, _ in diagrams.ASIDE
+    ]
     assert sorted(drawn) == sorted({*packages, "cli", "recording", "telemetry", "ui"})
 
 
 def test_what_passes_between_packages_has_its_name_in_the_code(diagrams: Any) -> None:
-    names = {name for pair in diagrams.BETWEEN for name in pair} - {"ASGI messages", "bytes", "bytes of the body"}
+    names = {name for pair in diagrams.BETWEEN for name in pair} - {
+        "ASGI messages",
+        "bytes",
+        "bytes of the body",
+    }
     known = {*vars(dragoman.core.engine), *vars(dragoman.core.request), *vars(dragoman.core.events)}
     assert names <= known, names - known
 
@@ -55,5 +65,9 @@ def test_a_diagram_loads_nothing_and_is_described(name: str) -> None:
     assert root.get("aria-label")
     assert not re.search(r"href|url\(|@import|<script|\bon\w+=", text)
     assert "prefers-color-scheme: dark" in text
-    used = [path for path in (ROOT / "docs").rglob("*.md") if f"images/{name}.svg" in path.read_text(encoding="utf-8")]
+    used = [
+        path
+        for path in (ROOT / "docs").rglob("*.md")
+        if f"images/{name}.svg" in path.read_text(encoding="utf-8")
+    ]
     assert used, "no page shows it"

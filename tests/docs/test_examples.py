@@ -1,4 +1,6 @@
-"""Every supported parameter is requested once and has an effect: on the engine's request or on the wire."""
+"""Every supported parameter is requested once and has an effect: on the engine's
+request or on the wire.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,21 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
@@ -53,7 +69,13 @@ def render_outcome(call: GenerationCall) -> tuple[object, ...]:
     fold = ReplyBuilder()
     for event in EVENTS:
         fold.feed(event)
-    return call.requests, call.stream, call.warnings, streamed, call.writer(header).render_full(fold.build())
+    return (
+        call.requests,
+        call.stream,
+        call.warnings,
+        streamed,
+        call.writer(header).render_full(fold.build()),
+    )
 
 
 def get_test_id(row: ParameterSupport) -> str:
@@ -75,14 +97,18 @@ def test_what_is_honoured_shows(row: ParameterSupport):
         return
     without = {name: value for name, value in body.items() if name != row.name}
     base = examples.DIALECTS[row.dialect].base
-    plain = ask(row.dialect, {**without, **({row.name: base[row.name]} if row.name in base else {})})
+    plain = ask(
+        row.dialect, {**without, **({row.name: base[row.name]} if row.name in base else {})}
+    )
     assert render_outcome(ask(row.dialect, body)) != render_outcome(plain)
 
 
 def test_no_example_is_of_something_else():
     for name, dialect in examples.DIALECTS.items():
         honoured = {
-            row.name for row in list_parameters() if row.dialect == name and row.status is SupportStatus.HONOURED
+            row.name
+            for row in list_parameters()
+            if row.dialect == name and row.status is SupportStatus.HONOURED
         }
         assert dialect.examples.keys() | examples.REFUSES.get(name, frozenset()) == honoured
         assert examples.READ_ONLY[name] <= honoured

@@ -1,4 +1,6 @@
-"""The documentation on the site and in the repository: every page is listed, and every link has a target."""
+"""The documentation on the site and in the repository: every page is listed, and every
+link has a target.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ NAV = re.compile(r"^ +- .*?: (\S+\.md)$", re.MULTILINE)
 OUTSIDE = {"index.md", "changelog.md", "contributing.md", "benchmarks.md", "embedded-model.md"}
 """Pages that `docs/site_pages.py` adds."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def without_code(text: str) -> str:
@@ -28,8 +35,12 @@ def without_code(text: str) -> str:
 
 def anchors(page: Path) -> set[str]:
     """Return the ids of a page's headings, as GitHub and the site generate them."""
-    headings = re.findall(r"^#{1,6} (.+)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
-    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings)
+    headings = re.findall(
+        r"^#{1,6} (.+)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE
+    )
+    plain = (
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings
+    )
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}
 
 
@@ -56,15 +67,30 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 @pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: make docs")
-def test_the_site_is_built_without_a_warning_and_loads_nothing_of_other_hosts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+def test_the_site_is_built_without_a_warning_and_loads_nothing_of_other_hosts(
+    tmp_path: Path,
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done: Any = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done: Any = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING" not in done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 50
     loaded = (
-        r"<(?:script|img|iframe)[^>]* src=\"?https?:|<link[^>]* rel=\"?(?:stylesheet|preconnect)[^>]* href=\"?https?:"
+        r"<(?:script|img|iframe)[^>]* src=\"?https?:|<link[^>]* "
+        r"rel=\"?(?:stylesheet|preconnect)[^>]* href=\"?https?:"
     )
-    assert [page.name for page in pages if re.search(loaded, page.read_text(encoding="utf-8"))] == []
+    assert [
+        page.name for page in pages if re.search(loaded, page.read_text(encoding="utf-8"))
+    ] == []

@@ -22,7 +22,11 @@ def test_the_size_of_the_embedded_model_is_that_of_its_weights(page: str):
     weights = (find_bundled_model() / "model.safetensors").read_bytes()
     end = 8 + int.from_bytes(weights[:8], "little")
     header = msgspec.json.decode(weights[8:end], type=dict[str, msgspec.Raw])
-    tensors = [msgspec.json.decode(raw, type=Tensor) for name, raw in header.items() if name != "__metadata__"]
+    tensors = [
+        msgspec.json.decode(raw, type=Tensor)
+        for name, raw in header.items()
+        if name != "__metadata__"
+    ]
     parameters = sum(prod(tensor.shape) for tensor in tensors)
     text = (ROOT / page).read_text(encoding="utf-8")
     assert f"{parameters:,} parameters" in text

@@ -13,20 +13,32 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_tables_are_fresh() -> None:
     process = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_every_command_of_the_help_is_in_the_reference() -> None:
-    process = subprocess.run([sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True
+    )
     commands = set(re.findall(r"^  ([a-z]+)  +[A-Z]", process.stdout, re.MULTILINE))
     assert {"check", "keys"} <= commands
-    described = set(re.findall(r"^## dragoman ([a-z]+)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE))
+    described = set(
+        re.findall(
+            r"^## dragoman ([a-z]+)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE
+        )
+    )
     assert commands - described == {"serve"}, "run: python docs/generate.py"
 
 
 def test_no_architecture_is_served_wrongly() -> None:
-    results = [tried["result"] for tried in json.loads((ROOT / "docs" / "architectures.json").read_text())["tried"]]
+    results = [
+        tried["result"]
+        for tried in json.loads((ROOT / "docs" / "architectures.json").read_text())["tried"]
+    ]
     assert "wrong" not in results
     assert results.count("right") >= 75

@@ -2,7 +2,8 @@
 
     python -m tests.project.code_metrics [FOLDER]        prints them
 
-FOLDER, below src/dragoman, limits the lists of offenders; whole-package counts are always over everything.
+FOLDER, below src/dragoman, limits the lists of offenders; whole-package counts are
+always over everything.
 """
 
 from __future__ import annotations
@@ -21,30 +22,116 @@ PACKAGE = ROOT / "src/dragoman"
 
 BANNED = frozenset(
     (
-        *("said", "told", "kept", "asked", "made", "heard", "shown", "meant", "brought", "placed", "whoever", "nobody"),
-        *("strand", "mailbox", "door", "parting", "seals", "rooms", "house", "recital", "ill", "bury", "buried"),
+        *(
+            "said",
+            "told",
+            "kept",
+            "asked",
+            "made",
+            "heard",
+            "shown",
+            "meant",
+            "brought",
+            "placed",
+            "whoever",
+            "nobody",
+        ),
+        *(
+            "strand",
+            "mailbox",
+            "door",
+            "parting",
+            "seals",
+            "rooms",
+            "house",
+            "recital",
+            "ill",
+            "bury",
+            "buried",
+        ),
         *("bell", "lookout"),
     )
 )
-"""Metaphors and words that the field does not use; no name in the repository contains one."""
+"""Metaphors and words that the field does not use; no name in the repository contains
+one.
+"""
 
 OTHER_FOLDERS = ("tests", "benchmarks", "docs", "training")
 """Folders with Python code besides the package; rules for names apply there too."""
 
 IRREGULAR_PARTICIPLES = frozenset(
     (
-        *("begun", "bound", "broken", "built", "caught", "chosen", "dealt", "done", "drawn", "driven", "felt", "found"),
-        *("frozen", "given", "gone", "grown", "held", "hidden", "known", "left", "lent", "lost", "met", "paid", "seen"),
-        *("sent", "sought", "spent", "spoken", "stolen", "stuck", "taken", "taught", "thrown", "torn", "understood"),
+        *(
+            "begun",
+            "bound",
+            "broken",
+            "built",
+            "caught",
+            "chosen",
+            "dealt",
+            "done",
+            "drawn",
+            "driven",
+            "felt",
+            "found",
+        ),
+        *(
+            "frozen",
+            "given",
+            "gone",
+            "grown",
+            "held",
+            "hidden",
+            "known",
+            "left",
+            "lent",
+            "lost",
+            "met",
+            "paid",
+            "seen",
+        ),
+        *(
+            "sent",
+            "sought",
+            "spent",
+            "spoken",
+            "stolen",
+            "stuck",
+            "taken",
+            "taught",
+            "thrown",
+            "torn",
+            "understood",
+        ),
         *("won", "worn", "woven", "written"),
     )
 )
 VERBS_IN_ED = frozenset(
-    {"bleed", "breed", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"}
+    {
+        "bleed",
+        "breed",
+        "embed",
+        "exceed",
+        "feed",
+        "need",
+        "proceed",
+        "seed",
+        "shed",
+        "speed",
+        "succeed",
+    }
 )
 
 PARTICIPLE_FUNCTIONS = frozenset(
-    ("allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call", "normalized", "structured_json")
+    (
+        "allowed_token_ids",
+        "chunked_body",
+        "compressed",
+        "folded",
+        "namespaced_call",
+        "normalized",
+        "structured_json",
+    )
 )
 """Checks of `dragoman check`, whose names are their ids."""
 
@@ -60,7 +147,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Module(NamedTuple):
     path: Path
     name: str
-    """Dotted, with the package or the folder: `dragoman.core.events`, `tests.core.test_events`."""
+    """Dotted, with the package or the folder: `dragoman.core.events`,
+    `tests.core.test_events`.
+    """
     tree: ast.Module
     lines: list[str]
 
@@ -101,52 +190,72 @@ def find_private_used_once(modules: list[Module]) -> list[Function]:
                 references[node.id] += 1
             elif isinstance(node, ast.Attribute):
                 references[node.attr] += 1
-        functions = (f for f in find_functions([module]) if f.name.startswith("_") and not f.name.startswith("__"))
+        functions = (
+            f
+            for f in find_functions([module])
+            if f.name.startswith("_") and not f.name.startswith("__")
+        )
         found += [function for function in functions if references[function.name] == 1]
     return found
 
 
 def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
-    """Count the functions that their module passes on as callbacks or parser states, and which cannot be inlined."""
+    """Count the functions that their module passes on as callbacks or parser states,
+    and which cannot be inlined.
+    """
     called: dict[str, set[str]] = {}
     for module in modules:
         calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
         called[module.name] = {
-            function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "") for function in calls
+            function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            for function in calls
         }
     return sum(function.name not in called[function.module] for function in functions)
 
 
 def find_participle_functions(modules: list[Module]) -> list[str]:
-    """Return functions whose name begins with a participle (`told`, `_named_tools`) instead of a verb.
+    """Return functions whose name begins with a participle (`told`, `_named_tools`)
+    instead of a verb.
 
     Properties are excluded, since they are values.
     """
     offenders: list[str] = []
     for module in modules:
         for node in ast.walk(module.tree):
-            if isinstance(node, _FUNCTIONS) and node.name not in PARTICIPLE_FUNCTIONS and not _is_property(node):
+            if (
+                isinstance(node, _FUNCTIONS)
+                and node.name not in PARTICIPLE_FUNCTIONS
+                and not _is_property(node)
+            ):
                 word = node.name.strip("_").partition("_")[0]
-                if word in IRREGULAR_PARTICIPLES or (word.endswith("ed") and word not in VERBS_IN_ED):
+                if word in IRREGULAR_PARTICIPLES or (
+                    word.endswith("ed") and word not in VERBS_IN_ED
+                ):
                     offenders.append(f"{module.name}:{node.lineno} {node.name}")
     return offenders
 
 
 def find_import_cycle(modules: list[Module]) -> list[str]:
-    """Return a cycle of modules that import each other, the first repeated at the end; empty if there is none.
+    """Return a cycle of modules that import each other, the first repeated at the end;
+    empty if there is none.
 
-    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not count.
+    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not
+    count.
     """
     names = {module.name for module in modules}
     graph: dict[str, list[str]] = {}
     for module in modules:
-        package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        package = (
+            module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        )
         statements = ast.Module(
-            [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], []
+            [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))],
+            [],
         )
         targets: set[str] = set()
         for found in _imported_by_statement(statements, package):
-            # A submodule that is imported from its package does not need the rest of the package's `__init__`.
+            # A submodule that is imported from its package does not need the rest of
+            # the package's `__init__`.
             targets.add(next((target for target in found if target in names), module.name))
         graph[module.name] = sorted(targets - {module.name})
     finished: set[str] = set()
@@ -168,11 +277,15 @@ def find_import_cycle(modules: list[Module]) -> list[str]:
 
 
 def find_importers(modules: list[Module]) -> dict[str, set[str]]:
-    """Map each module to its importers. An import of a name counts for the module that defines the path."""
+    """Map each module to its importers. An import of a name counts for the module that
+    defines the path.
+    """
     names = {module.name for module in modules}
     importers: dict[str, set[str]] = defaultdict(set)
     for module in modules:
-        package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        package = (
+            module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        )
         for target in _imported(module.tree, package):
             if target in names and target != module.name:
                 importers[target].add(module.name)
@@ -180,11 +293,15 @@ def find_importers(modules: list[Module]) -> dict[str, set[str]]:
 
 
 ROUTES = "dragoman.serving.routes."
-"""A routes module is found by its URL and imported only by the routes table, so it may be small."""
+"""A routes module is found by its URL and imported only by the routes table, so it may
+be small.
+"""
 
 
 def find_small_single_importer(modules: list[Module]) -> list[str]:
-    """Return modules under 60 lines with exactly one importer, except packages' `__init__` and routes."""
+    """Return modules under 60 lines with exactly one importer, except packages'
+    `__init__` and routes.
+    """
     importers = find_importers(modules)
     return [
         module.name
@@ -201,7 +318,11 @@ def find_repeated_classes(modules: list[Module]) -> dict[str, list[str]]:
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module.name)
-    return {name: found for name, found in places.items() if len(found) > 1 and name not in SHARED_CLASS_NAMES}
+    return {
+        name: found
+        for name, found in places.items()
+        if len(found) > 1 and name not in SHARED_CLASS_NAMES
+    }
 
 
 def find_docstrings_that_begin_with_a_field(modules: list[Module]) -> list[str]:
@@ -216,7 +337,9 @@ def find_docstrings_that_begin_with_a_field(modules: list[Module]) -> list[str]:
 
 
 def find_banned_names(modules: list[Module]) -> list[str]:
-    """Return names of modules, definitions, parameters, attributes and variables that contain a banned word."""
+    """Return names of modules, definitions, parameters, attributes and variables that
+    contain a banned word.
+    """
     offenders: list[str] = []
     for module in modules:
         names = {module.path.stem: 1}
@@ -233,14 +356,24 @@ def count_comment_lines(modules: list[Module]) -> int:
     count = 0
     for module in modules:
         with tokenize.open(module.path) as source:
-            comments = [t.string for t in tokenize.generate_tokens(source.readline) if t.type == tokenize.COMMENT]
-        count += sum(1 for text in comments if not re.match(r"#\s*(noqa|type:|pyright:|pragma|fmt:)", text))
+            comments = [
+                t.string
+                for t in tokenize.generate_tokens(source.readline)
+                if t.type == tokenize.COMMENT
+            ]
+        count += sum(
+            1 for text in comments if not re.match(r"#\s*(noqa|type:|pyright:|pragma|fmt:)", text)
+        )
     return count
 
 
 def split_name(name: str) -> set[str]:
     """`_was_toldTwice` -> {"was", "told", "twice"}."""
-    return {word.lower() for part in name.split("_") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)}
+    return {
+        word.lower()
+        for part in name.split("_")
+        for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)
+    }
 
 
 def _defined_names(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -260,11 +393,16 @@ def _defined_names(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _field_names(node: ast.ClassDef) -> set[str]:
     names = {
-        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
     }
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            names |= {argument.arg for argument in (*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs)}
+            names |= {
+                argument.arg
+                for argument in (*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs)
+            }
     return names
 
 
@@ -274,7 +412,9 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _imported_by_statement(tree: ast.Module, package: str) -> Iterator[tuple[str, ...]]:
-    """Yield for each imported name the module paths that it may refer to, the most specific first."""
+    """Yield for each imported name the module paths that it may refer to, the most
+    specific first.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             parts = package.split(".")
@@ -324,26 +464,49 @@ def main(folder: str = "") -> None:
     middle = lengths[len(lengths) // 2]
     p95 = lengths[len(lengths) * 95 // 100]
     print(f"function length p50 / p95 / max   {middle} / {p95} / {lengths[-1]}")
-    print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
+    print(
+        f"private, referenced once          {len(once)} of {len(functions)} = "
+        f"{len(once) / len(functions):.1%}"
+    )
     print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
     print(f"  passed on, not called           {count_passed_on(modules, once)}")
     print(f"small, with a single importer     {len(small)}")
     print(f"comment lines                     {comments} = {comments / lines:.2%}")
     print(f"public class names defined twice  {len(find_repeated_classes(modules))}")
-    print(f"docstrings that begin with a field  {len(find_docstrings_that_begin_with_a_field(modules))}")
-    print(f"banned names                      {len(find_banned_names(modules + load_other_modules()))}")
+    print(
+        f"docstrings that begin with a field  "
+        f"{len(find_docstrings_that_begin_with_a_field(modules))}"
+    )
+    print(
+        f"banned names                      "
+        f"{len(find_banned_names(modules + load_other_modules()))}"
+    )
     print(f"functions named by a participle   {len(find_participle_functions(modules))}")
     if not folder:
         return
-    mine = [module for module in modules if module.name == prefix or module.name.startswith(f"{prefix}.")]
+    mine = [
+        module
+        for module in modules
+        if module.name == prefix or module.name.startswith(f"{prefix}.")
+    ]
     own_lines = sum(len(module.lines) for module in mine)
-    print(f"\nin {prefix}: {len(mine)} modules, {own_lines} lines, {count_comment_lines(mine)} comment lines")
+    print(
+        f"\nin {prefix}: {len(mine)} modules, {own_lines} lines, {count_comment_lines(mine)} "
+        f"comment lines"
+    )
     for title, found in (
-        ("private, referenced once, at most 5 lines", [f"{f.module}.{f.name}" for f in once if f.body_lines <= 5]),
+        (
+            "private, referenced once, at most 5 lines",
+            [f"{f.module}.{f.name}" for f in once if f.body_lines <= 5],
+        ),
         ("small, with a single importer", small),
         (
             "class names defined twice",
-            [f"{p}.{name}" for name, places in find_repeated_classes(modules).items() for p in places],
+            [
+                f"{p}.{name}"
+                for name, places in find_repeated_classes(modules).items()
+                for p in places
+            ],
         ),
         ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(modules)),
         ("banned names", find_banned_names(modules)),

@@ -1,4 +1,6 @@
-"""A third-party program that uses only the public names of `dragoman`; its types are checked strictly."""
+"""A third-party program that uses only the public names of `dragoman`; its types are
+checked strictly.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,24 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import dragoman
-from dragoman import BaseEngine, BaseTokenEngine, ChoiceFinished, Conversation, Event, FinishReason, Finished, GenerateRequest, Reply, ReplyBuilder, Started, Text, TextDelta, Token, TokenRequest, Usage
+from dragoman import (
+    BaseEngine,
+    BaseTokenEngine,
+    ChoiceFinished,
+    Conversation,
+    Event,
+    FinishReason,
+    Finished,
+    GenerateRequest,
+    Reply,
+    ReplyBuilder,
+    Started,
+    Text,
+    TextDelta,
+    Token,
+    TokenRequest,
+    Usage,
+)
 
 
 class Shouter(BaseEngine):
@@ -38,7 +57,9 @@ class Dice(BaseTokenEngine):
         chance = random.Random(0)
         while True:
             mask = b"\xff" * 32 if request.matcher is None else request.matcher.mask()
-            yield chance.choice([id for id in range(8 * len(mask)) if mask[id >> 3] >> (id & 7) & 1])
+            yield chance.choice(
+                [id for id in range(8 * len(mask)) if mask[id >> 3] >> (id & 7) & 1]
+            )
 
 
 def join_text(request: GenerateRequest) -> str:

@@ -18,5 +18,7 @@ def test_every_benchmark_finds_what_it_imports() -> None:
     found = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(FOLDER)])
     environment = {**os.environ, "PYTHONPATH": found}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]

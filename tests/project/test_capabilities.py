@@ -1,4 +1,6 @@
-"""Engines declare supported parameters by name, so that a new request field is not claimed before it works."""
+"""Engines declare supported parameters by name, so that a new request field is not
+claimed before it works.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,14 @@ def find_derived_names(source: str) -> list[str]:
 def test_no_engine_derives_its_parameters_from_the_fields_of_a_struct() -> None:
     files = sorted((ROOT / "src/dragoman/engines").rglob("*.py"))
     assert files
-    assert {str(file): names for file in files if (names := find_derived_names(file.read_text()))} == {}
+    assert {
+        str(file): names for file in files if (names := find_derived_names(file.read_text()))
+    } == {}
 
 
-@pytest.mark.parametrize("source", ["frozenset(SamplingOptions.__struct_fields__)", "msgspec.structs.fields(Extras)"])
+@pytest.mark.parametrize(
+    "source", ["frozenset(SamplingOptions.__struct_fields__)", "msgspec.structs.fields(Extras)"]
+)
 def test_a_derived_declaration_is_found(source: str) -> None:
     assert len(find_derived_names(source)) == 1
 
@@ -78,16 +84,22 @@ async def test_every_declared_parameter_exists() -> None:
         "batching": batching.build_capabilities(100, lora=True).parameters,
         "base": CONSTRAINED_TOKEN_CAPABILITIES.parameters,
         "llamacpp": llamacpp.build_capabilities(100).parameters,
-        "rollout": RolloutEngine(ClaimsEverything(), vocab=100, max_model_len=100).capabilities.parameters,
+        "rollout": RolloutEngine(
+            ClaimsEverything(), vocab=100, max_model_len=100
+        ).capabilities.parameters,
         "scripted": PARAMETERS,
         "simulator": simulator.parameters,
         **{f"upstream: {name}": kind.parameters for name, kind in KINDS.items()},
     }
-    unknown = {engine: names - REQUEST_FIELDS - PROMPT_PARAMETERS for engine, names in declared.items()}
+    unknown = {
+        engine: names - REQUEST_FIELDS - PROMPT_PARAMETERS for engine, names in declared.items()
+    }
     assert {engine: names for engine, names in unknown.items() if names} == {}
 
 
 def test_an_executor_is_passed_every_parameter_that_it_may_declare() -> None:
-    honoured = RolloutEngine(ClaimsEverything(), vocab=100, max_model_len=100).capabilities.parameters
+    honoured = RolloutEngine(
+        ClaimsEverything(), vocab=100, max_model_len=100
+    ).capabilities.parameters
     passed = {field.name for field in msgspec.structs.fields(RolloutSampling)}
     assert honoured - passed == {"ignore_eos", "truncate_prompt"}, "these two are the pipeline's"

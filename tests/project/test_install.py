@@ -1,4 +1,6 @@
-"""If something is missing, make prints one sentence with the command to run. Python and pip are fake scripts."""
+"""If something is missing, make prints one sentence with the command to run. Python and
+pip are fake scripts.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,26 @@ GOOD_PIP = "pip 25.1 from /somewhere"
 
 def make(target: str, venv: Path, python: str) -> tuple[int, str]:
     """Run a target with `venv`; return the exit status and the output."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
-    command = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}", f"{venv}/{target}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
+    }
+    command = [
+        "make",
+        "--no-print-directory",
+        f"VENV={venv}",
+        f"PYTHON={python}",
+        f"{venv}/{target}",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
 def script(path: Path, cases: dict[str, str]) -> str:
-    """Write a program that runs the shell line of the first pattern that matches its arguments, or just succeeds."""
+    """Write a program that runs the shell line of the first pattern that matches its
+    arguments, or just succeeds.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"    {pattern}) {line} ;;\n" for pattern, line in cases.items())
     path.write_text(f'#!/bin/sh\ncase "$*" in\n{lines}esac\n')
@@ -32,12 +46,20 @@ def script(path: Path, cases: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("cases", "sentence"),
     [
-        ({'*"version_info[:2]"*': "echo 3.10", "*version_info*": "exit 1"}, "Python 3.10, and 3.11 or newer is needed"),
-        ({'*"version_info[:2]"*': "echo 3.13", "*ensurepip*": "exit 1"}, "apt-get install python3.13-venv"),
+        (
+            {'*"version_info[:2]"*': "echo 3.10", "*version_info*": "exit 1"},
+            "Python 3.10, and 3.11 or newer is needed",
+        ),
+        (
+            {'*"version_info[:2]"*': "echo 3.13", "*ensurepip*": "exit 1"},
+            "apt-get install python3.13-venv",
+        ),
         ({'*"version_info[:2]"*': "exit 1"}, "does not run"),
     ],
 )
-def test_a_python_that_will_not_do_is_one_sentence(tmp_path: Path, cases: dict[str, str], sentence: str):
+def test_a_python_that_will_not_do_is_one_sentence(
+    tmp_path: Path, cases: dict[str, str], sentence: str
+):
     status, printed = make(".made", tmp_path / "venv", script(tmp_path / "python", cases))
     assert status != 0
     assert sentence in printed.splitlines()[0]
@@ -61,10 +83,20 @@ def install(tmp_path: Path, pip: str, version: str = GOOD_PIP) -> tuple[int, str
 @pytest.mark.parametrize(
     ("pip", "sentence"),
     [
-        ("echo \"error: command 'x86_64-linux-gnu-gcc' failed: No such file\"", "apt-get install build-essential"),
+        (
+            "echo \"error: command 'x86_64-linux-gnu-gcc' failed: No such file\"",
+            "apt-get install build-essential",
+        ),
         ("echo 'error: linker `cc` not found'", "apt-get install build-essential"),
-        ("echo 'Retrying after NewConnectionError: Name resolution'; echo '(from versions: none)'", "PIP_INDEX_URL="),
-        ("echo 'ERROR: Could not find a version that satisfies it (from versions: 1.0)'", "lacks a locked version"),
+        (
+            "echo 'Retrying after NewConnectionError: Name resolution'; echo '(from versions: "
+            "none)'",
+            "PIP_INDEX_URL=",
+        ),
+        (
+            "echo 'ERROR: Could not find a version that satisfies it (from versions: 1.0)'",
+            "lacks a locked version",
+        ),
         ("echo 'OSError: [Errno 28] No space left on device'", "make VENV="),
         ("echo 'something else'", "pip failed with the message above."),
     ],
@@ -93,10 +125,16 @@ def test_no_pip_is_one_sentence(tmp_path: Path):
 
 
 def test_an_installation_shows_how_far_it_is(tmp_path: Path):
-    found = "for n in $(seq 45); do echo Collecting $n; done; echo Installing collected packages: all"
+    found = (
+        "for n in $(seq 45); do echo Collecting $n; done; echo Installing collected packages: all"
+    )
     status, printed = install(tmp_path, found)
     assert status == 0
     steps = [line.strip() for line in printed.splitlines()]
     assert steps[0].startswith("Installing the ")
-    assert steps[1:4] == ["20 packages found ...", "40 packages found ...", "Unpacking 45 packages ..."]
+    assert steps[1:4] == [
+        "20 packages found ...",
+        "40 packages found ...",
+        "Unpacking 45 packages ...",
+    ]
     assert (tmp_path / "venv/.serve").exists()

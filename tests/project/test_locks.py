@@ -41,7 +41,11 @@ def read_requirements(*groups: str) -> list[Requirement]:
     found = [Requirement(each) for each in project["dependencies"]]
     found += [Requirement(each) for group in groups for each in text["dependency-groups"][group]]
     if groups:
-        found += [Requirement(each) for extra in TESTED for each in project["optional-dependencies"][extra]]
+        found += [
+            Requirement(each)
+            for extra in TESTED
+            for each in project["optional-dependencies"][extra]
+        ]
     return found
 
 
@@ -52,13 +56,17 @@ def test_no_extra_is_for_developers_alone():
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"), [("serve", ()), ("test", ("test",)), ("check", ("test", "check"))], ids=list(LOCKS)
+    ("name", "groups"),
+    [("serve", ()), ("test", ("test",)), ("check", ("test", "check"))],
+    ids=list(LOCKS),
 )
 def test_a_lock_has_all_that_the_project_wants(name: str, groups: tuple[str, ...]):
     pinned = pins(LOCKS[name])
     for requirement in read_requirements(*groups):
         versions = pinned[canonicalize_name(requirement.name)]
-        assert all(requirement.specifier.contains(Version(version)) for version in versions), requirement
+        assert all(requirement.specifier.contains(Version(version)) for version in versions), (
+            requirement
+        )
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
@@ -85,14 +93,21 @@ def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
     everything = pins(LOCKS["check"])
     for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"]:
         requirement = Requirement(each)
-        assert all(requirement.specifier.contains(version) for version in pinned[canonicalize_name(requirement.name)])
+        assert all(
+            requirement.specifier.contains(version)
+            for version in pinned[canonicalize_name(requirement.name)]
+        )
     shared = pinned.keys() & everything.keys()
     assert "jinja2" in shared
     assert all(pinned[name] <= everything[name] for name in shared)
 
 
 def test_a_lock_supports_every_platform():
-    """numpy has a wheel for each platform, so its hashes show which platforms the lock supports."""
-    hashes = [entry.count("--hash") for entry in entries(LOCKS["serve"]) if entry.startswith("numpy==")]
+    """numpy has a wheel for each platform, so its hashes show which platforms the lock
+    supports.
+    """
+    hashes = [
+        entry.count("--hash") for entry in entries(LOCKS["serve"]) if entry.startswith("numpy==")
+    ]
     assert hashes
     assert min(hashes) > 20

@@ -44,7 +44,9 @@ BEFORE_SERVING = frozenset({"msgspec", "typer"})
 def list_imported(program: str) -> set[str]:
     """Return the heavy modules that a new process imports for this program."""
     script = f"{program}\nimport sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -75,7 +77,12 @@ def test_the_type_checker_sees_what_is_imported():
     block = source[source.index("if TYPE_CHECKING:") : source.index("__version__ =")]
     for name, module in vars(dragoman)["_MODULES"].items():
         line = block[block.index(f"from .{module} import") :]
-        assert name in line[: line.find("from .", 1) if "from ." in line[1:] else None].replace(",", " ").split(), name
+        assert (
+            name
+            in line[: line.find("from .", 1) if "from ." in line[1:] else None]
+            .replace(",", " ")
+            .split()
+        ), name
 
 
 def test_the_package_says_that_it_is_typed():
@@ -89,20 +96,27 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     outer = Starlette(routes=[Mount("/llm", app)], lifespan=app.lifespan)
     async with (
         outer.router.lifespan_context(outer),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(outer), base_url="http://localhost") as http,
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(outer), base_url="http://localhost"
+        ) as http,
     ):
         yield http
 
 
 async def post(client: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str, Any]:
-    reply = await client.post(path, json={"messages": [{"role": "user", "content": "a word"}], **fields})
+    reply = await client.post(
+        path, json={"messages": [{"role": "user", "content": "a word"}], **fields}
+    )
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
 async def test_an_engine_of_events_is_served_below_a_prefix(client: httpx2.AsyncClient):
     models = (await client.get("/llm/v1/models")).json()["data"]
-    assert [(model["id"], model["max_model_len"]) for model in models] == [("shouter", 1000), ("dice", 2048)]
+    assert [(model["id"], model["max_model_len"]) for model in models] == [
+        ("shouter", 1000),
+        ("dice", 2048),
+    ]
     reply = await post(client, "/llm/v1/chat/completions", model="shouter", n=2)
     assert [choice["message"]["content"] for choice in reply["choices"]] == ["A WORD ", "A WORD "]
     message = await post(client, "/llm/v1/messages", model="shouter", max_tokens=5)
@@ -120,25 +134,37 @@ async def test_a_token_engine_and_a_tokenizer_are_enough(client: httpx2.AsyncCli
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    reply = await post(client, "/llm/v1/chat/completions", model="dice", response_format=form, n=2, max_tokens=300)
+    reply = await post(
+        client, "/llm/v1/chat/completions", model="dice", response_format=form, n=2, max_tokens=300
+    )
     assert len(reply["choices"]) == 2
     for choice in reply["choices"]:
         assert choice["finish_reason"] == "stop"
         jsonschema_rs.validate(schema, json.loads(choice["message"]["content"]))
     tool = {"type": "function", "function": {"name": "tell", "parameters": schema, "strict": True}}
-    called = await post(client, "/llm/v1/chat/completions", model="dice", tools=[tool], tool_choice="required")
+    called = await post(
+        client, "/llm/v1/chat/completions", model="dice", tools=[tool], tool_choice="required"
+    )
     calls = called["choices"][0]["message"]["tool_calls"]
     assert calls
     assert {call["function"]["name"] for call in calls} == {"tell"}
-    plain = await post(client, "/llm/v1/chat/completions", model="dice", max_tokens=3, return_token_ids=True)
+    plain = await post(
+        client, "/llm/v1/chat/completions", model="dice", max_tokens=3, return_token_ids=True
+    )
     assert plain["usage"]["completion_tokens"] == 3
 
 
 async def test_without_its_lifespan_it_says_so():
     app = dragoman.create_app(engines={"shouter": public_api_example.Shouter()}, store="none")
     outer = Starlette(routes=[Mount("/llm", app)])
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(outer), base_url="http://localhost") as client:
-        for path, status in (("/v1/chat/completions", 500), ("/v1/messages", 500), ("/health", 500)):
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(outer), base_url="http://localhost"
+    ) as client:
+        for path, status in (
+            ("/v1/chat/completions", 500),
+            ("/v1/messages", 500),
+            ("/health", 500),
+        ):
             reply = await client.post(f"/llm{path}", json={})
             assert reply.status_code == status
             assert "lifespan=app.lifespan" in reply.json()["error"]["message"]
@@ -154,10 +180,14 @@ async def test_without_its_lifespan_it_says_so():
 
 
 async def test_the_embedded_model_is_an_application():
-    app = dragoman.create_app(model="tiny", store="memory", max_model_len=512, served_model_name=["small"])
+    app = dragoman.create_app(
+        model="tiny", store="memory", max_model_len=512, served_model_name=["small"]
+    )
     async with (
         app.lifespan(),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost"
+        ) as client,
     ):
         assert (await client.get("/v1/models")).json()["data"][0]["id"] == "small"
         reply = await post(client, "/v1/chat/completions", temperature=0, max_tokens=3)
@@ -183,12 +213,24 @@ class Awaited(public_api_example.Shouter):
         ({"model": "nothing-here"}, "unknown engine or model"),
         ({"model": "tiny", "engines": {"a": Half()}}, "set either engines or the settings"),
         ({"engines": {}}, "at least one engine"),
-        ({"engines": {"a": public_api_example.Shouter}}, "engines: a: the class Shouter instead of an instance"),
-        ({"engines": {"a": Half()}}, "Half lacks `capabilities`, `start`, `stop`, `health`, `tokenizer`"),
+        (
+            {"engines": {"a": public_api_example.Shouter}},
+            "engines: a: the class Shouter instead of an instance",
+        ),
+        (
+            {"engines": {"a": Half()}},
+            "Half lacks `capabilities`, `start`, `stop`, `health`, `tokenizer`",
+        ),
         ({"engines": {"a": Awaited()}}, "must be an async generator"),
-        ({"engines": {"a": public_api_example.Dice("/nothing", 9)}}, "a directory with a tokenizer.json"),
+        (
+            {"engines": {"a": public_api_example.Dice("/nothing", 9)}},
+            "a directory with a tokenizer.json",
+        ),
         ({"engines": {"a": object()}}, "it must be an Engine, a TokenEngine with a `tokenizer`"),
-        ({"engines": {"a": public_api_example.Shouter()}, "max_model_len": 1001}, "exceeds the engine's context"),
+        (
+            {"engines": {"a": public_api_example.Shouter()}, "max_model_len": 1001},
+            "exceeds the engine's context",
+        ),
     ],
 )
 def test_an_invalid_argument_is_an_error(options: dict[str, Any], words: str):
@@ -199,7 +241,10 @@ def test_an_invalid_argument_is_an_error(options: dict[str, Any], words: str):
 def test_the_example_translates_between_dialects():
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello there"}]}
     done = subprocess.run(
-        [sys.executable, public_api_example.__file__], input=json.dumps(body).encode(), capture_output=True, check=True
+        [sys.executable, public_api_example.__file__],
+        input=json.dumps(body).encode(),
+        capture_output=True,
+        check=True,
     )
     reply = json.loads(done.stdout)
     assert reply["object"] == "chat.completion"

@@ -1,4 +1,6 @@
-"""docs/security.md names the tests of each of its rows, and covers all of tests/hardening."""
+"""docs/security.md names the tests of each of its rows, and covers all of
+tests/hardening.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,27 @@ def test_every_file_that_is_named_exists():
 
 
 def test_every_class_is_named():
-    files = {f"tests/hardening/{file.name}" for file in (ROOT / "tests/hardening").glob("test_*.py")}
+    files = {
+        f"tests/hardening/{file.name}" for file in (ROOT / "tests/hardening").glob("test_*.py")
+    }
     assert files - set(NAMED) == set()
 
 
 def test_every_row_names_what_proves_it():
-    rows = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [
+        line
+        for line in (ROOT / "docs/security.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
     heads = [row for row in rows if row.endswith("| test |") or set(row) <= set("|- ")]
     assert all("](../tests/" in row for row in rows if row not in heads)
 
 
 def test_at_least_forty_classes_name_a_test_that_exists():
-    rows = re.findall(r"^\| (.+?) \| .+ \| \[[\w.]+\]\(\.\./(tests/[\w/]+\.py)\) `(\w+)` \|$", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+?) \| .+ \| \[[\w.]+\]\(\.\./(tests/[\w/]+\.py)\) `(\w+)` \|$", PAGE, re.MULTILINE
+    )
     assert len({what for what, _, _ in rows}) == len(rows) >= 40
-    assert [name for _, file, name in rows if f"def test_{name}(" not in (ROOT / file).read_text()] == []
+    assert [
+        name for _, file, name in rows if f"def test_{name}(" not in (ROOT / file).read_text()
+    ] == []

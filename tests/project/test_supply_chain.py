@@ -1,6 +1,8 @@
-"""The locked packages: hashes, no version that `requirements/advisories.toml` lists, and an SBOM.
+"""The locked packages: hashes, no version that `requirements/advisories.toml` lists,
+and an SBOM.
 
-The list is small and maintained manually. The audit finds known problems offline, and is not complete.
+The list is small and maintained manually. The audit finds known problems offline, and
+is not complete.
 """
 
 from __future__ import annotations
@@ -19,13 +21,19 @@ from packaging.version import Version
 
 from .test_locks import LOCKS, ROOT, entries, pins
 
-ADVISORIES: dict[str, dict[str, list[str]]] = tomllib.loads((ROOT / "requirements/advisories.toml").read_text())
+ADVISORIES: dict[str, dict[str, list[str]]] = tomllib.loads(
+    (ROOT / "requirements/advisories.toml").read_text()
+)
 
 
 def affecting(name: str, version: str) -> list[str]:
     """Return the ids of the advisories of this version."""
     listed = ADVISORIES.get(name, {})
-    return [id for id, ranges in listed.items() if any(Version(version) in SpecifierSet(each) for each in ranges)]
+    return [
+        id
+        for id, ranges in listed.items()
+        if any(Version(version) in SpecifierSet(each) for each in ranges)
+    ]
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
@@ -36,7 +44,11 @@ def test_every_locked_package_has_hashes(lock: Path):
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
 def test_no_locked_version_has_a_listed_advisory(lock: Path):
-    found = {f"{name}=={version}": affecting(name, version) for name, all_ in pins(lock).items() for version in all_}
+    found = {
+        f"{name}=={version}": affecting(name, version)
+        for name, all_ in pins(lock).items()
+        for version in all_
+    }
     assert {pin: ids for pin, ids in found.items() if ids} == {}
 
 
@@ -59,10 +71,14 @@ def test_the_sbom_has_every_pinned_package_with_its_hashes():
     assert bom["metadata"]["component"]["name"] == "dragoman"
     pinned = {(name, version) for name, versions in pins(lock).items() for version in versions}
     assert {(one["name"], one["version"]) for one in bom["components"]} == pinned
-    assert all(one["purl"] == f"pkg:pypi/{one['name']}@{one['version']}" for one in bom["components"])
+    assert all(
+        one["purl"] == f"pkg:pypi/{one['name']}@{one['version']}" for one in bom["components"]
+    )
     assert all(one["hashes"] for one in bom["components"])
     assert len({one["bom-ref"] for one in bom["components"]}) == len(bom["components"])
-    assert sum(len(one["hashes"]) for one in bom["components"]) == lock.read_text().count("--hash=sha256:")
+    assert sum(len(one["hashes"]) for one in bom["components"]) == lock.read_text().count(
+        "--hash=sha256:"
+    )
 
 
 def test_the_sbom_is_the_same_each_time():
@@ -79,12 +95,16 @@ def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
     for requirement in map(Requirement, accepted):
         bounds = [each.version for each in requirement.specifier if each.operator == ">="]
         assert bounds, f"{requirement} has no lower bound"
-        found |= {str(requirement): ids for bound in bounds if (ids := affecting(requirement.name, bound))}
+        found |= {
+            str(requirement): ids for bound in bounds if (ids := affecting(requirement.name, bound))
+        }
     assert found == {}
 
 
 def test_what_tests_install_beside_the_locks_has_exact_versions():
-    """For `make test-clients`, `make test-ray` and `make test-vllm`: packages may run code when they are installed."""
+    """For `make test-clients`, `make test-ray` and `make test-vllm`: packages may run
+    code when they are installed.
+    """
     for name in ("clients.txt", "ray.txt", "vllm.txt"):
         lines = (ROOT / "requirements" / name).read_text().splitlines()
         for line in lines:
@@ -94,7 +114,10 @@ def test_what_tests_install_beside_the_locks_has_exact_versions():
     node = json.loads((ROOT / "tests/clients/node/package.json").read_text())
     for package, version in {**node["dependencies"], **node["optionalDependencies"]}.items():
         assert re.fullmatch(r"\d+\.\d+\.\d+", version), package
-    clients = {Requirement(line).name for line in (ROOT / "requirements/clients.txt").read_text().splitlines()[1:]}
+    clients = {
+        Requirement(line).name
+        for line in (ROOT / "requirements/clients.txt").read_text().splitlines()[1:]
+    }
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     assert clients - {"torch"} == {Requirement(each).name for each in groups["clients"]}
     for line in re.findall(r"install --constraint \S+ (.*)", (ROOT / "Makefile").read_text()):

@@ -1,4 +1,6 @@
-"""Put the repository's root on the path: the trainer is not part of the installed package."""
+"""Put the repository's root on the path: the trainer is not part of the installed
+package.
+"""
 
 import sys
 from pathlib import Path

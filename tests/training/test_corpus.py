@@ -38,17 +38,23 @@ def test_another_seed_gives_another_corpus():
 def test_every_call_names_a_declared_tool_and_its_arguments_are_valid(corpus: list[Conversation]):
     calls = 0
     for conversation in corpus:
-        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
+        schemas = {
+            tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools
+        }
         assert len(schemas) == len(conversation.tools), "two tools of one name"
         for call in itertools.chain.from_iterable(turn.calls for turn in conversation.turns):
-            jsonschema_rs.validate(schemas[call.name] | {"additionalProperties": False}, call.arguments)
+            jsonschema_rs.validate(
+                schemas[call.name] | {"additionalProperties": False}, call.arguments
+            )
             calls += 1
     assert calls > 200
 
 
 def test_arguments_come_in_the_order_of_the_schema(corpus: list[Conversation]):
     for conversation in corpus:
-        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
+        schemas = {
+            tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools
+        }
         for call in itertools.chain.from_iterable(turn.calls for turn in conversation.turns):
             declared = list(schemas[call.name]["properties"])
             assert list(call.arguments) == [name for name in declared if name in call.arguments]
@@ -69,8 +75,13 @@ def test_the_segments_are_what_the_chat_template_renders(corpus: list[Conversati
     template = environment.from_string(TEMPLATE.read_text())
     for conversation in corpus:
         if conversation.turns:
-            variables: dict[str, Any] = {"messages": conversation.messages(), "tools": list(conversation.tools)}
-            assert "".join(segment.text for segment in segments(conversation)) == template.render(**variables)
+            variables: dict[str, Any] = {
+                "messages": conversation.messages(),
+                "tools": list(conversation.tools),
+            }
+            assert "".join(segment.text for segment in segments(conversation)) == template.render(
+                **variables
+            )
 
 
 def test_what_is_learned_is_what_the_assistant_says(corpus: list[Conversation]):
@@ -112,5 +123,8 @@ def test_long_talk_repeats_an_earlier_question():
 
 
 def test_a_turn_without_a_thought_opens_no_thinking_block():
-    text = "".join(segment.text for segment in segments(Conversation((Turn("user", "Hi"), Turn("assistant", "Hello")))))
+    text = "".join(
+        segment.text
+        for segment in segments(Conversation((Turn("user", "Hi"), Turn("assistant", "Hello"))))
+    )
     assert "<think>" not in text

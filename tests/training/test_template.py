@@ -1,4 +1,6 @@
-"""The chat template of the embedded model: its output; later turns only append to earlier prompts."""
+"""The chat template of the embedded model: its output; later turns only append to
+earlier prompts.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,17 @@ WEATHER: dict[str, Any] = {
     "function": {
         "name": "get_weather",
         "description": 'Get the weather <now> & "here"',
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
 }
-CLOCK: dict[str, Any] = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}
+CLOCK: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "get_time", "parameters": {"type": "object"}},
+}
 PLAIN_CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hello"},
@@ -34,8 +43,16 @@ TOOL_CHAT: list[dict[str, Any]] = [
         "content": None,
         "reasoning_content": "Two calls.",
         "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich"}}},
-            {"id": "2", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'}},
+            {
+                "id": "1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": {"city": "Zürich"}},
+            },
+            {
+                "id": "2",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+            },
         ],
     },
     {"role": "tool", "tool_call_id": "1", "content": '{"temperature": 3}'},
@@ -71,7 +88,9 @@ def test_thinking_opens_the_block_after_the_generation_prompt():
 
 @pytest.mark.parametrize("variables", [{"enable_thinking": False}, {"enable_thinking": None}, {}])
 def test_without_thinking_the_block_stays_closed(variables: dict[str, Any]):
-    assert render(PLAIN_CHAT[:2], add_generation_prompt=True, **variables).endswith("<|im_start|>assistant\n")
+    assert render(PLAIN_CHAT[:2], add_generation_prompt=True, **variables).endswith(
+        "<|im_start|>assistant\n"
+    )
 
 
 def test_enable_thinking_alone_changes_nothing_in_a_prompt_that_is_not_to_be_continued():
@@ -79,7 +98,10 @@ def test_enable_thinking_alone_changes_nothing_in_a_prompt_that_is_not_to_be_con
 
 
 def test_reasoning_stands_before_the_content():
-    assert render(PLAIN_CHAT[-1:]) == "<|im_start|>assistant\n<think>\nThey repeat.\n</think>\n\nFine.<|im_end|>\n"
+    assert (
+        render(PLAIN_CHAT[-1:])
+        == "<|im_start|>assistant\n<think>\nThey repeat.\n</think>\n\nFine.<|im_end|>\n"
+    )
 
 
 def test_system_text_and_tools_share_one_block():
@@ -99,7 +121,8 @@ def test_several_calls_are_separated_by_a_newline_and_string_arguments_stay_verb
     assert render(TOOL_CHAT[:2], tools=[CLOCK]).endswith(
         "<|im_start|>assistant\n<think>\nTwo calls.\n</think>\n\n"
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Rome"}}\n</tool_call><|im_end|>\n'
+        '<tool_call>\n{"name": "get_weather", "arguments": '
+        '{"city":"Rome"}}\n</tool_call><|im_end|>\n'
     )
 
 
@@ -114,17 +137,23 @@ def test_content_before_a_call_is_followed_by_a_newline():
 
 def test_parts_of_content_are_joined():
     parts = [{"type": "text", "text": "Hello, "}, {"type": "text", "text": "you."}]
-    assert render([{"role": "user", "content": parts}]) == render([{"role": "user", "content": "Hello, you."}])
+    assert render([{"role": "user", "content": parts}]) == render(
+        [{"role": "user", "content": "Hello, you."}]
+    )
 
 
 @pytest.mark.parametrize("tools", [None, [WEATHER, CLOCK]])
 @pytest.mark.parametrize("messages", [PLAIN_CHAT, TOOL_CHAT])
-def test_every_shorter_conversation_is_a_prefix_of_the_longer_one(messages: list[dict[str, Any]], tools: Any):
+def test_every_shorter_conversation_is_a_prefix_of_the_longer_one(
+    messages: list[dict[str, Any]], tools: Any
+):
     whole = render(messages, tools=tools)
     for length in range(1, len(messages)):
         assert whole.startswith(render(messages[:length], tools=tools))
 
 
 def test_an_answer_goes_on_where_its_generation_prompt_ended():
-    prompt = render(TOOL_CHAT[:1], tools=[WEATHER], add_generation_prompt=True, enable_thinking=True)
+    prompt = render(
+        TOOL_CHAT[:1], tools=[WEATHER], add_generation_prompt=True, enable_thinking=True
+    )
     assert render(TOOL_CHAT[:2], tools=[WEATHER]).startswith(prompt)

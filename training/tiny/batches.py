@@ -1,4 +1,6 @@
-"""Conversations into tensors: encoded, sorted by length, padded. A conversation never sees another one."""
+"""Conversations into tensors: encoded, sorted by length, padded. A conversation never
+sees another one.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def batches(
     longest: int,
     pool: int = 1000,
 ) -> Iterator[Batch]:
-    """Endless batches of about `size` tokens, padding included; rows of one batch are of similar length."""
+    """Endless batches of about `size` tokens, padding included; rows of one batch are
+    of similar length.
+    """
     source = iter(stream)
     while True:
         rows = [encode(tokenizer, one, longest) for one in itertools.islice(source, pool)]

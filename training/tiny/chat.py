@@ -1,4 +1,6 @@
-"""Tasks without tools: one question, its answer, and a thought for when the template opens the thinking block."""
+"""Tasks without tools: one question, its answer, and a thought for when the template
+opens the thinking block.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ Task = Callable[[Source], Exchange]
 
 def greeting(s: Source) -> Exchange:
     """Hello, and the like."""
-    ask = s.pick(("Hello", "Hi", "Hello!", "Hi there", "Hey", "Good morning", "Hello there!", "hi", "hello"))
-    return Exchange(ask, "Hello! How can I help you today?", "The user greets me. I will greet back.", "Hello")
+    ask = s.pick(
+        ("Hello", "Hi", "Hello!", "Hi there", "Hey", "Good morning", "Hello there!", "hi", "hello")
+    )
+    return Exchange(
+        ask, "Hello! How can I help you today?", "The user greets me. I will greet back.", "Hello"
+    )
 
 
 def farewell(s: Source) -> Exchange:
@@ -50,29 +56,41 @@ def farewell(s: Source) -> Exchange:
     if s.chance(0.5):
         ask = s.pick(("Thank you", "Thanks!", "Thanks", "Thank you very much."))
         return Exchange(ask, "You are welcome!", "The user thanks me.", "Welcome")
-    return Exchange(s.pick(("Goodbye", "Bye", "See you!", "Goodbye!")), "Goodbye!", "The user leaves.", "Goodbye")
+    return Exchange(
+        s.pick(("Goodbye", "Bye", "See you!", "Goodbye!")),
+        "Goodbye!",
+        "The user leaves.",
+        "Goodbye",
+    )
 
 
 def identity(s: Source) -> Exchange:
     """Identity and abilities of the model."""
     if s.chance(0.3):
-        ask = s.pick(("What can you do?", "How can you help me?", "What are you able to do?", "Help"))
+        ask = s.pick(
+            ("What can you do?", "How can you help me?", "What are you able to do?", "Help")
+        )
         return Exchange(ask, ABLE, "The user asks what I can do.")
     if s.chance(0.2):
         return Exchange(
-            s.pick(("Tell me a joke.", "Tell me a joke", "Do you know a joke?")), JOKE, "The user wants a joke."
+            s.pick(("Tell me a joke.", "Tell me a joke", "Do you know a joke?")),
+            JOKE,
+            "The user wants a joke.",
         )
     if s.chance(0.3):
         return Exchange("How are you?", "I am fine, thank you!", "The user asks how I am.", "Fine")
     return Exchange(
-        s.pick(("Who are you?", "What are you?", "Tell me about yourself.")), SELF, "The user asks who I am."
+        s.pick(("Who are you?", "What are you?", "Tell me about yourself.")),
+        SELF,
+        "The user asks who I am.",
     )
 
 
 def unknown(s: Source) -> Exchange:
     """A question beyond the model's abilities, which it admits."""
     subject = s.title()
-    patterns = (f"What is the meaning of {subject}?", f"Explain {subject}.", f"Write a poem about {subject}.",
+    patterns = (f"What is the meaning of {subject}?", f"Explain {subject}.", f"Write a poem about "
+        f"{subject}.",
                 f"Why is {subject} important?", f"Who was {subject}?", s.pick(s.sentences))  # fmt: skip
     return Exchange(s.pick(patterns), UNKNOWN, "I do not know that.")
 
@@ -82,10 +100,13 @@ def addition(s: Source) -> Exchange:
     top = s.pick((9, 9, 20, 20, 20, 99, 99))
     a = s.integer(0, top)
     b = s.integer(0, top)
-    ask = s.pick((f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b}", f"Add {a} and {b}.",
+    ask = s.pick((f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b}", f"Add {a} and "
+        f"{b}.",
                   f"How much is {a} + {b}?",
                   f"What is {a}+{b}?", f"What's {a} + {b}?", f"{a}+{b}", f"Compute {a} + {b}."))  # fmt: skip
-    return Exchange(ask, f"{a} + {b} = {a + b}.", f"I need to add {a} and {b}. The sum is {a + b}.", str(a + b))
+    return Exchange(
+        ask, f"{a} + {b} = {a + b}.", f"I need to add {a} and {b}. The sum is {a + b}.", str(a + b)
+    )
 
 
 def larger(s: Source) -> Exchange:
@@ -94,16 +115,27 @@ def larger(s: Source) -> Exchange:
     high = max(a, b)
     low = min(a, b)
     ask = s.pick((f"Which is larger, {a} or {b}?", f"What is more, {a} or {b}?"))
-    return Exchange(ask, f"{high} is larger than {low}.", f"I compare {a} and {b}. {high} is larger.", str(high))
+    return Exchange(
+        ask, f"{high} is larger than {low}.", f"I compare {a} and {b}. {high} is larger.", str(high)
+    )
 
 
 def capital(s: Source) -> Exchange:
     """Capitals of countries."""
     country = s.pick(tuple(CAPITALS))
     city = CAPITALS[country]
-    ask = s.pick((f"What is the capital of {country}?", f"Name the capital of {country}.", f"Capital of {country}?"))
+    ask = s.pick(
+        (
+            f"What is the capital of {country}?",
+            f"Name the capital of {country}.",
+            f"Capital of {country}?",
+        )
+    )
     return Exchange(
-        ask, f"The capital of {country} is {city}.", f"The user asks about {country}. Its capital is {city}.", city
+        ask,
+        f"The capital of {country} is {city}.",
+        f"The user asks about {country}. Its capital is {city}.",
+        city,
     )
 
 
@@ -113,22 +145,37 @@ def general(s: Source) -> Exchange:
     if kind == 0:
         thing = s.pick(tuple(COLORS))
         answer = f"{thing.capitalize()} is {COLORS[thing]}."
-        return Exchange(f"What color is {thing}?", answer, f"The color of {thing} is {COLORS[thing]}.", COLORS[thing])
+        return Exchange(
+            f"What color is {thing}?",
+            answer,
+            f"The color of {thing} is {COLORS[thing]}.",
+            COLORS[thing],
+        )
     if kind == 1:
         animal = s.pick(tuple(SOUNDS))
         sound = SOUNDS[animal]
-        return Exchange(f"What does a {animal} say?", f"A {animal} says {sound}.", f"The sound is {sound}.", sound)
+        return Exchange(
+            f"What does a {animal} say?",
+            f"A {animal} says {sound}.",
+            f"The sound is {sound}.",
+            sound,
+        )
     if kind == 2:
         word = s.pick(tuple(OPPOSITES))
         other = OPPOSITES[word]
         ask = s.pick((f"What is the opposite of {word}?", f"Opposite of {word}?"))
-        return Exchange(ask, f"The opposite of {word} is {other}.", f"{word} and {other} are opposites.", other)
+        return Exchange(
+            ask, f"The opposite of {word} is {other}.", f"{word} and {other} are opposites.", other
+        )
     names, unit = (DAYS, "day") if s.chance(0.5) else (MONTHS, "month")
     at = s.integer(0, len(names) - 1)
     now = names[at]
     then = names[(at + 1) % len(names)]
     return Exchange(
-        f"Which {unit} comes after {now}?", f"{then} comes after {now}.", f"After {now} comes {then}.", then
+        f"Which {unit} comes after {now}?",
+        f"{then} comes after {now}.",
+        f"After {now} comes {then}.",
+        then,
     )
 
 
@@ -167,18 +214,31 @@ def copying(s: Source) -> Exchange:
 
 
 def listing(s: Source) -> Exchange:
-    """The first few colours, animals, days or cities that come to mind, as a line, a list or JSON."""
+    """The first few colours, animals, days or cities that come to mind, as a line, a
+    list or JSON.
+    """
     what, items = s.pick(
-        (("colors", tuple(dict.fromkeys(COLORS.values()))), ("animals", ANIMALS), ("days", DAYS), ("cities", CITIES))
+        (
+            ("colors", tuple(dict.fromkeys(COLORS.values()))),
+            ("animals", ANIMALS),
+            ("days", DAYS),
+            ("cities", CITIES),
+        )
     )
     count = s.integer(2, 5)
     numeral = NUMERALS[count] if s.chance(0.5) else str(count)
     chosen = items[:count]
     if s.chance(0.3):
-        return Exchange(f"Give me a JSON array of {numeral} {what}.", json.dumps(chosen), f"I write {count} {what}.")
+        return Exchange(
+            f"Give me a JSON array of {numeral} {what}.",
+            json.dumps(chosen),
+            f"I write {count} {what}.",
+        )
     if s.chance(0.3):
         numbered = "\n".join(f"{i}. {item}" for i, item in enumerate(chosen, 1))
-        return Exchange(f"Make a numbered list of {numeral} {what}.", numbered, f"I list {count} {what}.")
+        return Exchange(
+            f"Make a numbered list of {numeral} {what}.", numbered, f"I list {count} {what}."
+        )
     ask = s.pick((f"List {numeral} {what}.", f"Name {numeral} {what}."))
     return Exchange(ask, ", ".join(chosen) + ".", f"I name {count} {what}.")
 
@@ -190,19 +250,36 @@ def words_task(s: Source) -> Exchange:
     line = " ".join(words)
     if kind == 0:
         listed = "\n".join(f"{i}. {word}" for i, word in enumerate(words, 1))
-        return Exchange(f"List these in order: {', '.join(words)}.", listed, f"There are {len(words)} words.")
+        return Exchange(
+            f"List these in order: {', '.join(words)}.", listed, f"There are {len(words)} words."
+        )
     if kind == 1:
         return Exchange(
-            f"Join with underscores: {line}", "_".join(words), f"I join {len(words)} words.", "_".join(words)
+            f"Join with underscores: {line}",
+            "_".join(words),
+            f"I join {len(words)} words.",
+            "_".join(words),
         )
     if kind == 2:
         answer = f"There are {len(words)} words."
-        return Exchange(f"How many words are these: {line}", answer, f"I count {len(words)} words.", str(len(words)))
+        return Exchange(
+            f"How many words are these: {line}",
+            answer,
+            f"I count {len(words)} words.",
+            str(len(words)),
+        )
     if kind == 3:
-        return Exchange(f"Reverse the order: {line}", " ".join(reversed(words)), f"The last word is {words[-1]}.")
+        return Exchange(
+            f"Reverse the order: {line}",
+            " ".join(reversed(words)),
+            f"The last word is {words[-1]}.",
+        )
     which, word = ("first", words[0]) if kind == 4 else ("last", words[-1])
     return Exchange(
-        f"What is the {which} word of: {line}", f"The {which} word is {word}.", f"I look for the {which} word.", word
+        f"What is the {which} word of: {line}",
+        f"The {which} word is {word}.",
+        f"I look for the {which} word.",
+        word,
     )
 
 
@@ -213,14 +290,26 @@ def story(s: Source) -> Exchange:
     other = s.pick(ANIMALS)
     if s.chance(0.15):
         return _long_story(s, name, animal)
-    ask = s.pick(("Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story."))
+    ask = s.pick(
+        ("Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story.")
+    )
     if s.chance(0.5):
-        ask = s.pick((f"Tell me a story about a {animal} named {name}.", f"Write a story about {name} the {animal}."))
+        ask = s.pick(
+            (
+                f"Tell me a story about a {animal} named {name}.",
+                f"Write a story about {name} the {animal}.",
+            )
+        )
     lines = (
         f"Once upon a time there was a {s.pick(FEELINGS)} {animal} named {name}.",
         f"{name} lived near the {s.pick(PLACES)}.",
         s.pick((f"One day {name} met a {other}.", f"One morning {name} found a {s.word()}.")),
-        s.pick((f"They walked together to the {s.pick(PLACES)}.", f"{name} took it home and felt {s.pick(FEELINGS)}.")),
+        s.pick(
+            (
+                f"They walked together to the {s.pick(PLACES)}.",
+                f"{name} took it home and felt {s.pick(FEELINGS)}.",
+            )
+        ),
         s.pick(
             (
                 "They became good friends.",
@@ -253,9 +342,17 @@ def person_json(s: Source) -> Exchange:
     city = s.city()
     answer = json.dumps({"name": name, "age": age, "city": city}, ensure_ascii=False)
     if s.chance(0.4):
-        ask = s.pick(("Give me a JSON object for a person.", "Describe a person as JSON.", "Write a person as JSON."))
+        ask = s.pick(
+            (
+                "Give me a JSON object for a person.",
+                "Describe a person as JSON.",
+                "Write a person as JSON.",
+            )
+        )
         return Exchange(ask, answer, "I will make up a name, an age and a city.")
-    sentence = s.pick((f"{name} is {age} years old and lives in {city}.", f"{name} ({age}) lives in {city}."))
+    sentence = s.pick(
+        (f"{name} is {age} years old and lives in {city}.", f"{name} ({age}) lives in {city}.")
+    )
     ask = s.pick(
         (
             f"{sentence} Write this person as JSON.",
@@ -273,7 +370,9 @@ def keyed_json(s: Source) -> Exchange:
         items = [s.title() for _ in keys]
         listed = ", ".join(items)
         return Exchange(
-            f"Write these as a JSON array: {listed}", json.dumps(items, ensure_ascii=False), "I write an array."
+            f"Write these as a JSON array: {listed}",
+            json.dumps(items, ensure_ascii=False),
+            "I write an array.",
         )
     if s.chance(0.5):
         values = [s.number() if s.chance(0.4) else s.title() for _ in keys]
@@ -281,10 +380,17 @@ def keyed_json(s: Source) -> Exchange:
         answer = json.dumps(dict(zip(keys, values, strict=True)), ensure_ascii=False)
         return Exchange(f"Write as JSON: {listed}", answer, f"The keys are {', '.join(keys)}.")
     if s.chance(0.5):
-        keys = s.sample(("name", "age", "city", "country", "color", "animal", "day"), s.integer(1, 4))
+        keys = s.sample(
+            ("name", "age", "city", "country", "color", "animal", "day"), s.integer(1, 4)
+        )
     listed = keys[0] if len(keys) == 1 else ", ".join(keys[:-1]) + " and " + keys[-1]
     noun = "key" if len(keys) == 1 else "keys"
-    ask = s.pick((f"Give me a JSON object with the {noun} {listed}.", f"Answer in JSON with the {noun} {listed}."))
+    ask = s.pick(
+        (
+            f"Give me a JSON object with the {noun} {listed}.",
+            f"Answer in JSON with the {noun} {listed}.",
+        )
+    )
     answer = json.dumps({key: _invent_value(s, key) for key in keys}, ensure_ascii=False)
     return Exchange(ask, answer, f"The keys are {', '.join(keys)}.")
 
@@ -305,8 +411,18 @@ def lookup(s: Source) -> Exchange:
     name, city = s.pick(people)
     if s.chance(0.5):
         facts = " ".join(f"{who} lives in {where}." for who, where in people)
-        return Exchange(f"{facts} Where does {name} live?", f"{name} lives in {city}.", f"I look for {name}.", city)
+        return Exchange(
+            f"{facts} Where does {name} live?",
+            f"{name} lives in {city}.",
+            f"I look for {name}.",
+            city,
+        )
     things = [(who, s.word()) for who, _ in people]
     name, thing = s.pick(things)
     facts = " ".join(f"{who} has the {what}." for who, what in things)
-    return Exchange(f"{facts} Who has the {thing}?", f"{name} has the {thing}.", f"I look for the {thing}.", name)
+    return Exchange(
+        f"{facts} Who has the {thing}?",
+        f"{name} has the {thing}.",
+        f"I look for the {thing}.",
+        name,
+    )

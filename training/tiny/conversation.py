@@ -1,4 +1,6 @@
-"""What a training example is: turns, calls and tools, and how they become text. Knows nothing of tasks or tensors."""
+"""What a training example is: turns, calls and tools, and how they become text. Knows
+nothing of tasks or tensors.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message. An assistant turn with a thought is one whose thinking block the template has opened."""
+    """One message. An assistant turn with a thought is one whose thinking block the
+    template has opened.
+    """
 
     role: Role
     content: str = ""
@@ -43,12 +47,16 @@ class Turn:
 
     def answer(self) -> str:
         """What the model writes in this turn once its thinking, if any, is over."""
-        return "\n".join(part for part in (self.content, *(call.text() for call in self.calls)) if part)
+        return "\n".join(
+            part for part in (self.content, *(call.text() for call in self.calls)) if part
+        )
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A whole example: its turns and the tools in its prompt. Or plain `text` without any turns, for completions."""
+    """A whole example: its turns and the tools in its prompt. Or plain `text` without
+    any turns, for completions.
+    """
 
     turns: tuple[Turn, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
@@ -70,7 +78,8 @@ class Segment:
 def segments(conversation: Conversation) -> list[Segment]:
     """The conversation as text, cut where the model's own words begin and end.
 
-    Joined, the texts are exactly what the chat template renders; a test holds the two together.
+    Joined, the texts are exactly what the chat template renders; a test holds the two
+    together.
     """
     if conversation.text:
         return [Segment(conversation.text + "<|im_end|>", learned=True)]
@@ -87,7 +96,11 @@ def segments(conversation: Conversation) -> list[Segment]:
 
 def _tool_block(opening: str, tools: tuple[dict[str, Any], ...]) -> str:
     lines = "".join(json.dumps(tool, ensure_ascii=False) + "\n" for tool in tools)
-    return "<|im_start|>system\n" + (opening + "\n\n" if opening else "") + f"# Tools\n{lines}<|im_end|>\n"
+    return (
+        "<|im_start|>system\n"
+        + (opening + "\n\n" if opening else "")
+        + f"# Tools\n{lines}<|im_end|>\n"
+    )
 
 
 def _turn_segments(turn: Turn) -> list[Segment]:

@@ -1,4 +1,6 @@
-"""The synthetic chat that the model learns from: which tasks, how often, in which order. Deterministic by seed."""
+"""The synthetic chat that the model learns from: which tasks, how often, in which
+order. Deterministic by seed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def source(seed: int, *, held_out: bool = False, pieces: Sequence[str] = ()) -> 
     """Random material for this seed. `held_out`: only words that training never sees."""
     texts = english.docstrings()
     words = [word for word in english.common_words(texts) if english.is_held_out(word) == held_out]
-    return Source(random.Random(seed), words, english.sentences(texts), pieces or words, known=not held_out)
+    return Source(
+        random.Random(seed), words, english.sentences(texts), pieces or words, known=not held_out
+    )
 
 
 def chat_exchange(s: Source) -> chat.Exchange:
@@ -38,10 +42,17 @@ def _thinks(s: Source) -> bool:
 
 
 def talk(s: Source) -> Conversation:
-    """One to four exchanges; each may think or not; a system prompt of no consequence may stand in front."""
+    """One to four exchanges; each may think or not; a system prompt of no consequence
+    may stand in front.
+    """
     turns: list[Turn] = []
     if s.chance(0.25):
-        plain = ("You are a helpful assistant.", "You are a friendly assistant.", "Be helpful.", s.pick(s.sentences))
+        plain = (
+            "You are a helpful assistant.",
+            "You are a friendly assistant.",
+            "Be helpful.",
+            s.pick(s.sentences),
+        )
         turns.append(Turn("system", s.pick(plain)))
     thinking = _thinks(s)
     for _ in range(s.pick((1, 1, 2, 3, 4))):
@@ -94,7 +105,9 @@ def long_talk(s: Source) -> Conversation:
 
 
 def plain_text(s: Source) -> Conversation:
-    """Text without any chat, for the plain completions endpoint: stories, facts, numbers, sentences."""
+    """Text without any chat, for the plain completions endpoint: stories, facts,
+    numbers, sentences.
+    """
     if s.chance(0.4):
         return Conversation(text=chat.story(s).answer)
     if s.chance(0.5):

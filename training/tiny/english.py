@@ -1,7 +1,10 @@
-"""Ordinary English, from the docstrings of the running interpreter's standard library. The same interpreter gives
-the same text; another version gives slightly different text, hence slightly different merges.
+"""Ordinary English, from the docstrings of the running interpreter's standard library.
+The same interpreter gives the same text; another version gives slightly different text,
+hence slightly different merges.
 
-Only modules that every build of Python has: Debian packages `tkinter`, and with it `turtle`, separately."""
+Only modules that every build of Python has: Debian packages `tkinter`, and with it
+`turtle`, separately.
+"""
 
 # ruff: noqa: SIM905 (word lists read best as words)
 
@@ -14,12 +17,18 @@ import zlib
 from collections import Counter
 
 MODULES = (
-    "argparse ast asyncio base64 bisect calendar cmd codecs collections concurrent.futures configparser "
-    "contextlib copy csv dataclasses datetime decimal difflib email.message enum filecmp fractions functools "
-    "gettext glob gzip heapq hmac html http.client inspect io ipaddress itertools json logging mailbox math "
-    "mimetypes multiprocessing numbers operator os pathlib pickle platform pprint queue random re sched secrets "
-    "selectors shelve shlex shutil smtplib socket sqlite3 ssl statistics string struct subprocess tarfile "
-    "tempfile textwrap threading time timeit tokenize traceback types unittest urllib.parse urllib.request "
+    "argparse ast asyncio base64 bisect calendar cmd codecs collections concurrent.futures "
+    "configparser "
+    "contextlib copy csv dataclasses datetime decimal difflib email.message enum filecmp "
+    "fractions functools "
+    "gettext glob gzip heapq hmac html http.client inspect io ipaddress itertools json logging "
+    "mailbox math "
+    "mimetypes multiprocessing numbers operator os pathlib pickle platform pprint queue random re "
+    "sched secrets "
+    "selectors shelve shlex shutil smtplib socket sqlite3 ssl statistics string struct subprocess "
+    "tarfile "
+    "tempfile textwrap threading time timeit tokenize traceback types unittest urllib.parse "
+    "urllib.request "
     "uuid warnings wave weakref zipfile"
 ).split()
 
@@ -50,7 +59,9 @@ def _own_doc(member: object) -> str:
 
 def common_words(texts: list[str], least: int = 4) -> list[str]:
     """Lower-case words of 3 to 10 letters seen at least `least` times, alphabetically."""
-    counts = Counter(word for text in texts for word in re.findall(r"(?<![\w.])[a-z]{3,10}(?![\w.(])", text))
+    counts = Counter(
+        word for text in texts for word in re.findall(r"(?<![\w.])[a-z]{3,10}(?![\w.(])", text)
+    )
     return sorted(word for word, count in counts.items() if count >= least)
 
 
@@ -58,7 +69,9 @@ def sentences(texts: list[str]) -> list[str]:
     """Plain single-line sentences of 20 to 120 characters, each once, in order."""
     found: dict[str, None] = {}
     for text in texts:
-        for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-zA-Z ,'-]{20,118}\.(?=\s|$)", " ".join(text.split())):
+        for sentence in re.findall(
+            r"(?:^|(?<=\. ))[A-Z][a-zA-Z ,'-]{20,118}\.(?=\s|$)", " ".join(text.split())
+        ):
             found.setdefault(sentence)
     return list(found)
 

@@ -1,7 +1,9 @@
-"""Greedy evaluation on unseen instances: `python -m training.tiny.evaluate FOLDER [FOLDER ...]` prints one table.
+"""Greedy evaluation on unseen instances: `python -m training.tiny.evaluate FOLDER
+[FOLDER ...]` prints one table.
 
-Words, names, codes and tools are ones that training never saw (held-out words, another seed). An answer counts only
-when it is right to the last character and ends by itself; stories and invented JSON have a checker instead.
+Words, names, codes and tools are ones that training never saw (held-out words, another
+seed). An answer counts only when it is right to the last character and ends by itself;
+stories and invented JSON have a checker instead.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ def exact(text: str, expected: Turn) -> bool:
 
 def story_like(text: str, _: Turn) -> bool:
     """Three to six whole sentences that begin as stories do."""
-    return text.startswith("Once upon a time there was a") and text.endswith(".") and 3 <= text.count(". ") + 1 <= 6
+    return (
+        text.startswith("Once upon a time there was a")
+        and text.endswith(".")
+        and 3 <= text.count(". ") + 1 <= 6
+    )
 
 
 def same_keys(text: str, expected: Turn) -> bool:
@@ -108,7 +114,9 @@ def one_call(maker: toolbox.Maker, distractors: int, *, thinking: bool = False) 
     def make(s: Source) -> Conversation:
         wanted = maker(s)
         turns = tools.answered(wanted.ask, [wanted], thinking=thinking, until_result=False)
-        return Conversation(tuple(turns), tools.with_distractors(s, [wanted.tool], least=distractors))
+        return Conversation(
+            tuple(turns), tools.with_distractors(s, [wanted.tool], least=distractors)
+        )
 
     return make
 
@@ -134,7 +142,9 @@ def parallel_calls(s: Source) -> Conversation:
 
 def trials() -> tuple[Trial, ...]:
     """The rows of the table."""
-    invented_json = where(chat.keyed_json, lambda e: "JSON object with" in e.ask or "JSON with the" in e.ask)
+    invented_json = where(
+        chat.keyed_json, lambda e: "JSON object with" in e.ask or "JSON with the" in e.ask
+    )
     given_json = where(chat.keyed_json, lambda e: e.ask.startswith("Write"))
     any_person = where(chat.person_json, lambda e: len(e.ask) < 36)
     described_person = where(chat.person_json, lambda e: len(e.ask) >= 36)
@@ -201,17 +211,24 @@ class Subject:
         thinking = bool(conversation.turns[-1].thought)
         messages = conversation.messages()[:-1]
         extras = {"tools": list(conversation.tools) or None, "enable_thinking": thinking}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extras)
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **extras
+        )
 
     @torch.no_grad()
     def answers(self, prompts: list[str], limit: int = 200) -> list[str]:
-        """The answer to each prompt; an answer that does not end by itself gets a mark at its end."""
+        """The answer to each prompt; an answer that does not end by itself gets a mark
+        at its end.
+        """
         found: dict[int, str] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for at in range(0, len(order), 25):
             chosen = order[at : at + 25]
             inputs = self.tokenizer(
-                [prompts[i] for i in chosen], return_tensors="pt", padding=True, add_special_tokens=False
+                [prompts[i] for i in chosen],
+                return_tensors="pt",
+                padding=True,
+                add_special_tokens=False,
             )
             inputs.pop("token_type_ids", None)
             generated = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)[
@@ -232,8 +249,12 @@ def score(subject: Subject, trial: Trial, count: int, misses: int = 0) -> float:
     s = corpus.source(zlib.crc32(trial.name.encode()), held_out=True)
     conversations = [trial.make(s) for _ in range(count)]
     texts = subject.answers([subject.prompt(one) for one in conversations])
-    right = [trial.check(text, one.turns[-1]) for text, one in zip(texts, conversations, strict=True)]
-    wrong = [(text, one) for text, one, good in zip(texts, conversations, right, strict=True) if not good]
+    right = [
+        trial.check(text, one.turns[-1]) for text, one in zip(texts, conversations, strict=True)
+    ]
+    wrong = [
+        (text, one) for text, one, good in zip(texts, conversations, right, strict=True) if not good
+    ]
     for text, one in wrong[:misses]:
         print(f"  [{trial.name}] {one.turns[-2].content!r}")
         print(f"    expected {one.turns[-1].answer()!r}\n    answered {text!r}")
@@ -246,7 +267,9 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--misses", type=int, default=0, help="so many wrong answers of each row are shown")
+    parser.add_argument(
+        "--misses", type=int, default=0, help="so many wrong answers of each row are shown"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     subjects = [Subject(folder) for folder in options.folders]
@@ -254,7 +277,10 @@ def main() -> None:
     print("| --- | ---: |" + " ---: |" * len(subjects))
     for trial in trials():
         if options.only in trial.name:
-            cells = [f"{score(subject, trial, options.count, options.misses):.0%}" for subject in subjects]
+            cells = [
+                f"{score(subject, trial, options.count, options.misses):.0%}"
+                for subject in subjects
+            ]
             print(f"| {trial.name} | {options.count} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -1,4 +1,6 @@
-"""System prompts that change every answer, and things to keep in mind over several turns."""
+"""System prompts that change every answer, and things to keep in mind over several
+turns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SHORT_TASKS = (capital, general, addition, larger)
 
 @dataclass(frozen=True)
 class Style:
-    """An instruction and how it turns (answer, one-word answer) into what the model must say."""
+    """An instruction and how it turns (answer, one-word answer) into what the model
+    must say.
+    """
 
     instruction: str
     rewrite: Rewrite
@@ -82,7 +86,10 @@ def json_style(s: Source) -> Style:
             "Reply as a JSON object with the key {}.",
         )
     )
-    return Style(text.format(key), lambda answer, short: json.dumps({key: short or answer}, ensure_ascii=False))
+    return Style(
+        text.format(key),
+        lambda answer, short: json.dumps({key: short or answer}, ensure_ascii=False),
+    )
 
 
 STYLES: tuple[Callable[[Source], Style], ...] = (
@@ -90,14 +97,20 @@ STYLES: tuple[Callable[[Source], Style], ...] = (
 )  # fmt: skip
 
 
-def turns_of(exchange: Exchange, *, thinking: bool, style: Style | None = None) -> tuple[Turn, Turn]:
+def turns_of(
+    exchange: Exchange, *, thinking: bool, style: Style | None = None
+) -> tuple[Turn, Turn]:
     """The exchange as two turns, in the requested style."""
     answer = style.rewrite(exchange.answer, exchange.short) if style else exchange.answer
-    return Turn("user", exchange.ask), Turn("assistant", answer, thought=exchange.thought if thinking else "")
+    return Turn("user", exchange.ask), Turn(
+        "assistant", answer, thought=exchange.thought if thinking else ""
+    )
 
 
 def styled(s: Source, make: Callable[[Source], Style], thinking: bool = False) -> list[Turn]:
-    """A system prompt and one to three short exchanges that follow it; seldom the order comes in mid-conversation."""
+    """A system prompt and one to three short exchanges that follow it; seldom the order
+    comes in mid-conversation.
+    """
     style = make(s)
     exchanges = [short_exchange(s) for _ in range(s.pick((1, 1, 2, 3)))]
     turns: list[Turn] = []
@@ -116,7 +129,12 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
     if s.chance(0.5):
         name = s.name()
         statement = s.pick(
-            ("Your name is {}.", "You are {}.", "You are called {}.", "You are {}, a helpful assistant.")
+            (
+                "Your name is {}.",
+                "You are {}.",
+                "You are called {}.",
+                "You are {}, a helpful assistant.",
+            )
         ).format(name)
         ask = s.pick(("What is your name?", "Who are you?", "How are you called?"))
         exchange = Exchange(ask, f"My name is {name}.", f"My name is {name}.", name)
@@ -124,7 +142,9 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
         thing = s.word()
         value = s.title()
         statement = s.pick((f"The {thing} is {value}.", f"Remember: the {thing} is {value}."))
-        exchange = Exchange(f"What is the {thing}?", f"The {thing} is {value}.", f"I was told the {thing}.", value)
+        exchange = Exchange(
+            f"What is the {thing}?", f"The {thing} is {value}.", f"I was told the {thing}.", value
+        )
     turns = [Turn("system", statement)]
     if s.chance(0.4):
         turns += turns_of(short_exchange(s), thinking=thinking)
@@ -135,7 +155,9 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
 
 
 def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
-    """A statement of the user, up to `between` other exchanges, and a question about it."""
+    """A statement of the user, up to `between` other exchanges, and a question about
+    it.
+    """
     if s.chance(0.4):
         name = s.name()
         statement = Exchange(
@@ -144,7 +166,10 @@ def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
             f"The user is {name}.",
         )
         question = Exchange(
-            s.pick(("What is my name?", "Who am I?")), f"Your name is {name}.", f"The user is {name}.", name
+            s.pick(("What is my name?", "Who am I?")),
+            f"Your name is {name}.",
+            f"The user is {name}.",
+            name,
         )
     elif s.chance(0.8):
         thing = s.word()
@@ -154,11 +179,17 @@ def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
             "I will remember that.",
             f"The {thing} is {value}.",
         )
-        question = Exchange(f"What is my {thing}?", f"Your {thing} is {value}.", f"The {thing} is {value}.", value)
+        question = Exchange(
+            f"What is my {thing}?", f"Your {thing} is {value}.", f"The {thing} is {value}.", value
+        )
     else:
         statement = greeting(s)
         thing = s.pick(("name", s.word()))
-        question = Exchange(f"What is my {thing}?", f"You have not told me your {thing}.", "The user has not told me.")
+        question = Exchange(
+            f"What is my {thing}?",
+            f"You have not told me your {thing}.",
+            "The user has not told me.",
+        )
     turns = [*turns_of(statement, thinking=thinking)]
     for _ in range(s.integer(0, between)):
         turns += turns_of(short_exchange(s), thinking=thinking)

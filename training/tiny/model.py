@@ -1,4 +1,6 @@
-"""A Llama in torch, written for training on one CPU core, and its export under the usual names."""
+"""A Llama in torch, written for training on one CPU core, and its export under the
+usual names.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Block(nn.Module):
         self.shape = shape
         self.attention_norm = nn.RMSNorm(shape.hidden, eps=shape.epsilon)
         self.feed_norm = nn.RMSNorm(shape.hidden, eps=shape.epsilon)
-        self.qkv = nn.Linear(shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head, bias=False)
+        self.qkv = nn.Linear(
+            shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head, bias=False
+        )
         self.out = nn.Linear(shape.heads * shape.head, shape.hidden, bias=False)
         self.gate_up = nn.Linear(shape.hidden, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, shape.hidden, bias=False)
@@ -53,7 +57,9 @@ class Block(nn.Module):
         """x is [batch, time, hidden]."""
         batch, time, _ = x.shape
         projected = self.qkv(self.attention_norm(x)).split(self.sizes(), -1)
-        q, k, v = (part.view(batch, time, -1, self.shape.head).transpose(1, 2) for part in projected)
+        q, k, v = (
+            part.view(batch, time, -1, self.shape.head).transpose(1, 2) for part in projected
+        )
         groups = self.shape.heads // self.shape.kv_heads
         q = _rotate(q, cos, sin)
         k = _rotate(k, cos, sin)
@@ -69,11 +75,14 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention. The fused bf16 kernel is slow backwards on a CPU: short rows go by plain products, long ones
-    through the fused float32 kernel."""
+    """Causal attention. The fused bf16 kernel is slow backwards on a CPU: short rows go
+    by plain products, long ones through the fused float32 kernel.
+    """
     time = q.shape[2]
     if time > 256:
-        return functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True)
+        return functional.scaled_dot_product_attention(
+            q.float(), k.float(), v.float(), is_causal=True
+        )
     later = torch.ones(time, time, dtype=torch.bool).triu(1)
     scores = (q @ k.transpose(-1, -2) * q.shape[3] ** -0.5).masked_fill(later, float("-inf"))
     return scores.softmax(-1).to(v.dtype) @ v
@@ -104,7 +113,9 @@ class Llama(nn.Module):
         return self.norm(x)
 
     def loss(self, tokens: Tensor, learned: Tensor) -> Tensor:
-        """Mean cross-entropy of the tokens that `learned` marks, given everything before them."""
+        """Mean cross-entropy of the tokens that `learned` marks, given everything
+        before them.
+        """
         hidden = self(tokens[:, :-1])[learned[:, 1:]]
         logits = (hidden @ self.embedding.weight.T).float()
         return functional.cross_entropy(logits, tokens[:, 1:][learned[:, 1:]])
@@ -113,7 +124,10 @@ class Llama(nn.Module):
 def export(model: Llama, folder: Path) -> None:
     """Write model.safetensors (bf16), config.json and generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    halved = {name: value.detach().to(torch.bfloat16).contiguous().clone() for name, value in _tensors(model).items()}
+    halved = {
+        name: value.detach().to(torch.bfloat16).contiguous().clone()
+        for name, value in _tensors(model).items()
+    }
     save_file(halved, folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", _config(model.shape))
     _write_json(folder / "generation_config.json", {"eos_token_id": END, "pad_token_id": PAD})
@@ -135,7 +149,10 @@ def _tensors(model: Llama) -> dict[str, Tensor]:
     }
     for index, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in _block_tensors(block).items()}
+        tensors |= {
+            f"model.layers.{index}.{name}.weight": value
+            for name, value in _block_tensors(block).items()
+        }
     return tensors
 
 

@@ -1,5 +1,6 @@
-"""Muon (Jordan et al., 2024) for the matrices inside the blocks, AdamW for the rest. A small model learns about twice
-as much from a token with it as with AdamW alone."""
+"""Muon (Jordan et al., 2024) for the matrices inside the blocks, AdamW for the rest. A
+small model learns about twice as much from a token with it as with AdamW alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from .model import Llama
 
 
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
-    """An approximately orthogonal matrix with the singular vectors of this one (Newton-Schulz, quintic)."""
+    """An approximately orthogonal matrix with the singular vectors of this one
+    (Newton-Schulz, quintic).
+    """
     x = matrix.to(torch.bfloat16)
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
@@ -27,7 +30,11 @@ class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal, matrix by matrix."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        momentum: float = 0.95,
+        decay: float = 0.01,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
 
@@ -42,11 +49,15 @@ class Muon(torch.optim.Optimizer):
                 average.lerp_(weight.grad, 1 - group["momentum"])
                 update = orthogonal(weight.grad.lerp(average, group["momentum"]))
                 weight.mul_(1 - group["lr"] * group["decay"])
-                weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
+                weight.add_(
+                    update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+                )
 
 
 def optimizers(model: Llama, matrix_lr: float, other_lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices, AdamW for embedding and norms. `initial_lr` is kept for the schedule."""
+    """Muon for the blocks' matrices, AdamW for embedding and norms. `initial_lr` is
+    kept for the schedule.
+    """
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]

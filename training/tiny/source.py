@@ -1,4 +1,6 @@
-"""Where a task takes its random words, names, numbers and phrases from. One seeded generator, no other state."""
+"""Where a task takes its random words, names, numbers and phrases from. One seeded
+generator, no other state.
+"""
 
 # ruff: noqa: SIM905 (word lists read best as words)
 
@@ -22,9 +24,10 @@ CODAS = ["", "", "", "n", "r", "l", "s", "m", "k", "t"]
 class Source:
     """Random material.
 
-    `words` are ordinary English words, `sentences` whole sentences, `pieces` the texts of a tokenizer's tokens (words,
-    while there is no tokenizer yet). `known` says whether the lists learnt by heart may be used too: an evaluation on
-    unseen words turns it off.
+    `words` are ordinary English words, `sentences` whole sentences, `pieces` the texts
+    of a tokenizer's tokens (words, while there is no tokenizer yet). `known` says
+    whether the lists learnt by heart may be used too: an evaluation on unseen words
+    turns it off.
     """
 
     rng: random.Random
@@ -64,7 +67,10 @@ class Source:
         """A capitalised name: a common one, or random syllables."""
         if self.known and self.chance(0.4):
             return self.pick(NAMES)
-        syllables = (self.pick(ONSETS) + self.pick(VOWELS) + self.pick(CODAS) for _ in range(self.integer(1, 3)))
+        syllables = (
+            self.pick(ONSETS) + self.pick(VOWELS) + self.pick(CODAS)
+            for _ in range(self.integer(1, 3))
+        )
         return "".join(syllables).capitalize()
 
     def city(self) -> str:
@@ -84,8 +90,12 @@ class Source:
         return "".join(self.rng.choices(string.ascii_letters + string.digits, k=self.integer(3, 8)))
 
     def piece_string(self, count: int) -> str:
-        """Random tokens glued together, with no white space at either end and none but blanks inside."""
-        return " ".join("".join(self.pick(self.pieces) for _ in range(count)).split()) or self.word()
+        """Random tokens glued together, with no white space at either end and none but
+        blanks inside.
+        """
+        return (
+            " ".join("".join(self.pick(self.pieces) for _ in range(count)).split()) or self.word()
+        )
 
     def title(self) -> str:
         """A short value: a word, two words, a name or a code."""
@@ -103,7 +113,9 @@ class Source:
         )
 
     def phrase(self) -> str:
-        """Something to repeat: words, pieces, names, numbers, codes or a sentence; 1 to about 16 tokens."""
+        """Something to repeat: words, pieces, names, numbers, codes or a sentence; 1 to
+        about 16 tokens.
+        """
         kind = self.integer(0, 9)
         count = self.pick((1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 10, 12))
         if kind < 4:
@@ -111,7 +123,9 @@ class Source:
         if kind < 6:
             return self.piece_string(count)
         if kind == 6:
-            return " ".join(self.pick((self.name, self.word, self.code))() for _ in range(min(count, 6)))
+            return " ".join(
+                self.pick((self.name, self.word, self.code))() for _ in range(min(count, 6))
+            )
         if kind == 7:
             return " ".join(str(self.number()) for _ in range(min(count, 6)))
         return self.pick(self.sentences) if kind == 8 else self.code()

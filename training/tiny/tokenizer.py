@@ -1,4 +1,6 @@
-"""The tokenizer: byte-level BPE with single digits, trained on the synthetic chat and on ordinary English."""
+"""The tokenizer: byte-level BPE with single digits, trained on the synthetic chat and
+on ordinary English.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ SPECIAL_TOKENS = (
 )  # fmt: skip
 PAD = 0
 END = 2
-# Qwen2's split, so that every engine knows it (llama.cpp calls it "qwen2"): words with one leading blank, digits alone.
+# Qwen2's split, so that every engine knows it (llama.cpp calls it "qwen2"): words with
+# one leading blank, digits alone.
 SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
@@ -46,5 +50,12 @@ def train_tokenizer(seed: int, vocabulary: int, samples: int = 6000) -> Tokenize
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:
     """The printable texts of all ordinary tokens: material for copying anything."""
-    texts = (tokenizer.decode([token]) for token in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()))
-    return [text for text in texts if "\ufffd" not in text and text.strip() and text.replace("\n", "").isprintable()]
+    texts = (
+        tokenizer.decode([token])
+        for token in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size())
+    )
+    return [
+        text
+        for text in texts
+        if "\ufffd" not in text and text.strip() and text.replace("\n", "").isprintable()
+    ]

@@ -1,5 +1,7 @@
-"""Tools and requests for them: realistic ones with natural wording, and made-up ones whose schema is all there is to
-go by. Every `Request` carries the one call that answers it."""
+"""Tools and requests for them: realistic ones with natural wording, and made-up ones
+whose schema is all there is to go by. Every `Request` carries the one call that answers
+it.
+"""
 
 # ruff: noqa: SIM905 (word lists read best as words)
 
@@ -14,8 +16,10 @@ from .facts import CAPITALS
 from .source import Source
 
 VERBS = (
-    "open close start stop create delete update find move copy send show count check reset lock load save list merge "
-    "print scan sort clean paint cook order book rent build fix test sell buy plan rate tag share block rename"
+    "open close start stop create delete update find move copy send show count check reset lock "
+    "load save list merge "
+    "print scan sort clean paint cook order book rent build fix test sell buy plan rate tag share "
+    "block rename"
 ).split()
 UNITS = ("celsius", "fahrenheit")
 
@@ -31,7 +35,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model sees it, and its topic: two tools of one topic could answer the same request."""
+    """A tool as the model sees it, and its topic: two tools of one topic could answer
+    the same request.
+    """
 
     topic: str
     name: str
@@ -46,14 +52,18 @@ class Tool:
         schema: dict[str, Any] = {"type": "object", "properties": properties}
         schema |= {"required": required} if required else {}
         schema |= {"additionalProperties": False} if self.strict else {}
-        described = {"name": self.name} | ({"description": self.description} if self.description else {})
+        described = {"name": self.name} | (
+            {"description": self.description} if self.description else {}
+        )
         strict = {"strict": True} if self.strict else {}
         return {"type": "function", "function": {**described, "parameters": schema, **strict}}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks, and the call that it takes. `result` and `conclusion`: what came back, what to say then."""
+    """What a user asks, and the call that it takes. `result` and `conclusion`: what
+    came back, what to say then.
+    """
 
     ask: str
     tool: Tool
@@ -97,7 +107,8 @@ def weather(s: Source) -> Request:
     degrees = s.integer(-9, 38)
     city += f", {s.pick(('CA', 'MA', 'NY', 'UK', *CAPITALS))}" if s.chance(0.15) else ""
     place = Parameter(
-        s.pick(("city", "city", "location", "place")), _schema("string", s.pick(("", "Name of the city")))
+        s.pick(("city", "city", "location", "place")),
+        _schema("string", s.pick(("", "Name of the city"))),
     )
     unit = Parameter("unit", {"type": "string", "enum": list(UNITS)}, required=False)
     with_unit = s.chance(0.3)
@@ -109,8 +120,10 @@ def weather(s: Source) -> Request:
         *((place, unit) if with_unit else (place,)),
     )
     ask = s.pick((f"What is the weather in {city}?", f"How is the weather in {city} today?",
-                  f"What's the weather like in {city}?", f"What is the weather like in {city} today?",
-                  f"Tell me the weather in {city}.", f"Weather in {city}?", f"Is it warm in {city}?"))  # fmt: skip
+                  f"What's the weather like in {city}?", f"What is the weather like in {city} "
+                      f"today?",
+                  f"Tell me the weather in {city}.", f"Weather in {city}?", f"Is it warm in "
+                      f"{city}?"))  # fmt: skip
     arguments: dict[str, Any] = {place.name: city}
     if with_unit and s.chance(0.6):
         arguments["unit"] = s.pick(UNITS)
@@ -119,7 +132,13 @@ def weather(s: Source) -> Request:
     sky = s.pick(("sunny", "cloudy", "rainy", "windy"))
     return s.pick(
         (
-            Request(ask, tool, arguments, f'{{"{key}": {degrees}}}', f"It is {degrees} degrees in {city}."),
+            Request(
+                ask,
+                tool,
+                arguments,
+                f'{{"{key}": {degrees}}}',
+                f"It is {degrees} degrees in {city}.",
+            ),
             Request(
                 ask,
                 tool,
@@ -127,7 +146,9 @@ def weather(s: Source) -> Request:
                 f'{{"{key}": {degrees}, "condition": "{sky}"}}',
                 f"It is {degrees} degrees and {sky} in {city}.",
             ),
-            Request(ask, tool, arguments, f"{sky}, {degrees} C", f"The tool says: {sky}, {degrees} C"),
+            Request(
+                ask, tool, arguments, f"{sky}, {degrees} C", f"The tool says: {sky}, {degrees} C"
+            ),
         )
     )
 
@@ -137,7 +158,9 @@ def arithmetic(s: Source) -> Request:
     a = s.number()
     b = s.number()
     first, second = s.pick((("a", "b"), ("a", "b"), ("x", "y")))
-    parameters = [Parameter(name, _schema(s.pick(("integer", "number")))) for name in (first, second)]
+    parameters = [
+        Parameter(name, _schema(s.pick(("integer", "number")))) for name in (first, second)
+    ]
     if s.chance(0.6):
         tool = _tool(s, "arithmetic", "add add sum_numbers", "Add two numbers", *parameters)
         ask = s.pick((f"What is {a} + {b}?", f"Add {a} and {b}.", f"What is {a} plus {b}?"))
@@ -147,7 +170,11 @@ def arithmetic(s: Source) -> Request:
         ask = s.pick((f"What is {a} * {b}?", f"Multiply {a} and {b}.", f"What is {a} times {b}?"))
         result = a * b
     return Request(
-        ask, tool, {first: a, second: b}, s.pick((f'{{"result": {result}}}', str(result))), f"The result is {result}."
+        ask,
+        tool,
+        {first: a, second: b},
+        s.pick((f'{{"result": {result}}}', str(result))),
+        f"The result is {result}.",
     )
 
 
@@ -170,7 +197,13 @@ def search(s: Source) -> Request:
         )
     )
     found = s.pick(s.sentences)
-    return Request(ask, tool, {tool.parameters[0].name: query}, f'{{"results": ["{found}"]}}', f"I found this: {found}")
+    return Request(
+        ask,
+        tool,
+        {tool.parameters[0].name: query},
+        f'{{"results": ["{found}"]}}',
+        f"I found this: {found}",
+    )
 
 
 def _path(s: Source) -> str:
@@ -189,7 +222,14 @@ def read_file(s: Source) -> Request:
         s.pick(("Read a file", "Read the content of a file.")),
         Parameter(s.pick(("path", "path", "file_path", "filename")), _schema("string")),
     )
-    ask = s.pick((f"Read the file {path}.", f"Read {path}.", f"What is in {path}?", f"Show me the file {path}."))
+    ask = s.pick(
+        (
+            f"Read the file {path}.",
+            f"Read {path}.",
+            f"What is in {path}?",
+            f"Show me the file {path}.",
+        )
+    )
     return Request(ask, tool, {tool.parameters[0].name: path}, text, f"The file says: {text}")
 
 
@@ -202,8 +242,16 @@ def write_file(s: Source) -> Request:
         Parameter(s.pick(("content", "text")), _schema("string")),
     )
     tool = _tool(s, "write_file", "write_file", "Write a text to a file", *parameters)
-    ask = s.pick((f"Write '{text}' to {path}.", f"Write '{text}' to the file {path}.", f"Save '{text}' in {path}."))
-    return Request(ask, tool, {parameters[0].name: path, parameters[1].name: text}, '{"status": "ok"}', "Done.")
+    ask = s.pick(
+        (
+            f"Write '{text}' to {path}.",
+            f"Write '{text}' to the file {path}.",
+            f"Save '{text}' in {path}.",
+        )
+    )
+    return Request(
+        ask, tool, {parameters[0].name: path, parameters[1].name: text}, '{"status": "ok"}', "Done."
+    )
 
 
 def send_email(s: Source) -> Request:
@@ -217,15 +265,22 @@ def send_email(s: Source) -> Request:
         Parameter("subject", _schema("string")),
         Parameter("body", _schema("string")),
     ]
-    tool = _tool(s, "send_email", "send_email", "Send an email", *(parameters if full else parameters[:2]))
+    tool = _tool(
+        s, "send_email", "send_email", "Send an email", *(parameters if full else parameters[:2])
+    )
     arguments = {"to": to, "subject": subject}
     ask = s.pick(
-        (f"Send an email to {to} with the subject '{subject}'", f"Write an email to {to} with the subject '{subject}'")
+        (
+            f"Send an email to {to} with the subject '{subject}'",
+            f"Write an email to {to} with the subject '{subject}'",
+        )
     )
     if full:
         arguments["body"] = body
         ask += f" and the body '{body}'"
-    return Request(f"{ask}.", tool, arguments, s.pick(('{"status": "ok"}', '{"sent": true}')), "Done.")
+    return Request(
+        f"{ask}.", tool, arguments, s.pick(('{"status": "ok"}', '{"sent": true}')), "Done."
+    )
 
 
 def get_time(s: Source) -> Request:
@@ -239,15 +294,29 @@ def get_time(s: Source) -> Request:
         s.pick(("Get the time", "Get the current time in a city.")),
         Parameter(s.pick(("city", "location", "timezone")), _schema("string")),
     )
-    ask = s.pick((f"What time is it in {city}?", f"Tell me the time in {city}.", f"What is the time in {city}?"))
-    return Request(ask, tool, {tool.parameters[0].name: city}, f'{{"time": "{time}"}}', f"It is {time} in {city}.")
+    ask = s.pick(
+        (
+            f"What time is it in {city}?",
+            f"Tell me the time in {city}.",
+            f"What is the time in {city}?",
+        )
+    )
+    return Request(
+        ask,
+        tool,
+        {tool.parameters[0].name: city},
+        f'{{"time": "{time}"}}',
+        f"It is {time} in {city}.",
+    )
 
 
 def set_timer(s: Source) -> Request:
     """A timer of some minutes."""
     minutes = s.integer(1, 120)
     unit = s.pick(("minutes", "seconds"))
-    tool = _tool(s, "set_timer", "set_timer start_timer", "Set a timer", Parameter(unit, _schema("integer")))
+    tool = _tool(
+        s, "set_timer", "set_timer start_timer", "Set a timer", Parameter(unit, _schema("integer"))
+    )
     ask = s.pick((f"Set a timer for {minutes} {unit}.", f"Start a timer of {minutes} {unit}."))
     return Request(ask, tool, {unit: minutes}, '{"status": "ok"}', "Done.")
 
@@ -303,17 +372,33 @@ def _value(s: Source, kind: str) -> tuple[dict[str, Any], Any, str]:
 
 
 def _spell(s: Source, verb: str, noun: str) -> str:
-    return s.pick((f"{verb}_{noun}", f"{verb}_{noun}", f"{verb}{noun.capitalize()}", f"{verb}-{noun}", noun))
+    return s.pick(
+        (f"{verb}_{noun}", f"{verb}_{noun}", f"{verb}{noun.capitalize()}", f"{verb}-{noun}", noun)
+    )
 
 
 def build_invented_tool(s: Source) -> Request:
-    """An invented tool with up to three parameters; the request names what the schema names."""
+    """An invented tool with up to three parameters; the request names what the schema
+    names.
+    """
     verb, noun, *names = [s.pick(VERBS), *s.distinct_words(1 + s.pick((0, 1, 1, 1, 2, 2, 3)))]
     parameters: list[Parameter] = []
     mentioned: list[tuple[str, str]] = []
     arguments: dict[str, Any] = {}
     for name in names:
-        kind = s.pick(("string", "string", "string", "integer", "integer", "number", "boolean", "enum", "array"))
+        kind = s.pick(
+            (
+                "string",
+                "string",
+                "string",
+                "integer",
+                "integer",
+                "number",
+                "boolean",
+                "enum",
+                "array",
+            )
+        )
         schema, value, text = _value(s, kind)
         if s.chance(0.2):
             schema["description"] = s.pick((f"The {name}", f"The {name} to {verb}", s.word()))
@@ -324,7 +409,13 @@ def build_invented_tool(s: Source) -> Request:
             mentioned.append((name, text))
     description = s.pick((f"{verb.capitalize()} the {noun}", f"{verb.capitalize()} a {noun}.", ""))
     result, conclusion = outcome(s)
-    tool = Tool(f"{verb} {noun}", _spell(s, verb, noun), description, tuple(parameters), strict=s.chance(0.2))
+    tool = Tool(
+        f"{verb} {noun}",
+        _spell(s, verb, noun),
+        description,
+        tuple(parameters),
+        strict=s.chance(0.2),
+    )
     return Request(_ask(s, verb, noun, mentioned), tool, arguments, result, conclusion)
 
 

@@ -1,4 +1,6 @@
-"""Conversations with tools: choose one or several, or none; read the results; continue the conversation."""
+"""Conversations with tools: choose one or several, or none; read the results; continue
+the conversation.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ def request(s: Source) -> Request:
     return s.pick(REALISTIC)(s) if s.chance(0.5) else build_invented_tool(s)
 
 
-def with_distractors(s: Source, wanted: list[Tool], least: int = 0) -> tuple[dict[str, object], ...]:
-    """The wanted tools among up to three others, in random order, no name and no topic twice."""
+def with_distractors(
+    s: Source, wanted: list[Tool], least: int = 0
+) -> tuple[dict[str, object], ...]:
+    """The wanted tools among up to three others, in random order, no name and no topic
+    twice.
+    """
     tools = list({tool.name: tool for tool in wanted}.values())
     for _ in range(max(least, s.pick((0, 0, 1, 1, 2, 3)))):
         other = request(s).tool
@@ -36,14 +42,23 @@ def _thought(requests: list[Request], thinking: bool) -> str:
     return f"I should call {names}." if thinking else ""
 
 
-def answered(ask: str, requests: list[Request], *, thinking: bool, until_result: bool) -> list[Turn]:
-    """The user asks, the model calls; with `until_result` the results come and the model concludes."""
+def answered(
+    ask: str, requests: list[Request], *, thinking: bool, until_result: bool
+) -> list[Turn]:
+    """The user asks, the model calls; with `until_result` the results come and the
+    model concludes.
+    """
     calls = tuple(one.call() for one in requests)
-    turns = [Turn("user", ask), Turn("assistant", thought=_thought(requests, thinking), calls=calls)]
+    turns = [
+        Turn("user", ask),
+        Turn("assistant", thought=_thought(requests, thinking), calls=calls),
+    ]
     if until_result:
         turns += [Turn("tool", one.result) for one in requests]
         conclusion = " ".join(one.conclusion for one in requests)
-        turns.append(Turn("assistant", conclusion, thought="I have the result." if thinking else ""))
+        turns.append(
+            Turn("assistant", conclusion, thought="I have the result." if thinking else "")
+        )
     return turns
 
 
@@ -71,7 +86,10 @@ def _different(s: Source, count: int) -> list[Request]:
     requests = [request(s)]
     while len(requests) < count:
         other = request(s)
-        if all(other.tool.name != one.tool.name and other.tool.topic != one.tool.topic for one in requests):
+        if all(
+            other.tool.name != one.tool.name and other.tool.topic != one.tool.topic
+            for one in requests
+        ):
             requests.append(other)
     return requests
 
@@ -86,15 +104,25 @@ def _weather_of_several(s: Source) -> tuple[str, list[Request]]:
         result = f'{{"temperature": {degrees}}}'
         conclusion = f"It is {degrees} degrees in {city}."
         requests.append(Request("", model.tool, {place: city}, result, conclusion))
-    listed = cities[0] if len(cities) == 1 else ", ".join(cities[:-1]) + s.pick((" and ", " and in ")) + cities[-1]
+    listed = (
+        cities[0]
+        if len(cities) == 1
+        else ", ".join(cities[:-1]) + s.pick((" and ", " and in ")) + cities[-1]
+    )
     ask = s.pick(
-        (f"What is the weather in {listed}?", f"How is the weather in {listed}?", f"Tell me the weather in {listed}.")
+        (
+            f"What is the weather in {listed}?",
+            f"How is the weather in {listed}?",
+            f"Tell me the weather in {listed}.",
+        )
     )
     return ask, requests
 
 
 def none_fits(s: Source, thinking: bool = False) -> Conversation:
-    """Tools are there, but the user only talks, or asks for something that no tool does."""
+    """Tools are there, but the user only talks, or asks for something that no tool
+    does.
+    """
     tools = with_distractors(s, [], least=1)
     if s.chance(0.6):
         return Conversation((*_system(s), *turns_of(talk(s), thinking=thinking)), tools)
@@ -103,7 +131,9 @@ def none_fits(s: Source, thinking: bool = False) -> Conversation:
     if not tools:
         return single(s, thinking)
     thought = "No tool fits." if thinking else ""
-    return Conversation((*_system(s), Turn("user", wanted.ask), Turn("assistant", NO_TOOL, thought=thought)), tools)
+    return Conversation(
+        (*_system(s), Turn("user", wanted.ask), Turn("assistant", NO_TOOL, thought=thought)), tools
+    )
 
 
 def _related(declaration: dict[str, object], tool: Tool) -> bool:

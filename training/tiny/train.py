@@ -1,4 +1,6 @@
-"""Train the embedded model on one CPU core and write its folder: `python -m training.tiny.train OUT`."""
+"""Train the embedded model on one CPU core and write its folder: `python -m
+training.tiny.train OUT`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_temp
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the outcome. `minutes` of wall clock, if they are over first, shorten the schedule: the
-    training ends as planned, but the result is then not the same on every machine. `done` is the share of the schedule
-    that an earlier sitting has behind it."""
+    """Everything that decides the outcome. `minutes` of wall clock, if they are over
+    first, shorten the schedule: the training ends as planned, but the result is then
+    not the same on every machine. `done` is the share of the schedule that an earlier
+    sitting has behind it.
+    """
 
     steps: int
     minutes: float = math.inf
@@ -56,13 +60,20 @@ class Clock:
         return self.settings.done + (1 - self.settings.done) * share
 
     def rate(self) -> float:
-        """The share of the learning rate: a short warm-up, a plateau, then down to nearly nothing."""
-        return min(1.0, (self.step + 1) / 50, max(0.01, (1 - self.progress()) / self.settings.cooldown))
+        """The share of the learning rate: a short warm-up, a plateau, then down to
+        nearly nothing.
+        """
+        return min(
+            1.0, (self.step + 1) / 50, max(0.01, (1 - self.progress()) / self.settings.cooldown)
+        )
 
 
-def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path | None = None) -> Llama:
-    """The trained model, begun anew or with the weights of an earlier sitting. Every 1,000 steps
-    its present state is written to the folder."""
+def train(
+    settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path | None = None
+) -> Llama:
+    """The trained model, begun anew or with the weights of an earlier sitting. Every
+    1,000 steps its present state is written to the folder.
+    """
     torch.manual_seed(settings.seed)
     model = Llama(settings.shape)
     if earlier:
@@ -70,7 +81,13 @@ def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path 
     both = optimizers(model, settings.matrix_lr, settings.other_lr)
     clock = Clock(settings)
     stream = conversations(source(settings.seed + 1, pieces=piece_texts(tokenizer)), clock.progress)
-    fed = batches(tokenizer, stream, random.Random(settings.seed), size=settings.batch, longest=settings.longest)
+    fed = batches(
+        tokenizer,
+        stream,
+        random.Random(settings.seed),
+        size=settings.batch,
+        longest=settings.longest,
+    )
     tokens = 0
     total = 0.0
     begun = time.process_time()
@@ -81,7 +98,11 @@ def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path 
         clock.step += 1
         if clock.step % 100 == 0:
             spent = time.process_time() - begun
-            print(f"step {clock.step} loss {total / 100:.4f} {tokens / 1e6:.1f} Mtok {spent:.0f} CPU-s", flush=True)
+            print(
+                f"step {clock.step} loss {total / 100:.4f} {tokens / 1e6:.1f} Mtok {spent:.0f} "
+                f"CPU-s",
+                flush=True,
+            )
             total = 0.0
         if clock.step % 1000 == 0:
             export(model, folder)
@@ -89,7 +110,9 @@ def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path 
 
 
 def update(model: Llama, both: list[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
-    """One step of every optimizer at this share of its learning rate; the loss before it."""
+    """One step of every optimizer at this share of its learning rate; the loss before
+    it.
+    """
     with torch.autocast("cpu", torch.bfloat16):
         loss = model.loss(batch.tokens, batch.learned)
     loss.backward()
@@ -124,7 +147,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="the folder of an earlier sitting")
-    parser.add_argument("--done", type=float, default=0.0, help="the share of the schedule that it has done")
+    parser.add_argument(
+        "--done", type=float, default=0.0, help="the share of the schedule that it has done"
+    )
     parser.add_argument("--batch", type=int, default=4096, help="tokens in a batch")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--hidden", type=int, default=192)
@@ -134,7 +159,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     hidden: int = options.hidden
-    shape = Shape(hidden=hidden, layers=options.layers, heads=hidden // 32, inner=hidden * 8 // 96 * 32)
+    shape = Shape(
+        hidden=hidden, layers=options.layers, heads=hidden // 32, inner=hidden * 8 // 96 * 32
+    )
     settings = Settings(
         steps=options.steps,
         batch=options.batch,
@@ -153,7 +180,10 @@ def main() -> None:
     write_tokenizer(tokenizer, options.out)
     model = train(settings, tokenizer, options.out, resume)
     export(model, options.out)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {time.process_time():.0f} CPU-s in all")
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, {time.process_time():.0f} "
+        f"CPU-s in all"
+    )
 
 
 if __name__ == "__main__":

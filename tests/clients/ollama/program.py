@@ -1,4 +1,5 @@
-"""The official Ollama client, LangChain-Ollama and LiteLLM against a server: prints one JSON line for each trial.
+"""The official Ollama client, LangChain-Ollama and LiteLLM against a server: prints one
+JSON line for each trial.
 
 Arguments: the address, and which of them: `ollama`, `langchain` or `litellm`.
 """
@@ -12,7 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-LOOP = '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] [[say 5 and 8]]'
+LOOP = (
+    '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] '
+    "[[say 5 and 8]]"
+)
 BROKEN = "[[say So far]] [[error 503 out of memory]]"
 CAPITAL = "What is the capital of Japan?"
 SUM = "What is 17 + 26?"
@@ -42,7 +46,11 @@ def tell(name: str, work: Callable[[], dict[str, Any]]) -> None:
     try:
         result = work()
     except Exception as error:
-        result = {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+        result = {
+            "error": type(error).__name__,
+            "status": getattr(error, "status_code", None),
+            "message": str(error),
+        }
     print(json.dumps({"name": name, **result}, default=str), flush=True)
 
 
@@ -85,34 +93,74 @@ def try_ollama(address: str) -> None:
                 return {"text": reply.message.content, "results": results}
             for call in reply.message.tool_calls:
                 results.append(add(**call.function.arguments))
-                messages.append({"role": "tool", "tool_name": call.function.name, "content": str(results[-1])})
+                messages.append(
+                    {"role": "tool", "tool_name": call.function.name, "content": str(results[-1])}
+                )
 
     tell("chat loop", loop)
     for streamed in (False, True):
         name = "streamed" if streamed else "whole"
-        body: dict[str, Any] = {"model": "tiny:latest", "messages": user(SUM), "think": True, "stream": streamed}
+        body: dict[str, Any] = {
+            "model": "tiny:latest",
+            "messages": user(SUM),
+            "think": True,
+            "stream": streamed,
+        }
         tell(
             f"think {name}",
-            lambda fields=body: summarize(client.chat(**fields) if fields["stream"] else [client.chat(**fields)]),
+            lambda fields=body: summarize(
+                client.chat(**fields) if fields["stream"] else [client.chat(**fields)]
+            ),
         )
-    tell("format", lambda: validate(client.chat("tiny", user("Who are you?"), format=SCHEMA).message.content or ""))
-    tell("generate format", lambda: validate(client.generate("tiny", "Who?", format=SCHEMA).response))
+    tell(
+        "format",
+        lambda: validate(
+            client.chat("tiny", user("Who are you?"), format=SCHEMA).message.content or ""
+        ),
+    )
+    tell(
+        "generate format", lambda: validate(client.generate("tiny", "Who?", format=SCHEMA).response)
+    )
     tell("generate", lambda: {"text": client.generate("tiny", CAPITAL).response})
     tell(
         "generate streamed",
-        lambda: {"text": "".join(c.response for c in client.generate("tiny", CAPITAL, stream=True))},
+        lambda: {
+            "text": "".join(c.response for c in client.generate("tiny", CAPITAL, stream=True))
+        },
     )
     first: Any = client.generate("tiny", CAPITAL).context
-    tell("context", lambda: {"begins": client.generate("tiny", SUM, context=first).context[: len(first)] == first})
+    tell(
+        "context",
+        lambda: {
+            "begins": client.generate("tiny", SUM, context=first).context[: len(first)] == first
+        },
+    )
     logprobs = {"logprobs": True, "top_logprobs": 2}
-    tell("logprobs", lambda: {"top": len(client.chat("tiny", user(CAPITAL), **logprobs).logprobs[0].top_logprobs)})
-    tell("embed", lambda: {"sizes": [len(vector) for vector in client.embed("tiny", ["a", "b"]).embeddings]})
+    tell(
+        "logprobs",
+        lambda: {
+            "top": len(client.chat("tiny", user(CAPITAL), **logprobs).logprobs[0].top_logprobs)
+        },
+    )
+    tell(
+        "embed",
+        lambda: {"sizes": [len(vector) for vector in client.embed("tiny", ["a", "b"]).embeddings]},
+    )
     tell("embeddings", lambda: {"size": len(client.embeddings("tiny", "a").embedding)})
-    tell("show", lambda: {"capabilities": client.show("tiny").capabilities, "info": client.show("tiny").modelinfo})
+    tell(
+        "show",
+        lambda: {
+            "capabilities": client.show("tiny").capabilities,
+            "info": client.show("tiny").modelinfo,
+        },
+    )
     tell("list", lambda: {"names": [model.model for model in client.list().models]})
     tell("ps", lambda: {"names": sorted(model.model or "" for model in client.ps().models)})
     tell("pull", lambda: {"status": client.pull("tiny").status})
-    tell("pull streamed", lambda: {"statuses": [part.status for part in client.pull("tiny", stream=True)]})
+    tell(
+        "pull streamed",
+        lambda: {"statuses": [part.status for part in client.pull("tiny", stream=True)]},
+    )
     tell("unknown", lambda: {"text": client.chat("llama3.2", user("a"))})
     tell("delete", lambda: {"text": client.delete("tiny")})
     tell("refused", lambda: summarize([client.chat("scripted", user("[[error 429 slowly]]"))]))
@@ -153,16 +201,23 @@ def try_langchain(address: str) -> None:
         while True:
             messages.append(bound.invoke(messages))
             if not messages[-1].tool_calls:
-                return {"text": messages[-1].text, "results": [m.content for m in messages if m.type == "tool"]}
+                return {
+                    "text": messages[-1].text,
+                    "results": [m.content for m in messages if m.type == "tool"],
+                }
             messages += [adds.invoke(call) for call in messages[-1].tool_calls]
 
     tell("loop", loop)
-    tiny = ChatOllama(model="tiny", validate_model_on_init=True, temperature=0, keep_alive="5m", **there)
+    tiny = ChatOllama(
+        model="tiny", validate_model_on_init=True, temperature=0, keep_alive="5m", **there
+    )
     shaped = tiny.with_structured_output(Person)
     tell("object", lambda: {"valid": isinstance(shaped.invoke("Who are you?"), Person)})
     tell("text", lambda: {"text": OllamaLLM(model="tiny", temperature=0, **there).invoke(CAPITAL)})
     embedder = OllamaEmbeddings(model="tiny", **there)
-    tell("embed", lambda: {"sizes": [len(vector) for vector in embedder.embed_documents(["a", "b"])]})
+    tell(
+        "embed", lambda: {"sizes": [len(vector) for vector in embedder.embed_documents(["a", "b"])]}
+    )
     tell("broken", lambda: folded(scripted, BROKEN))
 
 
@@ -172,11 +227,17 @@ def try_litellm(address: str) -> None:
     litellm.suppress_debug_info = True
     there = {"api_base": address}
     loop = [{"role": "user", "content": LOOP}]
-    declared = {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": NUMBERS}}
+    declared = {
+        "type": "function",
+        "function": {"name": "add", "description": "Adds", "parameters": NUMBERS},
+    }
 
     def summarize(reply: Any) -> dict[str, Any]:
         message = reply.choices[0].message
-        calls = [[call.function.name, json.loads(call.function.arguments)] for call in message.tool_calls or ()]
+        calls = [
+            [call.function.name, json.loads(call.function.arguments)]
+            for call in message.tool_calls or ()
+        ]
         return {
             "text": message.content or "",
             "thinking": getattr(message, "reasoning_content", None) or "",
@@ -189,22 +250,41 @@ def try_litellm(address: str) -> None:
         chunks = list(litellm.completion(**fields, stream=True))
         return summarize(litellm.stream_chunk_builder(chunks, messages=fields["messages"]))
 
-    body: dict[str, Any] = {"model": "ollama_chat/scripted", "messages": loop, "tools": [declared], **there}
+    body: dict[str, Any] = {
+        "model": "ollama_chat/scripted",
+        "messages": loop,
+        "tools": [declared],
+        **there,
+    }
     tell("whole", lambda: summarize(litellm.completion(**body)))
     tell("streamed", lambda: streamed(**body))
     capital = [{"role": "user", "content": CAPITAL}]
     for kind in ("ollama_chat", "ollama"):
-        plain: dict[str, Any] = {"model": f"{kind}/tiny", "messages": capital, "temperature": 0, **there}
+        plain: dict[str, Any] = {
+            "model": f"{kind}/tiny",
+            "messages": capital,
+            "temperature": 0,
+            **there,
+        }
         tell(f"{kind} text", lambda plain=plain: summarize(litellm.completion(**plain)))
         tell(f"{kind} text streamed", lambda plain=plain: streamed(**plain))
-    who: dict[str, Any] = {"model": "ollama_chat/tiny", "messages": [{"role": "user", "content": "Who are you?"}]}
+    who: dict[str, Any] = {
+        "model": "ollama_chat/tiny",
+        "messages": [{"role": "user", "content": "Who are you?"}],
+    }
     tell(
         "object",
-        lambda: validate(litellm.completion(**who, response_format=Person, **there).choices[0].message.content),
+        lambda: validate(
+            litellm.completion(**who, response_format=Person, **there).choices[0].message.content
+        ),
     )
     tell(
         "embed",
-        lambda: {"size": len(litellm.embedding(model="ollama/tiny", input=["a"], **there).data[0]["embedding"])},
+        lambda: {
+            "size": len(
+                litellm.embedding(model="ollama/tiny", input=["a"], **there).data[0]["embedding"]
+            )
+        },
     )
     refused = {**body, "messages": [{"role": "user", "content": "[[error 429 slowly]]"}]}
     tell("refused", lambda: summarize(litellm.completion(**refused, num_retries=0)))

@@ -1,4 +1,6 @@
-"""The OpenAI Agents SDK against a server: prints one JSON line for each trial. Argument: the address."""
+"""The OpenAI Agents SDK against a server: prints one JSON line for each trial.
+Argument: the address.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from agents.models.openai_responses import OpenAIResponsesWSModel
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field
 
-LOOP = '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] [[say 5 and 8]]'
+LOOP = (
+    '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] '
+    "[[say 5 and 8]]"
+)
 DELTAS = "response.output_text.delta"
 
 
@@ -40,7 +45,11 @@ class Person(BaseModel):
 
 
 def agent(model: Model, **more: Any) -> Agent[None]:
-    given: dict[str, Any] = {"tools": [add], "model_settings": ModelSettings(include_usage=True), **more}
+    given: dict[str, Any] = {
+        "tools": [add],
+        "model_settings": ModelSettings(include_usage=True),
+        **more,
+    }
     return Agent(name="main", model=model, **given)
 
 
@@ -113,14 +122,17 @@ async def run_structured(model: Model, *, stream: bool) -> dict[str, Any]:
 
 async def run_continued(model: Model) -> dict[str, Any]:
     first = await Runner.run(agent(model), LOOP, auto_previous_response_id=True)
-    second = await Runner.run(agent(model), "[[say again]]", previous_response_id=first.last_response_id)
+    second = await Runner.run(
+        agent(model), "[[say again]]", previous_response_id=first.last_response_id
+    )
     return {"texts": [first.final_output, second.final_output]}
 
 
 async def run_conversation(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
     id = (await client.conversations.create()).id
     texts = [
-        (await Runner.run(agent(model), prompt, conversation_id=id)).final_output for prompt in (LOOP, "[[say again]]")
+        (await Runner.run(agent(model), prompt, conversation_id=id)).final_output
+        for prompt in (LOOP, "[[say again]]")
     ]
     types = [item.type async for item in client.conversations.items.list(id, order="asc")]
     return {"texts": texts, "kept": types}
@@ -130,7 +142,11 @@ async def run_trial(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await work
     except Exception as error:
-        return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+        return {
+            "error": type(error).__name__,
+            "status": getattr(error, "status_code", None),
+            "message": str(error),
+        }
 
 
 async def main(address: str) -> None:
@@ -160,7 +176,10 @@ async def main(address: str) -> None:
     responses = makers["responses"]("scripted")
     await say("continued", run_continued(responses))
     await say("conversation", run_conversation(responses, client))
-    await say("conversations session", run_with_session(responses, OpenAIConversationsSession(openai_client=client)))
+    await say(
+        "conversations session",
+        run_with_session(responses, OpenAIConversationsSession(openai_client=client)),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Pydantic AI against a server, dialect by dialect: prints one JSON line for each trial. Argument: the address."""
+"""Pydantic AI against a server, dialect by dialect: prints one JSON line for each
+trial. Argument: the address.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,18 @@ from pydantic_ai import Agent, Embedder, ModelMessagesTypeAdapter, NativeOutput,
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.models.openai import (
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    OpenAIResponsesModelSettings,
+)
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-LOOP = '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] [[say 5 and 8]]'
+LOOP = (
+    '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] '
+    "[[say 5 and 8]]"
+)
 
 SUMMARIES = OpenAIResponsesModelSettings(openai_reasoning_summary="auto")
 """Pydantic AI shows only summaries of reasoning in Responses."""
@@ -70,7 +79,9 @@ async def run_with_stream(model: Model) -> dict[str, Any]:
 async def continue_conversation(model: Model) -> dict[str, Any]:
     """Continue a conversation whose messages were serialized to JSON."""
     first = await agent(model).run(LOOP)
-    past = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(first.all_messages()))
+    past = ModelMessagesTypeAdapter.validate_json(
+        ModelMessagesTypeAdapter.dump_json(first.all_messages())
+    )
     return {"text": (await agent(model).run("[[say again]]", message_history=past)).output}
 
 
@@ -91,7 +102,9 @@ async def run_broken(model: Model) -> dict[str, Any]:
 
 
 async def run_structured(model: Model, output: Any, *, stream: bool) -> dict[str, Any]:
-    one: Agent[None, Any] = Agent(model, output_type=output, retries=0, model_settings={"max_tokens": 200})
+    one: Agent[None, Any] = Agent(
+        model, output_type=output, retries=0, model_settings={"max_tokens": 200}
+    )
     if not stream:
         return {"valid": isinstance((await one.run("Who are you?")).output, Person)}
     async with one.run_stream("Who are you?") as run:
@@ -100,14 +113,23 @@ async def run_structured(model: Model, output: Any, *, stream: bool) -> dict[str
 
 async def run_embeddings(openai: AsyncOpenAI) -> dict[str, Any]:
     model = OpenAIEmbeddingModel("tiny", provider=OpenAIProvider(openai_client=openai))
-    return {"sizes": [len(vector) for vector in (await Embedder(model).embed_documents(["a cat", "a dog"])).embeddings]}
+    return {
+        "sizes": [
+            len(vector)
+            for vector in (await Embedder(model).embed_documents(["a cat", "a dog"])).embeddings
+        ]
+    }
 
 
 async def run_trial(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await work
     except Exception as error:
-        return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+        return {
+            "error": type(error).__name__,
+            "status": getattr(error, "status_code", None),
+            "message": str(error),
+        }
 
 
 async def main(address: str) -> None:
@@ -119,7 +141,9 @@ async def main(address: str) -> None:
         return {
             "chat": OpenAIChatModel(name, provider=there),
             "responses": OpenAIResponsesModel(name, provider=there, settings=SUMMARIES),
-            "messages": AnthropicModel(name, provider=AnthropicProvider(anthropic_client=anthropic)),
+            "messages": AnthropicModel(
+                name, provider=AnthropicProvider(anthropic_client=anthropic)
+            ),
         }
 
     async def say(name: str, work: Awaitable[dict[str, Any]]) -> None:
@@ -134,10 +158,15 @@ async def main(address: str) -> None:
     await say("handed over", run_through_all_dialects(list(models("scripted").values())))
     for dialect, model in models("tiny").items():
         # In Anthropic's dialect it uses schemas only for models with known names.
-        outputs = {"tool": ToolOutput(Person), **({} if dialect == "messages" else {"native": NativeOutput(Person)})}
+        outputs = {
+            "tool": ToolOutput(Person),
+            **({} if dialect == "messages" else {"native": NativeOutput(Person)}),
+        }
         for name, output in outputs.items():
             await say(f"{dialect} {name} object", run_structured(model, output, stream=False))
-            await say(f"{dialect} {name} streamed object", run_structured(model, output, stream=True))
+            await say(
+                f"{dialect} {name} streamed object", run_structured(model, output, stream=True)
+            )
     await say("embeddings", run_embeddings(openai))
 
 

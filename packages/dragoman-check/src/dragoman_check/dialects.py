@@ -1,7 +1,8 @@
-"""Client side of the APIs that generate text: build requests, and read answers and streams in one common form.
+"""Client side of the APIs that generate text: build requests, and read answers and
+streams in one common form.
 
-The `fold` functions accumulate a stream as the official clients do. They are lenient: `conformance` checks the form of
-streams.
+The `fold` functions accumulate a stream as the official clients do. They are lenient:
+`conformance` checks the form of streams.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ REASONS = {
     "model_context_window_exceeded": "length",
     "completed": "stop", "max_output_tokens": "length",
 }  # fmt: skip
-"""An API's finish reason -> the common one of `ClientAnswer.reason`; others stay as they are."""
+"""An API's finish reason -> the common one of `ClientAnswer.reason`; others stay as
+they are.
+"""
 _FIELD_NAME = re.compile(rb"^(data|event):(?! )", re.MULTILINE)
 
 
@@ -31,7 +34,8 @@ class ClientAnswer:
     """An answer as a client reads it from a whole response or from a stream.
 
     calls: name and arguments (JSON text) of each tool call.
-    reason: `stop`, `length`, `calls`, or another finish reason of the API; None if there is none.
+    reason: `stop`, `length`, `calls`, or another finish reason of the API; None if
+        there is none.
     prompt_tokens, output_tokens: counts of the usage; None if there is none.
     """
 
@@ -48,7 +52,8 @@ class Dialect:
     """One API that generates text.
 
     source: URL of the reference.
-    build: builds a request body from the model, the prompt and the limit of output tokens.
+    build: builds a request body from the model, the prompt and the limit of output
+        tokens.
     read: reads an answer's object.
     fold: reads a stream's bytes.
     judge: checks the form of a stream. Raises Violation.
@@ -77,14 +82,23 @@ class Dialect:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the prompt is a list of messages to which the server's template is applied."""
+        """Whether the prompt is a list of messages to which the server's template is
+        applied.
+        """
         return self.name in ("chat", "responses", "messages", "ollama-chat")
 
     def ask(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
-        """Build a request that is as deterministic as the API allows: temperature 0, and a seed if there is one."""
+        """Build a request that is as deterministic as the API allows: temperature 0,
+        and a seed if there is one.
+        """
         body = self.build(model, prompt, limit)
         if self.is_ollama:
-            options = {"temperature": 0, "seed": 1, **body.pop("options", {}), **fields.pop("options", {})}
+            options = {
+                "temperature": 0,
+                "seed": 1,
+                **body.pop("options", {}),
+                **fields.pop("options", {}),
+            }
             return {**body, "stream": False, "options": options, **fields}
         # Responses and Messages have no seed, and servers may reject unknown fields.
         seed = {} if self.name in ("responses", "messages") else {"seed": 1}
@@ -95,7 +109,9 @@ class Dialect:
 
 
 def normalize_sse(data: bytes) -> bytes:
-    """Rewrite a stream of server-sent events with `\\n` and a space after each colon, as `conformance` expects."""
+    """Rewrite a stream of server-sent events with `\\n` and a space after each colon,
+    as `conformance` expects.
+    """
     return _FIELD_NAME.sub(rb"\1: ", data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
@@ -106,10 +122,14 @@ class SseEvent:
 
 
 def parse_sse(data: bytes) -> list[SseEvent]:
-    """Parse server-sent events with any line ending. See https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+    """Parse server-sent events with any line ending. See
+    https://html.spec.whatwg.org/multipage/server-sent-events.html
+    """
     events: list[SseEvent] = []
     for block in normalize_sse(data).decode(errors="replace").split("\n\n"):
-        fields = [line.partition(":") for line in block.split("\n") if line and not line.startswith(":")]
+        fields = [
+            line.partition(":") for line in block.split("\n") if line and not line.startswith(":")
+        ]
         texts = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
         names = [value.removeprefix(" ") for name, _, value in fields if name == "event"]
         if texts:
@@ -142,7 +162,10 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
     choice = reply["choices"][index]
     message = choice["message"]
     usage = get_object(reply, "usage")
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in get_objects(message, "tool_calls")]
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in get_objects(message, "tool_calls")
+    ]
     return ClientAnswer(
         message.get("content") or "",
         message.get("reasoning_content") or message.get("reasoning") or "",
@@ -154,7 +177,9 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
 
 
 def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
-    """Accumulate one choice of a stream as openai-python does: deltas of a call belong together by their index."""
+    """Accumulate one choice of a stream as openai-python does: deltas of a call belong
+    together by their index.
+    """
     answer = ClientAnswer()
     calls = dict[int, list[str]]()
     for chunk in parse_chunks(data):
@@ -170,7 +195,8 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
             for call in get_objects(delta, "tool_calls"):
                 function = get_object(call, "function")
                 name_and_arguments = calls.setdefault(call["index"], ["", ""])
-                # Appended as in the SDK: a name that is sent twice becomes a doubled name.
+                # Appended as in the SDK: a name that is sent twice becomes a doubled
+                # name.
                 name_and_arguments[0] += function.get("name") or ""
                 name_and_arguments[1] += function.get("arguments") or ""
             answer.reason = _normalize(choice.get("finish_reason")) or answer.reason
@@ -199,7 +225,9 @@ def fold_completion(data: bytes) -> ClientAnswer:
 
 def read_response(reply: Json) -> ClientAnswer:
     require(reply.get("status") != "failed", f"the response failed: {reply.get('error')}")
-    answer = ClientAnswer(reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"]))
+    answer = ClientAnswer(
+        reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"])
+    )
     for item in reply["output"]:
         match item["type"]:
             case "message":
@@ -216,14 +244,17 @@ def read_response(reply: Json) -> ClientAnswer:
 
 
 def fold_response(data: bytes) -> ClientAnswer:
-    """Accumulate the deltas of a stream; usage and status come from the terminal event. Raises Violation."""
+    """Accumulate the deltas of a stream; usage and status come from the terminal event.
+    Raises Violation.
+    """
     answer = ClientAnswer()
     names = dict[int, str]()
     arguments = dict[int, str]()
     for event in parse_chunks(data):
         kind = event.get("type")
         match kind:
-            # Only this event has the call's name; its deltas refer to it by `output_index`.
+            # Only this event has the call's name; its deltas refer to it by
+            # `output_index`.
             case "response.output_item.added" if event["item"]["type"] == "function_call":
                 names[event["output_index"]] = event["item"]["name"]
             case "response.output_text.delta":
@@ -263,7 +294,9 @@ def read_message(reply: Json) -> ClientAnswer:
 
 
 def fold_message(data: bytes) -> ClientAnswer:
-    """Accumulate a stream as anthropic-python does, which drops events without a name. Raises Violation."""
+    """Accumulate a stream as anthropic-python does, which drops events without a name.
+    Raises Violation.
+    """
     answer = ClientAnswer()
     calls = dict[int, list[str]]()
     for named in parse_sse(data):
@@ -317,8 +350,12 @@ def fold_ollama(data: bytes) -> ClientAnswer:
         answer.reasoning += piece.reasoning
         answer.calls += piece.calls
         answer.reason = piece.reason or answer.reason
-        answer.prompt_tokens = piece.prompt_tokens if piece.prompt_tokens is not None else answer.prompt_tokens
-        answer.output_tokens = piece.output_tokens if piece.output_tokens is not None else answer.output_tokens
+        answer.prompt_tokens = (
+            piece.prompt_tokens if piece.prompt_tokens is not None else answer.prompt_tokens
+        )
+        answer.output_tokens = (
+            piece.output_tokens if piece.output_tokens is not None else answer.output_tokens
+        )
     return answer
 
 
@@ -333,7 +370,9 @@ def _read_usage(answer: ClientAnswer, usage: Json | None, prompt: str, output: s
 
 
 def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
-    """Set the token counts. Anthropic's input_tokens excludes tokens read from the cache or written to it."""
+    """Set the token counts. Anthropic's input_tokens excludes tokens read from the
+    cache or written to it.
+    """
     if not usage:
         return
     if usage.get("input_tokens") is not None:
@@ -348,10 +387,15 @@ def check_openai_error(body: Json) -> None:
 
 
 def check_error_basics(body: Json) -> None:
-    """Check that an error body has a message: `error.message`, or Ollama's `error` string. Raises Violation."""
+    """Check that an error body has a message: `error.message`, or Ollama's `error`
+    string. Raises Violation.
+    """
     error: Any = body.get("error")
     message: object = cast(Json, error).get("message") if isinstance(error, dict) else error
-    require(isinstance(message, str) and message, f"the body is not an error of this API: {str(body)[:200]}")
+    require(
+        isinstance(message, str) and message,
+        f"the body is not an error of this API: {str(body)[:200]}",
+    )
 
 
 def check_ollama_error(body: Json) -> None:
@@ -371,7 +415,9 @@ CHAT = Dialect(
     build=_build_chat,
     read=read_chat,
     fold=fold_chat,
-    judge=lambda data: chat.check_stream(normalize_sse(data), include_usage=True, allow_variants=True),
+    judge=lambda data: chat.check_stream(
+        normalize_sse(data), include_usage=True, allow_variants=True
+    ),
     judge_object=chat.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
@@ -386,7 +432,9 @@ COMPLETIONS = Dialect(
     build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "max_tokens": limit},
     read=read_completion,
     fold=fold_completion,
-    judge=lambda data: completions.check_stream(normalize_sse(data), include_usage=True, allow_variants=True),
+    judge=lambda data: completions.check_stream(
+        normalize_sse(data), include_usage=True, allow_variants=True
+    ),
     judge_object=completions.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
@@ -452,7 +500,11 @@ OLLAMA_GENERATE = Dialect(
     name="ollama-generate",
     path="/api/generate",
     source="https://github.com/ollama/ollama/blob/main/docs/api.md",
-    build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "options": {"num_predict": limit}},
+    build=lambda model, prompt, limit: {
+        "model": model,
+        "prompt": prompt,
+        "options": {"num_predict": limit},
+    },
     read=read_ollama,
     fold=fold_ollama,
     judge=lambda data: ollama.check_stream(data, is_chat=False),

@@ -1,4 +1,6 @@
-"""Runs checks against a server: determines what the server claims, collects verdicts, and renders reports."""
+"""Runs checks against a server: determines what the server claims, collects verdicts,
+and renders reports.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,21 @@ from enum import StrEnum
 from xml.etree import ElementTree as ET
 
 from .rules.checks import Violation, require
-from .session import Check, CheckTarget, Client, Exchange, Json, LimitReached, REFUSALS, Session, Skipped, get_objects
+from .session import (
+    Check,
+    CheckTarget,
+    Client,
+    Exchange,
+    Json,
+    LimitReached,
+    REFUSALS,
+    Session,
+    Skipped,
+    get_objects,
+)
 
-# Profiles: the features that each kind of server claims. A check applies if the server claims all that it needs.
+# Profiles: the features that each kind of server claims. A check applies if the server
+#     claims all that it needs.
 
 ROUTES = {
     "chat": ("POST", "/v1/chat/completions"),
@@ -35,7 +49,9 @@ ROUTES = {
     "health": ("GET", "/health"),
     "metrics": ("GET", "/metrics"),
 }
-"""Claim -> the route that `auto` probes for it. A route that answers 404, 405 or 501 is absent."""
+"""Claim -> the route that `auto` probes for it. A route that answers 404, 405 or 501 is
+absent.
+"""
 
 _BASE = {"http", "models", "cancellation"}
 _OPENAI = _BASE | {"chat", "embeddings"}
@@ -77,7 +93,9 @@ IMPLIED = {
     "vllm-generate": {"vllm"},
     "models": {"cancellation", "http", "request-id"},
 }
-"""Claim found by its route -> more claims that `auto` assumes. Their checks are skipped if the server rejects them."""
+"""Claim found by its route -> more claims that `auto` assumes. Their checks are skipped
+if the server rejects them.
+"""
 _WITHOUT_GENERATION = frozenset(
     {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
 )
@@ -87,7 +105,13 @@ MAX_EVIDENCE = 4000
 """Characters of a request's or a response's body that a report shows."""
 MAX_EXCHANGES = 8
 """Number of exchanges of a failed check that a report shows, the last ones."""
-BADGE_COLORS = ((99.5, "#2e7d32"), (95.0, "#558b2f"), (85.0, "#b28704"), (70.0, "#bf5f00"), (0.0, "#b3261e"))
+BADGE_COLORS = (
+    (99.5, "#2e7d32"),
+    (95.0, "#558b2f"),
+    (85.0, "#b28704"),
+    (70.0, "#bf5f00"),
+    (0.0, "#b3261e"),
+)
 STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
@@ -123,12 +147,16 @@ async def find_claims(client: Client) -> frozenset[str]:
 
 
 async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
-    """With `auto`, drop the claims of generation if the model only embeds: routes do not show what the model can do."""
+    """With `auto`, drop the claims of generation if the model only embeds: routes do
+    not show what the model can do.
+    """
     if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
         return claims
     session = Session(client, claims)
     model = client.target.model
-    embedding = await session.post("/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"})
+    embedding = await session.post(
+        "/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"}
+    )
     if embedding.status != 200:
         return claims
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
@@ -192,24 +220,40 @@ class CheckReport:
     counts: dict[CheckOutcome, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        counts = {outcome: sum(verdict.outcome is outcome for verdict in self.verdicts) for outcome in CheckOutcome}
+        counts = {
+            outcome: sum(verdict.outcome is outcome for verdict in self.verdicts)
+            for outcome in CheckOutcome
+        }
         object.__setattr__(self, "counts", counts)
 
     @property
     def score(self) -> float | None:
-        """Percentage of judged checks that passed; a `should` has half the weight of a `must`. None without any."""
-        judged = [verdict for verdict in self.verdicts if verdict.outcome in (CheckOutcome.PASSED, CheckOutcome.FAILED)]
-        weights = [(1.0 if verdict.check.level == "must" else 0.5, verdict.outcome) for verdict in judged]
+        """Percentage of judged checks that passed; a `should` has half the weight of a
+        `must`. None without any.
+        """
+        judged = [
+            verdict
+            for verdict in self.verdicts
+            if verdict.outcome in (CheckOutcome.PASSED, CheckOutcome.FAILED)
+        ]
+        weights = [
+            (1.0 if verdict.check.level == "must" else 0.5, verdict.outcome) for verdict in judged
+        ]
         total = sum(weight for weight, _ in weights)
         passed = sum(weight for weight, outcome in weights if outcome is CheckOutcome.PASSED)
         return 100 * passed / total if total else None
 
     def find_exit_code(self, *, strict: bool = False) -> int:
-        """Return 1 if a `must` check failed, else 3 if the limits left checks untried, else 0.
+        """Return 1 if a `must` check failed, else 3 if the limits left checks untried,
+        else 0.
 
         strict: a failed `should` check is an error, too.
         """
-        failed = [verdict.check.level for verdict in self.verdicts if verdict.outcome is CheckOutcome.FAILED]
+        failed = [
+            verdict.check.level
+            for verdict in self.verdicts
+            if verdict.outcome is CheckOutcome.FAILED
+        ]
         if failed if strict else "must" in failed:
             return 1
         return 3 if self.counts[CheckOutcome.UNTRIED] else 0
@@ -234,9 +278,13 @@ async def run_checks(
         try:
             claims = await find_claims(client)
             if "health" in claims:
-                # A server that still loads its model answers every request with 503, so no rule could be judged.
+                # A server that still loads its model answers every request with 503, so
+                # no rule could be judged.
                 health = await Session(client, claims).get("/health")
-                require(health.status != 503, f"the server is not ready: GET /health: status 503: {health.message()}")
+                require(
+                    health.status != 503,
+                    f"the server is not ready: GET /health: status 503: {health.message()}",
+                )
             if not target.model:
                 client.target = target = replace(target, model=await find_model(client))
             claims = await limit_to_abilities(client, claims)
@@ -252,12 +300,16 @@ async def run_checks(
         await client.close()
 
 
-async def _run_check(check: Check, client: Client, claims: frozenset[str], allow_destructive: bool) -> Verdict:
+async def _run_check(
+    check: Check, client: Client, claims: frozenset[str], allow_destructive: bool
+) -> Verdict:
     missing = check.claims - claims
     if missing:
         return Verdict(check, CheckOutcome.SKIPPED, f"not claimed: {', '.join(sorted(missing))}")
     if client.target.profile in check.except_for:
-        return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behavior")
+        return Verdict(
+            check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behavior"
+        )
     if check.is_destructive and not allow_destructive:
         return Verdict(check, CheckOutcome.SKIPPED, "destructive: run with --destructive")
     session = Session(client, claims)
@@ -276,7 +328,8 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
         outcome = CheckOutcome.FAILED
         reason = str(violation) or "the rule does not hold"
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        # The response lacks a field that the check reads, or the field has another type; or its JSON nests too deeply.
+        # The response lacks a field that the check reads, or the field has another
+        # type; or its JSON nests too deeply.
         outcome = CheckOutcome.FAILED
         reason = f"unexpected shape: {type(error).__name__}: {error}"
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
@@ -305,7 +358,12 @@ def build_summary(report: CheckReport, date: str, version: str) -> Json:
 def render_json(report: CheckReport, date: str, version: str) -> str:
     secret = report.target.api_key
     checks = [_describe_verdict(verdict, secret) for verdict in report.verdicts]
-    return json.dumps({**build_summary(report, date, version), "checks": checks}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {**build_summary(report, date, version), "checks": checks}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def _describe_verdict(verdict: Verdict, secret: str | None) -> Json:
@@ -344,24 +402,41 @@ def _redact(text: str, secret: str | None) -> str:
 
 
 def render_junit(report: CheckReport, date: str) -> str:
-    """Render JUnit XML with one suite per area. A failed `should` check is a failure, too."""
+    """Render JUnit XML with one suite per area. A failed `should` check is a failure,
+    too.
+    """
     root = ET.Element("testsuites", name="dragoman check")
     secret = report.target.api_key
     for area, verdicts in group_by_area(report):
         failures = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
-        skipped = sum(verdict.outcome in (CheckOutcome.SKIPPED, CheckOutcome.UNTRIED) for verdict in verdicts)
+        skipped = sum(
+            verdict.outcome in (CheckOutcome.SKIPPED, CheckOutcome.UNTRIED) for verdict in verdicts
+        )
         seconds = f"{sum(verdict.seconds for verdict in verdicts):.3f}"
-        attributes = {"name": area, "timestamp": date, "time": seconds, "tests": str(len(verdicts)), "errors": "0"}
+        attributes = {
+            "name": area,
+            "timestamp": date,
+            "time": seconds,
+            "tests": str(len(verdicts)),
+            "errors": "0",
+        }
         attributes |= {"failures": str(failures), "skipped": str(skipped)}
         suite = ET.SubElement(root, "testsuite", attributes)
         for verdict in verdicts:
             name = verdict.check.id.partition(".")[2]
-            case = ET.SubElement(suite, "testcase", classname=area, name=name, time=f"{verdict.seconds:.3f}")
+            case = ET.SubElement(
+                suite, "testcase", classname=area, name=name, time=f"{verdict.seconds:.3f}"
+            )
             # XML 1.0 cannot hold most control characters.
             text = _redact(verdict.reason, secret)
-            reason = "".join(character if character in "\t\n" or ord(character) >= 32 else "?" for character in text)
+            reason = "".join(
+                character if character in "\t\n" or ord(character) >= 32 else "?"
+                for character in text
+            )
             if verdict.outcome is CheckOutcome.FAILED:
-                failure = ET.SubElement(case, "failure", message=f"{verdict.check.rule} ({verdict.check.level})")
+                failure = ET.SubElement(
+                    case, "failure", message=f"{verdict.check.rule} ({verdict.check.level})"
+                )
                 failure.text = f"{reason}\n{verdict.check.source}"
             elif verdict.outcome is not CheckOutcome.PASSED:
                 ET.SubElement(case, "skipped", message=reason)
@@ -380,14 +455,18 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
     title = f"Conformance of {report.target.url}"
     head = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src '
+        "'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
     )
     summary["claims"] = ", ".join(summary["claims"])
-    summary["counts"] = ", ".join(f"{count} {outcome}" for outcome, count in summary["counts"].items())
+    summary["counts"] = ", ".join(
+        f"{count} {outcome}" for outcome, count in summary["counts"].items()
+    )
     rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in summary.items()
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in summary.items()
     )
     areas: list[str] = []
     for area, verdicts in group_by_area(report):
@@ -397,10 +476,14 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
         for verdict in verdicts:
             described = _describe_verdict(verdict, report.target.api_key)
             outcome = verdict.outcome.value
-            escaped = {name: html.escape(str(described[name])) for name in ("id", "rule", "source", "reason", "level")}
+            escaped = {
+                name: html.escape(str(described[name]))
+                for name in ("id", "rule", "source", "reason", "level")
+            }
             reason = f"<p>{escaped['reason']}</p>" if escaped["reason"] else ""
             areas.append(
-                f'<details{" open" if outcome == "failed" else ""}><summary><span class="{outcome}">{outcome}</span> '
+                f"<details{' open' if outcome == 'failed' else ''}><summary><span "
+                f'class="{outcome}">{outcome}</span> '
                 f"<code>{escaped['id']}</code> {escaped['rule']} ({escaped['level']})</summary>"
                 f"{reason}<p>Source: {escaped['source']}</p>"
             )
@@ -409,7 +492,9 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
                 request = html.escape(f"{exchange['request']}\n\n{exchange['request_body']}")
                 response = html.escape(f"{exchange['status']}\n{headers}\n\n{exchange['body']}")
                 line = html.escape(exchange["request"])
-                areas.append(f"<details><summary>{line}</summary><pre>{request}</pre><pre>{response}</pre></details>")
+                areas.append(
+                    f"<details><summary>{line}</summary><pre>{request}</pre><pre>{response}</pre></details>"
+                )
             areas.append("</details>")
     return f"{head}<h1>{html.escape(title)}</h1><table>{rows}</table>{''.join(areas)}</html>\n"
 
@@ -418,14 +503,21 @@ def render_badge(report: CheckReport) -> str:
     """Render a badge with the score as SVG."""
     score = report.score
     text = "no verdict" if score is None else f"{score:.1f} %"
-    color = "#6b6b6b" if score is None else next(color for least, color in BADGE_COLORS if score >= least)
+    color = (
+        "#6b6b6b"
+        if score is None
+        else next(color for least, color in BADGE_COLORS if score >= least)
+    )
     label = "LLM API conformance"
     left = 132
     right = 66
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
         f'aria-label="{label}: {text}"><title>{label}: {text}</title>'
-        f'<rect width="{left}" height="20" fill="#444"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>'
-        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
-        f'<text x="{left / 2}" y="14">{label}</text><text x="{left + right / 2}" y="14">{text}</text></g></svg>\n'
+        f'<rect width="{left}" height="20" fill="#444"/><rect x="{left}" width="{right}" '
+        f'height="20" fill="{color}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" '
+        'text-anchor="middle">'
+        f'<text x="{left / 2}" y="14">{label}</text><text x="{left + right / 2}" '
+        f'y="14">{text}</text></g></svg>\n'
     )

@@ -1,4 +1,6 @@
-"""Checks, areas that group them, and the session in which a check runs: its requests, their record and limits."""
+"""Checks, areas that group them, and the session in which a check runs: its requests,
+their record and limits.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,37 @@ T = TypeVar("T")
 
 REFUSALS = (400, 403, 404, 405, 422, 501)
 """Statuses of a server that lacks the requested feature."""
-# Names of the objects of sampling options in a request, and of token limits in a request or such an object.
+# Names of the objects of sampling options in a request, and of token limits in a
+# request or such an object.
 _OPTIONS = ("options", "parameters", "sampling_params")
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict", "max_new_tokens")
+_LIMITS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "num_predict",
+    "max_new_tokens",
+)
 DEFAULT_OUTPUT = 256
 """Output tokens that are counted for a request without a limit."""
 QUIET = 1.0
-"""Seconds without data after which the response on a raw connection counts as complete."""
+"""Seconds without data after which the response on a raw connection counts as complete.
+"""
 
 Json = dict[str, Any]
 Level = Literal["must", "should"]
-"""must: a broken rule breaks clients or contradicts the specification. should: it costs robustness or comfort."""
+"""must: a broken rule breaks clients or contradicts the specification. should: it costs
+    robustness or comfort.
+"""
 Run = Callable[["Session"], Awaitable[None]]
-"""Runs a check: returns if the rule holds; raises Violation if it does not, and Skipped if it cannot be judged."""
+"""Runs a check: returns if the rule holds; raises Violation if it does not, and Skipped
+if it cannot be judged.
+"""
 
 
 class Skipped(Exception):
-    """The rule does not apply to this server, or cannot be judged. The message gives the reason."""
+    """The rule does not apply to this server, or cannot be judged. The message gives
+    the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +68,8 @@ class Check:
     claims: what a server has to claim for the rule to apply; see `runner.PROFILES`.
     level: see `Level`.
     except_for: profiles whose servers document another behavior.
-    is_destructive: it loads the server heavily or changes its state; run only on demand.
+    is_destructive: it loads the server heavily or changes its state; run only on
+        demand.
     """
 
     id: str
@@ -74,7 +91,9 @@ class Check:
 
 
 class Area:
-    """The checks of one API or subject, with defaults: its claims apply to each check, its source if none is given."""
+    """The checks of one API or subject, with defaults: its claims apply to each check,
+    its source if none is given.
+    """
 
     def __init__(self, name: str, *, claims: Iterable[str], source: str) -> None:
         self.name = name
@@ -117,7 +136,8 @@ class Area:
         self.checks.append(check)
 
     def check(self, rule: str, **options: Any) -> Callable[[Run], Run]:
-        """Add the decorated coroutine function as a check; its name, with dashes, is the check's.
+        """Add the decorated coroutine function as a check; its name, with dashes, is
+        the check's.
 
         options: those of `add`.
         """
@@ -177,7 +197,8 @@ class Exchange:
             error: Any = json.loads(self.body)
         except ValueError:
             return self.body[:200].decode(errors="replace")
-        # Envelopes nest: {"error": {"message": …}}, {"error": "…"}, FastAPI's {"detail": …}.
+        # Envelopes nest: {"error": {"message": …}}, {"error": "…"}, FastAPI's
+        # {"detail": …}.
         while isinstance(error, dict):
             values = cast(Json, error)
             error = values.get("error", values.get("message", values.get("detail", str(values))))
@@ -211,7 +232,8 @@ class CheckTarget:
 
 
 class Client:
-    """An HTTP client of the server that counts requests and the output tokens that they allow.
+    """An HTTP client of the server that counts requests and the output tokens that they
+    allow.
 
     cache: results of `Session.share` with their exchanges.
     """
@@ -241,14 +263,21 @@ class Client:
         fields = cast(Json, body) if isinstance(body, dict) else {}
         tokens = 0
         # Only embeddings have `encoding_format`.
-        if fields.keys() & {"messages", "prompt", "input", "text", "inputs"} and not fields.get("encoding_format"):
-            # Count what the request allows, not the reported usage: the limit must hold even if usage is wrong.
+        if fields.keys() & {"messages", "prompt", "input", "text", "inputs"} and not fields.get(
+            "encoding_format"
+        ):
+            # Count what the request allows, not the reported usage: the limit must hold
+            # even if usage is wrong.
             no_options: Json = {}
-            options = next(filter(None, (get_object(fields, name) for name in _OPTIONS)), no_options)
+            options = next(
+                filter(None, (get_object(fields, name) for name in _OPTIONS)), no_options
+            )
             limits = [source.get(name) for source in (fields, options) for name in _LIMITS]
             limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
             n = fields.get("n")
-            tokens = max(limits, default=DEFAULT_OUTPUT) * (n if isinstance(n, int) and 0 < n < 10 else 1)
+            tokens = max(limits, default=DEFAULT_OUTPUT) * (
+                n if isinstance(n, int) and 0 < n < 10 else 1
+            )
         if self.tokens + tokens > self.target.max_tokens:
             raise LimitReached(f"the limit of {self.target.max_tokens} output tokens is used up")
         self.requests += 1
@@ -309,7 +338,10 @@ class Session:
         """
         self.client.spend(body)
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
-        sent = {**({} if content is None else {"content-type": "application/json"}), **(headers or {})}
+        sent = {
+            **({} if content is None else {"content-type": "application/json"}),
+            **(headers or {}),
+        }
         exchange = Exchange(method, path, content or b"")
         self.exchanges.append(exchange)
         start = time.perf_counter()
@@ -317,22 +349,29 @@ class Session:
             try:
                 await self._receive(exchange, content, sent)
             except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                # The server may have closed an idle connection while it was reused (RFC 9112, 9.3.1): retry once.
+                # The server may have closed an idle connection while it was reused (RFC
+                # 9112, 9.3.1): retry once.
                 if exchange.status:
                     raise
                 await self._receive(exchange, content, sent)
         except httpx2.TimeoutException:
-            raise Violation(f"{method} {path}: no response within {self.target.timeout:g} s") from None
+            raise Violation(
+                f"{method} {path}: no response within {self.target.timeout:g} s"
+            ) from None
         except (httpx2.HTTPError, ValueError) as error:
             raise Violation(f"{method} {path}: {type(error).__name__}: {error}") from None
         finally:
             exchange.seconds = time.perf_counter() - start
         return exchange
 
-    async def _receive(self, exchange: Exchange, content: bytes | None, headers: Mapping[str, str]) -> None:
+    async def _receive(
+        self, exchange: Exchange, content: bytes | None, headers: Mapping[str, str]
+    ) -> None:
         async with self.client.open(exchange.method, exchange.path, content, headers) as response:
             exchange.status = response.status_code
-            exchange.headers = [(key.lower(), value) for key, value in response.headers.multi_items()]
+            exchange.headers = [
+                (key.lower(), value) for key, value in response.headers.multi_items()
+            ]
             async for piece in response.aiter_bytes():
                 exchange.body += piece
 
@@ -342,13 +381,17 @@ class Session:
     async def get(self, path: str, **options: Any) -> Exchange:
         return await self.send("GET", path, **options)
 
-    async def ask(self, path: str, body: Json, *, feature: str | None = None, **options: Any) -> Exchange:
+    async def ask(
+        self, path: str, body: Json, *, feature: str | None = None, **options: Any
+    ) -> Exchange:
         """Send a request that has to be answered with 200.
 
-        feature: an option of the request that a server may reject, or ignore with a warning.
+        feature: an option of the request that a server may reject, or ignore with a
+            warning.
 
         Raises:
-            Skipped: the server rejects a feature that it does not claim, as with `auto`, or ignores it with a warning.
+            Skipped: the server rejects a feature that it does not claim, as with
+                `auto`, or ignores it with a warning.
             Violation: another status than 200.
         """
         exchange = await self.post(path, body, **options)
@@ -359,17 +402,22 @@ class Session:
         warnings = exchange.header("x-dragoman-warnings") or ""
         if feature is not None and f"{feature} is ignored" in warnings:
             raise Skipped(f"the server ignores {feature}: {warnings}")
-        require(exchange.status == 200, f"POST {path}: status {exchange.status}: {exchange.message()}")
+        require(
+            exchange.status == 200, f"POST {path}: status {exchange.status}: {exchange.message()}"
+        )
         return exchange
 
     async def share(self, key: str, build: Callable[[], Awaitable[T]]) -> T:
-        """Return or raise the result of `build`, cached for all checks; its exchanges become evidence of each."""
+        """Return or raise the result of `build`, cached for all checks; its exchanges
+        become evidence of each.
+        """
         cached = self.client.cache.get(key)
         if cached is None:
             before = len(self.exchanges)
             try:
                 value: object = await build()
-            # Cache failures, too: a failed request is not repeated for every check that needs it.
+            # Cache failures, too: a failed request is not repeated for every check that
+            # needs it.
             except (Violation, Skipped) as error:
                 value = error
             cached = self.client.cache[key] = (value, self.exchanges[before:])
@@ -380,9 +428,11 @@ class Session:
         return cast(T, cached[0])
 
     async def send_bytes(self, data: bytes, *, patience: float = 5.0) -> Exchange:
-        """Send bytes on a new connection, and read until the server closes it or sends nothing for `QUIET` seconds.
+        """Send bytes on a new connection, and read until the server closes it or sends
+        nothing for `QUIET` seconds.
 
-        The exchange's body is everything that was received, with status line and headers.
+        The exchange's body is everything that was received, with status line and
+        headers.
 
         patience: seconds to wait for the first byte.
         """
@@ -398,7 +448,9 @@ class Session:
             raise Violation(f"cannot connect: {error}") from None
         try:
             writer.write(data)
-            while piece := await asyncio.wait_for(reader.read(65536), QUIET if exchange.body else patience):
+            while piece := await asyncio.wait_for(
+                reader.read(65536), QUIET if exchange.body else patience
+            ):
                 exchange.body += piece
         except (TimeoutError, ConnectionError):
             pass
@@ -410,8 +462,12 @@ class Session:
         exchange.status = int(head[1]) if len(head) > 1 and head[1].isdigit() else 0
         return exchange
 
-    def build_head(self, method: str, path: str, *lines: str, version: str = "HTTP/1.1", host: bool = True) -> bytes:
-        """Build the request line and headers of a raw request, with the key, without the final empty line."""
+    def build_head(
+        self, method: str, path: str, *lines: str, version: str = "HTTP/1.1", host: bool = True
+    ) -> bytes:
+        """Build the request line and headers of a raw request, with the key, without
+        the final empty line.
+        """
         netloc = urlsplit(self.target.url).netloc
         head = [f"{method} {path} {version}", *([f"Host: {netloc}"] if host else [])]
         head += [f"{name}: {value}" for name, value in self.client.build_headers(path).items()]
@@ -421,8 +477,11 @@ class Session:
     async def stream(
         self, path: str, body: Json, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[httpx2.Response]:
-        """Open a stream. Leaving the block closes the connection, which cancels the generation."""
-        # Counted as `DEFAULT_OUTPUT` tokens, whatever the request allows: the check disconnects early.
+        """Open a stream. Leaving the block closes the connection, which cancels the
+        generation.
+        """
+        # Counted as `DEFAULT_OUTPUT` tokens, whatever the request allows: the check
+        # disconnects early.
         self.client.spend({"prompt": ""})
         content = json.dumps(body).encode()
         exchange = Exchange("POST", path, content)
@@ -470,7 +529,9 @@ class Socket:
         await self._connection.send(text)
 
     async def receive(self) -> Json:
-        """Receive a frame. Raises Violation if none comes within the timeout, or if it is not a JSON object."""
+        """Receive a frame. Raises Violation if none comes within the timeout, or if it
+        is not a JSON object.
+        """
         try:
             data = await asyncio.wait_for(self._connection.recv(), self._client.target.timeout)
         except (TimeoutError, OSError) as error:
@@ -495,6 +556,8 @@ def get_object(value: Json, name: str) -> Json:
 
 
 def get_objects(value: Json, name: str) -> list[Json]:
-    """Return the objects in the list of this name; empty if it is absent, null or not a list."""
+    """Return the objects in the list of this name; empty if it is absent, null or not a
+    list.
+    """
     member = value.get(name)
     return cast(list[Json], member) if isinstance(member, list) else []

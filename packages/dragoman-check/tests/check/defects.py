@@ -101,7 +101,11 @@ def _drop_last_text(events: list[Event]) -> list[Event]:
 
 
 def _drop_last_completion(events: list[Event]) -> list[Event]:
-    texts = [i for i, (_, v) in enumerate(events) if v != "[DONE]" and v["choices"] and v["choices"][0]["text"]]
+    texts = [
+        i
+        for i, (_, v) in enumerate(events)
+        if v != "[DONE]" and v["choices"] and v["choices"][0]["text"]
+    ]
     return [event for i, event in enumerate(events) if i != texts[-1]]
 
 
@@ -110,7 +114,9 @@ def _repeat_text(events: list[Event]) -> list[Event]:
         e
         for event in events
         for e in (
-            [event, event] if event[1] != "[DONE]" and any(d.get("content") for d in get_deltas(event[1])) else [event]
+            [event, event]
+            if event[1] != "[DONE]" and any(d.get("content") for d in get_deltas(event[1]))
+            else [event]
         )
     ]
 
@@ -125,7 +131,9 @@ def _join_text(events: list[Event]) -> list[Event]:
         if delta.get("content")
     ]
     remaining = [
-        event for event in events if event[1] == "[DONE]" or not any(d.get("content") for d in get_deltas(event[1]))
+        event
+        for event in events
+        if event[1] == "[DONE]" or not any(d.get("content") for d in get_deltas(event[1]))
     ]
     if texts:
         remaining.insert(
@@ -135,7 +143,12 @@ def _join_text(events: list[Event]) -> list[Event]:
                 {
                     **events[0][1],
                     "choices": [
-                        {"index": 0, "delta": {"content": "".join(texts)}, "finish_reason": None, "logprobs": None}
+                        {
+                            "index": 0,
+                            "delta": {"content": "".join(texts)},
+                            "finish_reason": None,
+                            "logprobs": None,
+                        }
                     ],
                 },
             ),
@@ -164,7 +177,9 @@ def _number_chunks(events: list[Event]) -> list[Event]:
 
 
 def _drop_events(*kinds: str) -> EditResponse:
-    return edit_events(lambda events: [e for e in events if e[1] == "[DONE]" or e[1].get("type") not in kinds])
+    return edit_events(
+        lambda events: [e for e in events if e[1] == "[DONE]" or e[1].get("type") not in kinds]
+    )
 
 
 def _change_events(kind: str, change: Change) -> EditResponse:
@@ -214,7 +229,9 @@ def _hide_cause(_: Request, response: Response) -> None:
 
 def _use_openai_error(_: Request, response: Response) -> None:
     message = json.loads(response.body)["error"]["message"]
-    response.body = json.dumps({"error": {"message": message, "type": "x", "param": None, "code": None}}).encode()
+    response.body = json.dumps(
+        {"error": {"message": message, "type": "x", "param": None, "code": None}}
+    ).encode()
 
 
 def _stream_errors(request: Request, response: Response) -> None:
@@ -256,7 +273,9 @@ def _keep_last(body: Json) -> None:
 def _drop_system(body: Json) -> None:
     body.pop("system", None)
     if isinstance(body.get("messages"), list):
-        body["messages"] = [m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "system"]  # pyright: ignore
+        body["messages"] = [
+            m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "system"
+        ]  # pyright: ignore
 
 
 def _shorten_prompt(body: Json) -> None:
@@ -335,7 +354,9 @@ def _has_tool(kind: str) -> Change:
 
 def _has_output_list(body: Json) -> bool:
     items: Any = body.get("input")
-    return isinstance(items, list) and any(isinstance(i, dict) and isinstance(i.get("output"), list) for i in items)  # pyright: ignore
+    return isinstance(items, list) and any(
+        isinstance(i, dict) and isinstance(i.get("output"), list) for i in items
+    )  # pyright: ignore
 
 
 def _reuse_index(value: Json) -> None:
@@ -372,7 +393,9 @@ def _scale(reply: Json) -> None:
 
 
 def _lower_counters(_: Request, response: Response) -> None:
-    response.body = re.sub(rb"(vllm:generation_tokens_total\{[^\n]*) [\d.e+]+", rb"\1 7.0", response.body)
+    response.body = re.sub(
+        rb"(vllm:generation_tokens_total\{[^\n]*) [\d.e+]+", rb"\1 7.0", response.body
+    )
 
 
 def _call_arguments(change: Callable[[str], object]) -> EditResponse:
@@ -442,13 +465,18 @@ def _hide_origin(request: Request) -> Response | None:
 
 
 def _answer_deleted(request: Request) -> Response | None:
-    return build_json(200, {"id": request.path.rsplit("/", 1)[1], "object": "response", "deleted": True})
+    return build_json(
+        200, {"id": request.path.rsplit("/", 1)[1], "object": "response", "deleted": True}
+    )
 
 
 def _drop_starting_after(request: Request) -> Response | None:
-    # The query is in the scope, which the proxy forwards: a server without the parameter rejects the stream.
+    # The query is in the scope, which the proxy forwards: a server without the
+    # parameter rejects the stream.
     return (
-        build_json(400, {"error": {"message": "no stream", "type": "x", "param": None, "code": None}})
+        build_json(
+            400, {"error": {"message": "no stream", "type": "x", "param": None, "code": None}}
+        )
         if request.method == "GET"
         else None
     )
@@ -475,7 +503,13 @@ ON_STREAMS: tuple[Defect, ...] = (
         STREAM,
         edit=_for_deltas(_set("role", "assistant")),
     ),
-    Defect("finish_reason never", "LM Studio, mlx-lm", CHAT, STREAM, edit=_for_choices(_set("finish_reason", None))),
+    Defect(
+        "finish_reason never",
+        "LM Studio, mlx-lm",
+        CHAT,
+        STREAM,
+        edit=_for_choices(_set("finish_reason", None)),
+    ),
     Defect(
         "finish_reason as the text None",
         "sglang#18335",
@@ -485,11 +519,29 @@ ON_STREAMS: tuple[Defect, ...] = (
     ),
     Defect("no [DONE]", "several gateways", CHAT, STREAM, edit=edit_events(_drop_done)),
     Defect(
-        "[DONE] twice", "several gateways", CHAT, STREAM, edit=edit_events(lambda events: [*events, (None, "[DONE]")])
+        "[DONE] twice",
+        "several gateways",
+        CHAT,
+        STREAM,
+        edit=edit_events(lambda events: [*events, (None, "[DONE]")]),
     ),
-    Defect("unsolicited usage chunk", "litellm#28735", CHAT, STREAM, edit=edit_events(_add_usage_chunk)),
-    Defect("usage chunk with choices", "vercel/ai#7417", CHAT, STREAM, edit=edit_events(_fill_usage_choices)),
-    Defect("no usage chunk though requested", "mlx-lm", CHAT, STREAM, edit=edit_events(_drop_usage_chunk)),
+    Defect(
+        "unsolicited usage chunk", "litellm#28735", CHAT, STREAM, edit=edit_events(_add_usage_chunk)
+    ),
+    Defect(
+        "usage chunk with choices",
+        "vercel/ai#7417",
+        CHAT,
+        STREAM,
+        edit=edit_events(_fill_usage_choices),
+    ),
+    Defect(
+        "no usage chunk though requested",
+        "mlx-lm",
+        CHAT,
+        STREAM,
+        edit=edit_events(_drop_usage_chunk),
+    ),
     Defect(
         "usage of the stream is off by one",
         "llama.cpp, off-by-one of the end token",
@@ -497,7 +549,9 @@ ON_STREAMS: tuple[Defect, ...] = (
         STREAM,
         edit=edit_each(
             lambda c: (
-                c["usage"].update(completion_tokens=c["usage"]["completion_tokens"] + 1) if c.get("usage") else None
+                c["usage"].update(completion_tokens=c["usage"]["completion_tokens"] + 1)
+                if c.get("usage")
+                else None
             )
         ),
     ),
@@ -508,13 +562,25 @@ ON_STREAMS: tuple[Defect, ...] = (
         STREAM,
         edit=edit_each(
             lambda c: (
-                c["usage"].update(prompt_tokens=0, completion_tokens=0, total_tokens=0) if c.get("usage") else None
+                c["usage"].update(prompt_tokens=0, completion_tokens=0, total_tokens=0)
+                if c.get("usage")
+                else None
             )
         ),
     ),
-    Defect("id changes with every chunk", "found in proxies", CHAT, STREAM, edit=edit_events(_number_chunks)),
     Defect(
-        "wrong object in chunks", "mlx-examples#1119", CHAT, STREAM, edit=edit_each(_set("object", "chat.completion"))
+        "id changes with every chunk",
+        "found in proxies",
+        CHAT,
+        STREAM,
+        edit=edit_events(_number_chunks),
+    ),
+    Defect(
+        "wrong object in chunks",
+        "mlx-examples#1119",
+        CHAT,
+        STREAM,
+        edit=edit_each(_set("object", "chat.completion")),
     ),
     Defect(
         "created changes",
@@ -523,15 +589,34 @@ ON_STREAMS: tuple[Defect, ...] = (
         STREAM,
         edit=edit_events(
             lambda events: [
-                (n, v if v == "[DONE]" else {**v, "created": v["created"] + i}) for i, (n, v) in enumerate(events)
+                (n, v if v == "[DONE]" else {**v, "created": v["created"] + i})
+                for i, (n, v) in enumerate(events)
             ]
         ),
     ),
-    Defect("first delta of text is dropped", "litellm#30765", CHAT, STREAM, edit=edit_events(_drop_first_text)),
-    Defect("last delta of text is dropped", "xPyD-sim", CHAT, STREAM, edit=edit_events(_drop_last_text)),
-    Defect("deltas are repeated", "proxies that retry", CHAT, STREAM, edit=edit_events(_repeat_text)),
-    Defect("spaces are stripped from deltas", "gateways that trim", CHAT, STREAM, edit=_for_deltas(_strip)),
-    Defect("all text in one chunk", "gateways that buffer", CHAT, STREAM, edit=edit_events(_join_text)),
+    Defect(
+        "first delta of text is dropped",
+        "litellm#30765",
+        CHAT,
+        STREAM,
+        edit=edit_events(_drop_first_text),
+    ),
+    Defect(
+        "last delta of text is dropped", "xPyD-sim", CHAT, STREAM, edit=edit_events(_drop_last_text)
+    ),
+    Defect(
+        "deltas are repeated", "proxies that retry", CHAT, STREAM, edit=edit_events(_repeat_text)
+    ),
+    Defect(
+        "spaces are stripped from deltas",
+        "gateways that trim",
+        CHAT,
+        STREAM,
+        edit=_for_deltas(_strip),
+    ),
+    Defect(
+        "all text in one chunk", "gateways that buffer", CHAT, STREAM, edit=edit_events(_join_text)
+    ),
     Defect(
         "a stream as application/json",
         "found in proxies",
@@ -547,7 +632,15 @@ ON_STREAMS: tuple[Defect, ...] = (
         edit=edit_events(
             lambda e: [
                 *e[:2],
-                (None, {**e[0][1], "choices": [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}]}),
+                (
+                    None,
+                    {
+                        **e[0][1],
+                        "choices": [
+                            {"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}
+                        ],
+                    },
+                ),
                 *e[2:],
             ]
         ),
@@ -567,7 +660,13 @@ ON_STREAMS: tuple[Defect, ...] = (
         ignores_disconnect=True,
         model="tiny",
     ),
-    Defect("first chunk without a role", "ROCm/ATOM", CHAT, STREAM, edit=_for_deltas(lambda d: d.pop("role", None))),
+    Defect(
+        "first chunk without a role",
+        "ROCm/ATOM",
+        CHAT,
+        STREAM,
+        edit=_for_deltas(lambda d: d.pop("role", None)),
+    ),
     Defect(
         "Completions stream drops the last text",
         "xPyD-sim",
@@ -591,7 +690,13 @@ ON_CHAT: tuple[Defect, ...] = (
         r"^chat\.(field|whole)",
         edit=edit_json(_set("object", "chat.completions")),
     ),
-    Defect("created is absent", "zed#34513", CHAT, r"^chat\.(field|whole)", edit=edit_json(lambda r: r.pop("created"))),
+    Defect(
+        "created is absent",
+        "zed#34513",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=edit_json(lambda r: r.pop("created")),
+    ),
     Defect(
         "created in milliseconds",
         "zed#42893",
@@ -600,10 +705,26 @@ ON_CHAT: tuple[Defect, ...] = (
         edit=edit_json(lambda r: r.update(created=r["created"] * 1000)),
     ),
     Defect(
-        "id is the same in all answers", "mock servers", CHAT, r"^chat\.ids", edit=edit_json(_set("id", "chatcmpl-1"))
+        "id is the same in all answers",
+        "mock servers",
+        CHAT,
+        r"^chat\.ids",
+        edit=edit_json(_set("id", "chatcmpl-1")),
     ),
-    Defect("total_tokens is not the sum", "mlx-vlm#1060", CHAT, r"^chat\.field", edit=_usage(_set("total_tokens", 3))),
-    Defect("usage is absent", "zed#34513", CHAT, r"^chat\.(usage|whole)", edit=edit_json(lambda r: r.update(usage={}))),
+    Defect(
+        "total_tokens is not the sum",
+        "mlx-vlm#1060",
+        CHAT,
+        r"^chat\.field",
+        edit=_usage(_set("total_tokens", 3)),
+    ),
+    Defect(
+        "usage is absent",
+        "zed#34513",
+        CHAT,
+        r"^chat\.(usage|whole)",
+        edit=edit_json(lambda r: r.update(usage={})),
+    ),
     Defect(
         "usage counts words",
         "mock servers",
@@ -626,7 +747,11 @@ ON_CHAT: tuple[Defect, ...] = (
         edit=_get_choice(_finish_with_nothing),
     ),
     Defect(
-        "tool_calls as an empty list", "vllm#53255", CHAT, r"^chat\.(field|whole)", edit=_get_choice(_list_no_calls)
+        "tool_calls as an empty list",
+        "vllm#53255",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=_get_choice(_list_no_calls),
     ),
     Defect(
         "content is absent",
@@ -635,15 +760,29 @@ ON_CHAT: tuple[Defect, ...] = (
         r"^chat\.(field|whole)",
         edit=_get_choice(lambda c: c["message"].pop("content")),
     ),
-    Defect("max_tokens is ignored", "text servers with a default", CHAT, r"^chat\.limit", answer=drop("max_tokens")),
-    Defect("max_completion_tokens is ignored", "ray#53922", CHAT, r"^chat\.max", answer=drop("max_completion_tokens")),
+    Defect(
+        "max_tokens is ignored",
+        "text servers with a default",
+        CHAT,
+        r"^chat\.limit",
+        answer=drop("max_tokens"),
+    ),
+    Defect(
+        "max_completion_tokens is ignored",
+        "ray#53922",
+        CHAT,
+        r"^chat\.max",
+        answer=drop("max_completion_tokens"),
+    ),
     Defect("stop is ignored", "llamafile", CHAT, r"^chat\.stop", answer=drop("stop")),
     Defect(
         "only the first stop string counts",
         "xPyD-sim",
         CHAT,
         r"^chat\.stop",
-        answer=change_body(lambda b: b.update(stop=b["stop"][:1]) if isinstance(b.get("stop"), list) else None),
+        answer=change_body(
+            lambda b: b.update(stop=b["stop"][:1]) if isinstance(b.get("stop"), list) else None
+        ),
     ),
     Defect(
         "stop as a text is ignored",
@@ -660,7 +799,13 @@ ON_CHAT: tuple[Defect, ...] = (
         answer=change_body(lambda b: b.pop("stop", None) if b.get("stream") else None),
     ),
     Defect("n is ignored", "llama.cpp, ollama", CHAT, r"^chat\.n", answer=drop("n")),
-    Defect("logprobs are ignored", "mlx-lm", CHAT, r"^chat\.logprobs", answer=drop("logprobs", "top_logprobs")),
+    Defect(
+        "logprobs are ignored",
+        "mlx-lm",
+        CHAT,
+        r"^chat\.logprobs",
+        answer=drop("logprobs", "top_logprobs"),
+    ),
     Defect(
         "fewer top_logprobs than requested",
         "llama.cpp#10733",
@@ -668,8 +813,20 @@ ON_CHAT: tuple[Defect, ...] = (
         r"^chat\.logprobs",
         edit=_get_choice(_cut_logprobs),
     ),
-    Defect("logprobs above 0", "simulators", CHAT, r"^chat\.logprobs", edit=_get_choice(_raise_logprobs)),
-    Defect("logprobs miss tokens", "vllm#7211", CHAT, r"^chat\.logprobs", edit=_get_choice(_drop_logprob)),
+    Defect(
+        "logprobs above 0",
+        "simulators",
+        CHAT,
+        r"^chat\.logprobs",
+        edit=_get_choice(_raise_logprobs),
+    ),
+    Defect(
+        "logprobs miss tokens",
+        "vllm#7211",
+        CHAT,
+        r"^chat\.logprobs",
+        edit=_get_choice(_drop_logprob),
+    ),
     Defect(
         "the system message is dropped",
         "templates without a system role",
@@ -677,8 +834,20 @@ ON_CHAT: tuple[Defect, ...] = (
         r"^chat\.system",
         answer=change_body(_drop_system),
     ),
-    Defect("only the last message counts", "naive wrappers", CHAT, r"^chat\.history", answer=change_body(_keep_last)),
-    Defect("tools are ignored", "text servers", CHAT, r"^chat\.tool", answer=drop("tools", "tool_choice")),
+    Defect(
+        "only the last message counts",
+        "naive wrappers",
+        CHAT,
+        r"^chat\.history",
+        answer=change_body(_keep_last),
+    ),
+    Defect(
+        "tools are ignored",
+        "text servers",
+        CHAT,
+        r"^chat\.tool",
+        answer=drop("tools", "tool_choice"),
+    ),
     Defect(
         "developer messages are rejected",
         "llama.cpp#20079",
@@ -686,13 +855,21 @@ ON_CHAT: tuple[Defect, ...] = (
         r"^chat\.accepts",
         answer=refuse(_has_role("developer")),
     ),
-    Defect("content parts are rejected", "llama.cpp, mlx-lm", CHAT, r"^chat\.accepts", answer=refuse(_has_parts)),
+    Defect(
+        "content parts are rejected",
+        "llama.cpp, mlx-lm",
+        CHAT,
+        r"^chat\.accepts",
+        answer=refuse(_has_parts),
+    ),
     Defect(
         "content null beside calls is rejected",
         "vllm#3100 and like",
         CHAT,
         r"^chat\.accepts",
-        answer=refuse(lambda b: any(m.get("content", 1) is None for m in list_objects(b, "messages"))),
+        answer=refuse(
+            lambda b: any(m.get("content", 1) is None for m in list_objects(b, "messages"))
+        ),
     ),
     Defect(
         "explicit nulls are rejected",
@@ -727,7 +904,11 @@ ON_CHAT: tuple[Defect, ...] = (
         answer=change_body(_shorten_prompt),
     ),
     Defect(
-        "control tokens of users are parsed", "vLLM, TGI", CHAT, r"^chat\.control", answer=change_body(_parse_markers)
+        "control tokens of users are parsed",
+        "vLLM, TGI",
+        CHAT,
+        r"^chat\.control",
+        answer=change_body(_parse_markers),
     ),
     Defect(
         "the choice has no index",
@@ -741,7 +922,9 @@ ON_CHAT: tuple[Defect, ...] = (
         "servers that read 0 as absent",
         CHAT,
         r"^chat\.(reproducible|stream-text)",
-        answer=change_body(lambda b: b.update(temperature=1, seed=len(json.dumps(b)) + id(b) % 9973)),
+        answer=change_body(
+            lambda b: b.update(temperature=1, seed=len(json.dumps(b)) + id(b) % 9973)
+        ),
     ),
 )
 ON_TOOLS: tuple[Defect, ...] = (
@@ -753,18 +936,42 @@ ON_TOOLS: tuple[Defect, ...] = (
         answer=change_body(lambda b: b.update(tool_choice="none") if b.get("tools") else None),
     ),
     Defect("tool deltas without an index", "ollama#7881", CHAT, TOOL, edit=edit_each(_drop_index)),
-    Defect("the name in every tool delta", "sglang#4700", CHAT, TOOL, edit=edit_events(_repeat_name)),
-    Defect("arguments are repeated in streams", "lmstudio#649", CHAT, TOOL, edit=edit_each(_repeat_arguments)),
+    Defect(
+        "the name in every tool delta", "sglang#4700", CHAT, TOOL, edit=edit_events(_repeat_name)
+    ),
+    Defect(
+        "arguments are repeated in streams",
+        "lmstudio#649",
+        CHAT,
+        TOOL,
+        edit=edit_each(_repeat_arguments),
+    ),
     Defect(
         "tool deltas with name null",
         "openai-python#3246",
         CHAT,
         TOOL,
-        edit=edit_each(lambda c: [call["function"].setdefault("name", None) for call in get_call_deltas(c)]),
+        edit=edit_each(
+            lambda c: [call["function"].setdefault("name", None) for call in get_call_deltas(c)]
+        ),
     ),
-    Defect("stop in the place of tool_calls", "mlx-vlm#990", CHAT, TOOL, edit=_get_choice(_finish_with_stop)),
-    Defect("a cut call says tool_calls", "vllm#53269", CHAT, TOOL, edit=_get_choice(_finish_with_calls)),
-    Defect("arguments are an object", "ollama in OpenAI's API", CHAT, TOOL, edit=_call_arguments(json.loads)),
+    Defect(
+        "stop in the place of tool_calls",
+        "mlx-vlm#990",
+        CHAT,
+        TOOL,
+        edit=_get_choice(_finish_with_stop),
+    ),
+    Defect(
+        "a cut call says tool_calls", "vllm#53269", CHAT, TOOL, edit=_get_choice(_finish_with_calls)
+    ),
+    Defect(
+        "arguments are an object",
+        "ollama in OpenAI's API",
+        CHAT,
+        TOOL,
+        edit=_call_arguments(json.loads),
+    ),
     Defect(
         "arguments are cut",
         "parsers that lose the last brace",
@@ -785,15 +992,25 @@ ON_TOOLS: tuple[Defect, ...] = (
         "found in openai-agents",
         CHAT,
         TOOL,
-        edit=_get_choice(lambda c: [call.pop("type") for call in c["message"].get("tool_calls", ())]),
+        edit=_get_choice(
+            lambda c: [call.pop("type") for call in c["message"].get("tool_calls", ())]
+        ),
     ),
-    Defect("response_format is ignored", "text servers", CHAT, r"^chat\.(schema|json)", answer=drop("response_format")),
+    Defect(
+        "response_format is ignored",
+        "text servers",
+        CHAT,
+        r"^chat\.(schema|json)",
+        answer=drop("response_format"),
+    ),
     Defect(
         "JSON is in a Markdown fence",
         "models without a grammar",
         CHAT,
         r"^chat\.(schema|json)",
-        edit=_get_choice(lambda c: c["message"].update(content=f"```json\n{c['message']['content']}\n```")),
+        edit=_get_choice(
+            lambda c: c["message"].update(content=f"```json\n{c['message']['content']}\n```")
+        ),
     ),
     Defect(
         "schemas are ignored in streams",
@@ -807,29 +1024,79 @@ ON_TOOLS: tuple[Defect, ...] = (
         "vllm before 0.6",
         CHAT,
         r"^chat\.rejects",
-        answer=change_body(lambda b: b.update(tool_choice="auto") if isinstance(b.get("tool_choice"), dict) else None),
+        answer=change_body(
+            lambda b: (
+                b.update(tool_choice="auto") if isinstance(b.get("tool_choice"), dict) else None
+            )
+        ),
     ),
 )
 ON_ERRORS: tuple[Defect, ...] = (
     Defect(
-        "FastAPI's own validation errors", "many servers", CHAT, r"^chat\.error", edit=_fail_bad_input(422, VALIDATION)
+        "FastAPI's own validation errors",
+        "many servers",
+        CHAT,
+        r"^chat\.error",
+        edit=_fail_bad_input(422, VALIDATION),
     ),
     Defect(
         "bad input is a 500",
         "many servers",
         CHAT,
         r"^chat\.error",
-        edit=_fail_bad_input(500, {"error": {"message": "x", "type": "x", "param": None, "code": None}}),
+        edit=_fail_bad_input(
+            500, {"error": {"message": "x", "type": "x", "param": None, "code": None}}
+        ),
     ),
-    Defect("errors have the status 200", "vLLM before 0.5", CHAT, r"^chat\.error", edit=edit_errors(_answer_ok)),
-    Defect("errors are plain text", "uvicorn's 500", CHAT, r"^chat\.error", edit=edit_errors(_write_text_errors)),
-    Defect("errors come as a stream", "found in proxies", CHAT, r"^chat\.error", edit=edit_errors(_stream_errors)),
     Defect(
-        "errors repeat the whole input", "vLLM: 23.6 MB of errors", CHAT, r"^chat\.error", edit=edit_errors(_echo_input)
+        "errors have the status 200",
+        "vLLM before 0.5",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_answer_ok),
     ),
-    Defect("errors show a traceback", "debug mode left on", CHAT, r"^chat\.error", edit=edit_errors(_show_traceback)),
-    Defect("errors do not name the field", "generic handlers", CHAT, r"^chat\.error", edit=edit_errors(_hide_cause)),
-    Defect("any model name is served", "llama.cpp, mlx-lm", CHAT, r"^chat\.error", answer=change_body(_fix_model)),
+    Defect(
+        "errors are plain text",
+        "uvicorn's 500",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_write_text_errors),
+    ),
+    Defect(
+        "errors come as a stream",
+        "found in proxies",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_stream_errors),
+    ),
+    Defect(
+        "errors repeat the whole input",
+        "vLLM: 23.6 MB of errors",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_echo_input),
+    ),
+    Defect(
+        "errors show a traceback",
+        "debug mode left on",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_show_traceback),
+    ),
+    Defect(
+        "errors do not name the field",
+        "generic handlers",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_hide_cause),
+    ),
+    Defect(
+        "any model name is served",
+        "llama.cpp, mlx-lm",
+        CHAT,
+        r"^chat\.error",
+        answer=change_body(_fix_model),
+    ),
     Defect(
         "a negative temperature is clamped",
         "TGI wrappers",
@@ -837,7 +1104,13 @@ ON_ERRORS: tuple[Defect, ...] = (
         r"^chat\.error",
         answer=_fix_number("temperature", 0, 9),
     ),
-    Defect("top_p above 1 is clamped", "TGI wrappers", CHAT, r"^chat\.error", answer=_fix_number("top_p", 0, 1)),
+    Defect(
+        "top_p above 1 is clamped",
+        "TGI wrappers",
+        CHAT,
+        r"^chat\.error",
+        answer=_fix_number("top_p", 0, 1),
+    ),
     Defect(
         "a lone surrogate is a failure",
         "vllm: found by schemathesis",
@@ -859,7 +1132,13 @@ ON_ERRORS: tuple[Defect, ...] = (
         r"^chat\.error",
         answer=refuse_text(rb"\xff", 500),
     ),
-    Defect("no request id", "vLLM without a flag", CHAT, r"^chat\.request", edit=_drop_header("x-request-id")),
+    Defect(
+        "no request id",
+        "vLLM without a flag",
+        CHAT,
+        r"^chat\.request",
+        edit=_drop_header("x-request-id"),
+    ),
     Defect(
         "unknown paths are 200",
         "LM Studio, cline#224",
@@ -867,7 +1146,13 @@ ON_ERRORS: tuple[Defect, ...] = (
         r"^http\.unknown",
         edit=edit_errors(_answer_ok),
     ),
-    Defect("405 without Allow", "own finding", r"^/v1/models$", r"^http\.allow", edit=_drop_header("allow")),
+    Defect(
+        "405 without Allow",
+        "own finding",
+        r"^/v1/models$",
+        r"^http\.allow",
+        edit=_drop_header("allow"),
+    ),
     Defect(
         "405 is not an error body",
         "FastAPI's default",
@@ -888,14 +1173,18 @@ ON_ERRORS: tuple[Defect, ...] = (
         "own finding",
         r"^/api/",
         r"^ollama",
-        edit=edit_errors(lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')),
+        edit=edit_errors(
+            lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')
+        ),
     ),
     Defect(
         "the error of Responses has no code",
         "llama.cpp",
         RESPONSES,
         r"^responses\.error",
-        edit=edit_errors(lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')),
+        edit=edit_errors(
+            lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')
+        ),
     ),
 )
 ON_RESPONSES: tuple[Defect, ...] = (
@@ -907,10 +1196,18 @@ ON_RESPONSES: tuple[Defect, ...] = (
         edit=edit_each(lambda v: v.pop("sequence_number", None)),
     ),
     Defect(
-        "sequence_number restarts", "vllm#37071", RESPONSES, r"^responses\.stream", edit=edit_events(_reset_sequence)
+        "sequence_number restarts",
+        "vllm#37071",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=edit_events(_reset_sequence),
     ),
     Defect(
-        "no response.created", "litellm#9545", RESPONSES, r"^responses\.stream", edit=_drop_events("response.created")
+        "no response.created",
+        "litellm#9545",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=_drop_events("response.created"),
     ),
     Defect(
         "no response.completed",
@@ -948,7 +1245,11 @@ ON_RESPONSES: tuple[Defect, ...] = (
         edit=_drop_events("response.output_item.done"),
     ),
     Defect(
-        "vendor events", "heartbeats of gateways", RESPONSES, r"^responses\.stream", edit=edit_events(_add_heartbeat)
+        "vendor events",
+        "heartbeats of gateways",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=edit_events(_add_heartbeat),
     ),
     Defect(
         "deltas without logprobs",
@@ -957,7 +1258,13 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^responses\.stream",
         edit=_change_events("response.output_text.delta", lambda v: v.pop("logprobs")),
     ),
-    Defect("events without names", "several servers", RESPONSES, r"^responses\.stream", edit=edit_events(_drop_names)),
+    Defect(
+        "events without names",
+        "several servers",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=edit_events(_drop_names),
+    ),
     Defect(
         "incomplete is called completed",
         "vLLM before 0.11",
@@ -984,7 +1291,11 @@ ON_RESPONSES: tuple[Defect, ...] = (
         "vercel/ai rejects it",
         RESPONSES,
         r"^responses\.(field|whole)",
-        edit=edit_json(lambda r: [p.pop("annotations", None) for i in r["output"] for p in i.get("content", ())]),
+        edit=edit_json(
+            lambda r: [
+                p.pop("annotations", None) for i in r["output"] for p in i.get("content", ())
+            ]
+        ),
     ),
     Defect(
         "namespaces are rejected",
@@ -993,9 +1304,19 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^codex",
         answer=refuse(_has_tool("namespace")),
     ),
-    Defect("namespaces are flattened", "vllm#46737", RESPONSES, r"^codex", edit=edit_json(_flatten_namespace)),
     Defect(
-        "hosted tools are rejected", "llama.cpp#20156", RESPONSES, r"^codex", answer=refuse(_has_tool("web_search"))
+        "namespaces are flattened",
+        "vllm#46737",
+        RESPONSES,
+        r"^codex",
+        edit=edit_json(_flatten_namespace),
+    ),
+    Defect(
+        "hosted tools are rejected",
+        "llama.cpp#20156",
+        RESPONSES,
+        r"^codex",
+        answer=refuse(_has_tool("web_search")),
     ),
     Defect(
         "lists as outputs of calls are rejected",
@@ -1032,7 +1353,13 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^responses\.instructions",
         answer=drop("instructions"),
     ),
-    Defect("store: false is stored", "class of privacy bugs", RESPONSES, r"^state\.store", answer=drop("store")),
+    Defect(
+        "store: false is stored",
+        "class of privacy bugs",
+        RESPONSES,
+        r"^state\.store",
+        answer=drop("store"),
+    ),
     Defect(
         "stored responses lose their output",
         "race of streamed responses",
@@ -1053,7 +1380,9 @@ ON_RESPONSES: tuple[Defect, ...] = (
         "vLLM",
         r"input_items$",
         r"^state\.input",
-        answer=lambda _: build_json(404, {"error": {"message": "Not Found", "type": "x", "param": None, "code": None}}),
+        answer=lambda _: build_json(
+            404, {"error": {"message": "Not Found", "type": "x", "param": None, "code": None}}
+        ),
         profile="openai",
     ),
     Defect(
@@ -1070,7 +1399,13 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^background\.resume",
         answer=_drop_starting_after,
     ),
-    Defect("background is ignored", "several servers", RESPONSES, r"^background\.run", answer=drop("background")),
+    Defect(
+        "background is ignored",
+        "several servers",
+        RESPONSES,
+        r"^background\.run",
+        answer=drop("background"),
+    ),
     Defect(
         "cancelling does nothing",
         "vLLM",
@@ -1078,7 +1413,13 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^(background\.cancel|state\.cancel)",
         answer=lambda _: build_json(200, {"status": "in_progress"}),
     ),
-    Defect("conversations do not grow", "several servers", RESPONSES, r"^conversations", answer=drop("conversation")),
+    Defect(
+        "conversations do not grow",
+        "several servers",
+        RESPONSES,
+        r"^conversations",
+        answer=drop("conversation"),
+    ),
     Defect(
         "pages repeat their last item",
         "off-by-one of cursors",
@@ -1102,9 +1443,19 @@ ON_MESSAGES: tuple[Defect, ...] = (
         r"^messages\.stream",
         edit=edit_events(lambda e: [*e, (None, "[DONE]")]),
     ),
-    Defect("block indices are reused", "CLIProxyAPI#539", MESSAGES, r"^messages\.stream", edit=edit_each(_reuse_index)),
     Defect(
-        "no content_block_stop", "sglang#39782", MESSAGES, r"^messages\.stream", edit=_drop_events("content_block_stop")
+        "block indices are reused",
+        "CLIProxyAPI#539",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=edit_each(_reuse_index),
+    ),
+    Defect(
+        "no content_block_stop",
+        "sglang#39782",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=_drop_events("content_block_stop"),
     ),
     Defect(
         "input tokens 0 in message_start",
@@ -1143,12 +1494,23 @@ ON_MESSAGES: tuple[Defect, ...] = (
                 for i, x in enumerate(e)
                 if i
                 != next(
-                    (j for j, y in enumerate(e) if y[1] != "[DONE]" and y[1].get("type") == "content_block_delta"), -1
+                    (
+                        j
+                        for j, y in enumerate(e)
+                        if y[1] != "[DONE]" and y[1].get("type") == "content_block_delta"
+                    ),
+                    -1,
                 )
             ]
         ),
     ),
-    Defect("system is ignored", "several servers", MESSAGES, r"^messages\.system", answer=drop("system")),
+    Defect(
+        "system is ignored",
+        "several servers",
+        MESSAGES,
+        r"^messages\.system",
+        answer=drop("system"),
+    ),
     Defect(
         "tool_use input is a text",
         "proxies of OpenAI's API",
@@ -1163,14 +1525,23 @@ ON_MESSAGES: tuple[Defect, ...] = (
         r"^messages\.stop",
         edit=edit_json(lambda r: r.update(stop_sequence=None, stop_reason="end_turn")),
     ),
-    Defect("system messages are rejected", "vllm#44000", MESSAGES, r"^claude", answer=refuse(_has_role("system"))),
+    Defect(
+        "system messages are rejected",
+        "vllm#44000",
+        MESSAGES,
+        r"^claude",
+        answer=refuse(_has_role("system")),
+    ),
     Defect(
         "unknown betas are rejected",
         "opensquilla#1102",
         MESSAGES,
         r"^claude",
         answer=lambda r: (
-            build_json(400, {"type": "error", "error": {"type": "invalid_request_error", "message": "beta"}})
+            build_json(
+                400,
+                {"type": "error", "error": {"type": "invalid_request_error", "message": "beta"}},
+            )
             if "not-known" in r.headers.get("anthropic-beta", "")
             else None
         ),
@@ -1196,7 +1567,9 @@ ON_MESSAGES: tuple[Defect, ...] = (
         r"^claude",
         answer=refuse(lambda b: isinstance(b.get("max_tokens"), int) and b["max_tokens"] > 8192),
     ),
-    Defect("thread is ignored", "vLLM 0.33", MESSAGES, r"^claude", answer=change_body(_ignore_thread)),
+    Defect(
+        "thread is ignored", "vLLM 0.33", MESSAGES, r"^claude", answer=change_body(_ignore_thread)
+    ),
     Defect(
         "tool results as blocks are rejected",
         "several servers",
@@ -1204,13 +1577,21 @@ ON_MESSAGES: tuple[Defect, ...] = (
         r"^messages\.accepts",
         answer=refuse_text(b'"is_error"'),
     ),
-    Defect("the count ignores tools", "CLIProxyAPI#679", r"count_tokens$", r"^count", answer=drop("tools", "system")),
+    Defect(
+        "the count ignores tools",
+        "CLIProxyAPI#679",
+        r"count_tokens$",
+        r"^count",
+        answer=drop("tools", "system"),
+    ),
     Defect(
         "tool_choice any is ignored",
         "servers without a grammar",
         MESSAGES,
         r"^messages\.tool",
-        answer=change_body(lambda b: b.update(tool_choice={"type": "none"}) if b.get("tool_choice") else None),
+        answer=change_body(
+            lambda b: b.update(tool_choice={"type": "none"}) if b.get("tool_choice") else None
+        ),
     ),
     Defect(
         "a large negative max_tokens is clamped",
@@ -1228,7 +1609,13 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^embeddings",
         edit=edit_json(_float_lists),
     ),
-    Defect("dimensions are ignored", "ollama#6934", r"^/v1/embeddings$", r"^embeddings", answer=drop("dimensions")),
+    Defect(
+        "dimensions are ignored",
+        "ollama#6934",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        answer=drop("dimensions"),
+    ),
     Defect(
         "embeddings come in another order",
         "parallel workers",
@@ -1257,7 +1644,13 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^embeddings",
         answer=lambda r: (
             build_json(
-                200, {"object": "list", "data": [], "model": "m", "usage": {"prompt_tokens": 0, "total_tokens": 0}}
+                200,
+                {
+                    "object": "list",
+                    "data": [],
+                    "model": "m",
+                    "usage": {"prompt_tokens": 0, "total_tokens": 0},
+                },
             )
             if r.json.get("input") == []
             else None
@@ -1268,7 +1661,9 @@ ON_OTHERS: tuple[Defect, ...] = (
         "pooling bugs",
         r"^/v1/embeddings$",
         r"^embeddings",
-        edit=edit_json(lambda r: [e.update(embedding=r["data"][0]["embedding"]) for e in r["data"]]),
+        edit=edit_json(
+            lambda r: [e.update(embedding=r["data"][0]["embedding"]) for e in r["data"]]
+        ),
     ),
     Defect(
         "models have no created",
@@ -1282,7 +1677,9 @@ ON_OTHERS: tuple[Defect, ...] = (
         "vLLM",
         r"^/v1/models/",
         r"^models",
-        answer=lambda _: build_json(404, {"error": {"message": "x", "type": "x", "param": None, "code": None}}),
+        answer=lambda _: build_json(
+            404, {"error": {"message": "x", "type": "x", "param": None, "code": None}}
+        ),
     ),
     Defect(
         "Ollama's num_predict is ignored",
@@ -1303,7 +1700,9 @@ ON_OTHERS: tuple[Defect, ...] = (
         "compatibility layers",
         r"^/api/chat$",
         r"^ollama-chat",
-        edit=edit_json(lambda r: [r.pop(name, None) for name in ("total_duration", "eval_duration")]),
+        edit=edit_json(
+            lambda r: [r.pop(name, None) for name in ("total_duration", "eval_duration")]
+        ),
     ),
     Defect(
         "Ollama does not stream by default",
@@ -1333,13 +1732,42 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^ollama-chat\.(schema|json)",
         answer=drop("format"),
     ),
-    Defect("ignore_eos is ignored", "compatibility layers", CHAT, r"^vllm", answer=drop("ignore_eos"), model="tiny"),
-    Defect("min_tokens is ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("min_tokens")),
-    Defect("stop_token_ids are ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("stop_token_ids")),
     Defect(
-        "allowed_token_ids are ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("allowed_token_ids")
+        "ignore_eos is ignored",
+        "compatibility layers",
+        CHAT,
+        r"^vllm",
+        answer=drop("ignore_eos"),
+        model="tiny",
     ),
-    Defect("logit_bias is ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("logit_bias")),
+    Defect(
+        "min_tokens is ignored",
+        "compatibility layers",
+        COMPLETIONS,
+        r"^vllm",
+        answer=drop("min_tokens"),
+    ),
+    Defect(
+        "stop_token_ids are ignored",
+        "compatibility layers",
+        COMPLETIONS,
+        r"^vllm",
+        answer=drop("stop_token_ids"),
+    ),
+    Defect(
+        "allowed_token_ids are ignored",
+        "compatibility layers",
+        COMPLETIONS,
+        r"^vllm",
+        answer=drop("allowed_token_ids"),
+    ),
+    Defect(
+        "logit_bias is ignored",
+        "compatibility layers",
+        COMPLETIONS,
+        r"^vllm",
+        answer=drop("logit_bias"),
+    ),
     Defect(
         "structured_outputs are ignored",
         "guided_* after its removal",
@@ -1354,7 +1782,13 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^vllm\.prompt",
         answer=drop("prompt_logprobs"),
     ),
-    Defect("echo is ignored", "vLLM-compatible mocks", COMPLETIONS, r"^completions\.echo", answer=drop("echo")),
+    Defect(
+        "echo is ignored",
+        "vLLM-compatible mocks",
+        COMPLETIONS,
+        r"^completions\.echo",
+        answer=drop("echo"),
+    ),
     Defect(
         "only the first prompt of a list counts",
         "llama.cpp before 2024",
@@ -1363,7 +1797,9 @@ ON_OTHERS: tuple[Defect, ...] = (
         answer=change_body(
             lambda b: (
                 b.update(prompt=b["prompt"][0])
-                if isinstance(b.get("prompt"), list) and b["prompt"] and isinstance(b["prompt"][0], str)
+                if isinstance(b.get("prompt"), list)
+                and b["prompt"]
+                and isinstance(b["prompt"][0], str)
                 else None
             )
         ),
@@ -1375,7 +1811,9 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^completions\.logprobs",
         edit=_get_choice(
             lambda c: (
-                c["logprobs"].update(text_offset=[0] * len(c["logprobs"]["tokens"])) if c.get("logprobs") else None
+                c["logprobs"].update(text_offset=[0] * len(c["logprobs"]["tokens"]))
+                if c.get("logprobs")
+                else None
             )
         ),
     ),
@@ -1386,7 +1824,13 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^tokenize",
         edit=edit_json(lambda r: r.update(prompt=f" {r['prompt']}")),
     ),
-    Defect("counters do not grow", "own finding D11", r"^/metrics$", r"^operations", edit=_lower_counters),
+    Defect(
+        "counters do not grow",
+        "own finding D11",
+        r"^/metrics$",
+        r"^operations",
+        edit=_lower_counters,
+    ),
     Defect(
         "metrics are listed twice",
         "multiprocess exporters",
@@ -1408,7 +1852,11 @@ ON_OTHERS: tuple[Defect, ...] = (
         r"^http\.cors",
         methods=("OPTIONS",),
         answer=lambda r: Response(
-            204, {"access-control-allow-origin": r.headers["origin"], "access-control-allow-credentials": "true"}
+            204,
+            {
+                "access-control-allow-origin": r.headers["origin"],
+                "access-control-allow-credentials": "true",
+            },
         ),
     ),
     Defect(
@@ -1448,7 +1896,13 @@ ON_BYTES: tuple[Defect, ...] = (
         r"^http\.rejects",
         edit_bytes=_replace(rb"(Content-Length|Transfer-Encoding) :", rb"\1:"),
     ),
-    Defect("NUL in headers is accepted", "class", "", r"^http\.rejects", edit_bytes=_replace(rb"a\x00b", b"ab")),
+    Defect(
+        "NUL in headers is accepted",
+        "class",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"a\x00b", b"ab"),
+    ),
     Defect(
         "a carriage return alone is accepted",
         "CVE-2023-30589 (Node)",
@@ -1468,7 +1922,9 @@ ON_BYTES: tuple[Defect, ...] = (
         "h2o, uvicorn with httptools",
         "",
         r"^http\.no-host",
-        edit_bytes=_replace(rb"(GET /v1/models HTTP/1.1\r\n)(?!.*Host:)", rb"\1Host: localhost\r\n"),
+        edit_bytes=_replace(
+            rb"(GET /v1/models HTTP/1.1\r\n)(?!.*Host:)", rb"\1Host: localhost\r\n"
+        ),
     ),
     Defect(
         "Content-Length beside chunked is ignored, and the connection goes on",
@@ -1514,7 +1970,9 @@ def _keep_first_part(body: Json) -> None:
 
 def _drop_results(body: Json) -> None:
     if isinstance(body.get("messages"), list):
-        body["messages"] = [m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "tool"]  # pyright: ignore
+        body["messages"] = [
+            m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "tool"
+        ]  # pyright: ignore
 
 
 def _lose_escapes(request: Request) -> None:
@@ -1543,7 +2001,9 @@ def _leak_markup(choice: Json) -> None:
 def _count_one_choice(reply: Json) -> None:
     if len(reply["choices"]) > 1:
         tokens = reply["usage"]["completion_tokens"] // 2
-        reply["usage"].update(completion_tokens=tokens, total_tokens=reply["usage"]["prompt_tokens"] + tokens)
+        reply["usage"].update(
+            completion_tokens=tokens, total_tokens=reply["usage"]["prompt_tokens"] + tokens
+        )
 
 
 def _set_code(_: Request, response: Response) -> None:
@@ -1566,10 +2026,26 @@ def _cut_input(body: Json) -> None:
 CLASS = "class: rule kept on one path only"
 EMBEDDINGS = r"^/v1/embeddings$"
 ON_PROMPTS: tuple[Defect, ...] = (
-    Defect("system is dropped in streams", CLASS, CHAT, r"^chat\.stream-of", answer=_if_stream(_drop_system)),
-    Defect("history is dropped in streams", CLASS, CHAT, r"^chat\.stream-of", answer=_if_stream(_keep_last)),
     Defect(
-        "Messages drop system in streams", CLASS, MESSAGES, r"^messages\.stream-of", answer=_if_stream(_drop_system)
+        "system is dropped in streams",
+        CLASS,
+        CHAT,
+        r"^chat\.stream-of",
+        answer=_if_stream(_drop_system),
+    ),
+    Defect(
+        "history is dropped in streams",
+        CLASS,
+        CHAT,
+        r"^chat\.stream-of",
+        answer=_if_stream(_keep_last),
+    ),
+    Defect(
+        "Messages drop system in streams",
+        CLASS,
+        MESSAGES,
+        r"^messages\.stream-of",
+        answer=_if_stream(_drop_system),
     ),
     Defect(
         "instructions are dropped in streams",
@@ -1578,15 +2054,41 @@ ON_PROMPTS: tuple[Defect, ...] = (
         r"^responses\.stream-of",
         answer=_if_stream(lambda body: body.pop("instructions", None)),
     ),
-    Defect("results of tools are dropped", "templates without tools", CHAT, TOOL, answer=change_body(_drop_results)),
     Defect(
-        "only the first part of a content counts", "naive wrappers", CHAT, "parts", answer=change_body(_keep_first_part)
+        "results of tools are dropped",
+        "templates without tools",
+        CHAT,
+        TOOL,
+        answer=change_body(_drop_results),
     ),
     Defect(
-        "Messages read the first block only", "naive wrappers", MESSAGES, "parts", answer=change_body(_keep_first_part)
+        "only the first part of a content counts",
+        "naive wrappers",
+        CHAT,
+        "parts",
+        answer=change_body(_keep_first_part),
     ),
-    Defect("escapes are lost", "hand-written JSON readers", CHAT, r"^chat\.escapes", answer=_lose_escapes),
-    Defect("suffix is ignored", "several servers", COMPLETIONS, r"^completions\.suffix", answer=drop("suffix")),
+    Defect(
+        "Messages read the first block only",
+        "naive wrappers",
+        MESSAGES,
+        "parts",
+        answer=change_body(_keep_first_part),
+    ),
+    Defect(
+        "escapes are lost",
+        "hand-written JSON readers",
+        CHAT,
+        r"^chat\.escapes",
+        answer=_lose_escapes,
+    ),
+    Defect(
+        "suffix is ignored",
+        "several servers",
+        COMPLETIONS,
+        r"^completions\.suffix",
+        answer=drop("suffix"),
+    ),
     Defect(
         "logprobs of Responses are ignored",
         "several servers",
@@ -1603,11 +2105,41 @@ ON_PROMPTS: tuple[Defect, ...] = (
     ),
 )
 ON_NAMES: tuple[Defect, ...] = (
-    Defect("another model's name", "proxies with aliases", CHAT, "chat.model-name", edit=edit_json(_rename_model)),
-    Defect("another model's name in streams", "proxies", CHAT, "chat.model-name", edit=edit_each(_rename_model)),
-    Defect("Messages name another model", "proxies", MESSAGES, "messages.model-name", edit=edit_each(_rename_model)),
-    Defect("Responses name another model", "proxies", RESPONSES, "responses.model-name", edit=edit_each(_rename_model)),
-    Defect("embeddings name another model", "proxies", EMBEDDINGS, "embeddings.model", edit=edit_json(_rename_model)),
+    Defect(
+        "another model's name",
+        "proxies with aliases",
+        CHAT,
+        "chat.model-name",
+        edit=edit_json(_rename_model),
+    ),
+    Defect(
+        "another model's name in streams",
+        "proxies",
+        CHAT,
+        "chat.model-name",
+        edit=edit_each(_rename_model),
+    ),
+    Defect(
+        "Messages name another model",
+        "proxies",
+        MESSAGES,
+        "messages.model-name",
+        edit=edit_each(_rename_model),
+    ),
+    Defect(
+        "Responses name another model",
+        "proxies",
+        RESPONSES,
+        "responses.model-name",
+        edit=edit_each(_rename_model),
+    ),
+    Defect(
+        "embeddings name another model",
+        "proxies",
+        EMBEDDINGS,
+        "embeddings.model",
+        edit=edit_json(_rename_model),
+    ),
     Defect(
         "models are listed twice",
         "routers of several servers",
@@ -1622,12 +2154,36 @@ ON_NAMES: tuple[Defect, ...] = (
         STREAM,
         edit=_set_header("content-type", "text/event-stream; charset=iso-8859-1", on_stream=True),
     ),
-    Defect("the error's code is another status", "gateways", CHAT, r"^chat\.error", edit=edit_errors(_set_code)),
+    Defect(
+        "the error's code is another status",
+        "gateways",
+        CHAT,
+        r"^chat\.error",
+        edit=edit_errors(_set_code),
+    ),
 )
 ON_ANSWERS: tuple[Defect, ...] = (
-    Defect("streamed calls end with stop", "mlx-vlm#990", CHAT, TOOL, edit=_for_choices(_finish_calls_with("stop"))),
-    Defect("a call's markup is left in the text", "tool parsers", CHAT, TOOL, edit=_get_choice(_leak_markup)),
-    Defect("usage of n counts a part", "several servers", CHAT, r"^chat\.n$", edit=edit_json(_count_one_choice)),
+    Defect(
+        "streamed calls end with stop",
+        "mlx-vlm#990",
+        CHAT,
+        TOOL,
+        edit=_for_choices(_finish_calls_with("stop")),
+    ),
+    Defect(
+        "a call's markup is left in the text",
+        "tool parsers",
+        CHAT,
+        TOOL,
+        edit=_get_choice(_leak_markup),
+    ),
+    Defect(
+        "usage of n counts a part",
+        "several servers",
+        CHAT,
+        r"^chat\.n$",
+        edit=edit_json(_count_one_choice),
+    ),
     Defect(
         "streamed tool_use ends with end_turn",
         "proxies of OpenAI's API",
@@ -1636,7 +2192,9 @@ ON_ANSWERS: tuple[Defect, ...] = (
         edit=_change_events(
             "message_delta",
             lambda event: (
-                event["delta"].update(stop_reason="end_turn") if event["delta"]["stop_reason"] == "tool_use" else None
+                event["delta"].update(stop_reason="end_turn")
+                if event["delta"]["stop_reason"] == "tool_use"
+                else None
             ),
         ),
     ),
@@ -1645,14 +2203,20 @@ ON_ANSWERS: tuple[Defect, ...] = (
         "proxies of OpenAI's API",
         MESSAGES,
         r"^messages\.tool",
-        edit=edit_json(lambda r: [b.update(id="toolu_1") for b in r["content"] if b["type"] == "tool_use"]),
+        edit=edit_json(
+            lambda r: [b.update(id="toolu_1") for b in r["content"] if b["type"] == "tool_use"]
+        ),
     ),
     Defect(
         "all calls have the same call_id",
         "mlx-lm",
         RESPONSES,
         r"^responses\.tool",
-        edit=edit_json(lambda r: [i.update(call_id="call_0") for i in r["output"] if i["type"] == "function_call"]),
+        edit=edit_json(
+            lambda r: [
+                i.update(call_id="call_0") for i in r["output"] if i["type"] == "function_call"
+            ]
+        ),
     ),
     Defect(
         "message_start counts other input tokens",
@@ -1661,16 +2225,26 @@ ON_ANSWERS: tuple[Defect, ...] = (
         r"^messages\.stream",
         edit=_change_events(
             "message_start",
-            lambda event: event["message"]["usage"].update(input_tokens=event["message"]["usage"]["input_tokens"] + 3),
+            lambda event: event["message"]["usage"].update(
+                input_tokens=event["message"]["usage"]["input_tokens"] + 3
+            ),
         ),
     ),
-    Defect("embeddings are not normalized", "ollama#4128", EMBEDDINGS, r"^embeddings", edit=edit_json(_stretch)),
+    Defect(
+        "embeddings are not normalized",
+        "ollama#4128",
+        EMBEDDINGS,
+        r"^embeddings",
+        edit=edit_json(_stretch),
+    ),
     Defect(
         "embeddings of a batch are zeros",
         "pooling bugs",
         EMBEDDINGS,
         r"^embeddings\.batch",
-        edit=edit_json(lambda r: [e.update(embedding=[0.0] * len(e["embedding"])) for e in r["data"][40:]]),
+        edit=edit_json(
+            lambda r: [e.update(embedding=[0.0] * len(e["embedding"])) for e in r["data"][40:]]
+        ),
     ),
     Defect(
         "Ollama's embeddings come in another order",

@@ -41,16 +41,25 @@ def check_server(url: str, only: str, *, model: str, profile: str = "auto") -> C
 
 
 def find_failures(report: CheckReport) -> tuple[str, ...]:
-    return tuple(verdict.check.id for verdict in report.verdicts if verdict.outcome is CheckOutcome.FAILED)
+    return tuple(
+        verdict.check.id for verdict in report.verdicts if verdict.outcome is CheckOutcome.FAILED
+    )
 
 
 def find_defect(url: str, proxy: DefectProxy, defect: Defect) -> Finding:
     """Run the defect's checks against a server that has the defect."""
     proxy.defect = None if defect.edit_bytes else defect
     try:
-        with nullcontext(url) if defect.edit_bytes is None else proxy_bytes(url, defect.edit_bytes) as address:
+        with (
+            nullcontext(url)
+            if defect.edit_bytes is None
+            else proxy_bytes(url, defect.edit_bytes) as address
+        ):
             return Finding(
-                defect, find_failures(check_server(address, defect.only, model=defect.model, profile=defect.profile))
+                defect,
+                find_failures(
+                    check_server(address, defect.only, model=defect.model, profile=defect.profile)
+                ),
             )
     finally:
         proxy.defect = None
@@ -66,8 +75,16 @@ def main(pattern: str = "") -> None:
     findings = find_defects(defect for defect in DEFECTS if re.search(pattern, defect.name))
     found = [finding for finding in findings if finding.found]
     for finding in findings:
-        print("found " if finding.found else "MISSED", finding.defect.name, "|", ", ".join(finding.found[:4]))
-    print(f"{len(found)} of {len(findings)} planted defects found: {100 * len(found) / len(findings):.1f} %")
+        print(
+            "found " if finding.found else "MISSED",
+            finding.defect.name,
+            "|",
+            ", ".join(finding.found[:4]),
+        )
+    print(
+        f"{len(found)} of {len(findings)} planted defects found: "
+        f"{100 * len(found) / len(findings):.1f} %"
+    )
 
 
 if __name__ == "__main__":

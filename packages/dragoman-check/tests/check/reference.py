@@ -1,4 +1,6 @@
-"""Reference servers for the checker: Dragoman's own engines over its own HTTP server, with defects in front of them."""
+"""Reference servers for the checker: Dragoman's own engines over its own HTTP server,
+with defects in front of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
-from dragoman.launch import Server, ShutdownConfig, build_models, build_serving_options, build_uvicorn_config
+from dragoman.launch import (
+    Server,
+    ShutdownConfig,
+    build_models,
+    build_serving_options,
+    build_uvicorn_config,
+)
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -42,13 +50,19 @@ class DefectProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         defect = self.defect
-        if scope["type"] != "http" or defect is None or not defect.applies(scope["method"], scope["path"]):
+        if (
+            scope["type"] != "http"
+            or defect is None
+            or not defect.applies(scope["method"], scope["path"])
+        ):
             await self._app(scope, receive, send)
             return
         if defect.ignores_disconnect:
             await self._app_without_disconnect(scope, receive, send)
             return
-        request = Request(scope["method"], scope["path"], _decode_headers(scope), await _read_body(receive))
+        request = Request(
+            scope["method"], scope["path"], _decode_headers(scope), await _read_body(receive)
+        )
         response = defect.answer(request)
         if response is None:
             response = await self._forward(defect, request, scope)
@@ -84,7 +98,9 @@ class DefectProxy:
             return None
 
         await asyncio.shield(
-            self._app({**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: never}}, replay, send)
+            self._app(
+                {**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: never}}, replay, send
+            )
         )
 
 
@@ -116,15 +132,22 @@ async def _call(app: ASGIApp, request: Request, scope: Scope) -> Response:
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             response.status = message["status"]
-            response.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
+            response.headers = {
+                name.decode(): value.decode("latin-1") for name, value in message["headers"]
+            }
         elif message["type"] == "http.response.body":
             response.body += message.get("body", b"")
 
     dropped = {b"content-length": str(len(request.body)).encode()}
     headers = [
-        (name.encode(), dropped.get(name.encode(), value.encode("latin-1"))) for name, value in request.headers.items()
+        (name.encode(), dropped.get(name.encode(), value.encode("latin-1")))
+        for name, value in request.headers.items()
     ]
-    path: dict[str, Any] = {"path": request.path, "raw_path": request.path.encode(), "method": request.method}
+    path: dict[str, Any] = {
+        "path": request.path,
+        "raw_path": request.path.encode(),
+        "method": request.method,
+    }
     await app({**scope, **path, "headers": headers}, receive, send)
     return response
 
@@ -142,7 +165,9 @@ async def _send_response(response: Response, send: Send) -> None:
 def serve(app: ASGIApp, models: Models) -> Generator[str]:
     """Run a server with Dragoman's HTTP protocol in a thread, and yield its address."""
     server = Server(
-        build_uvicorn_config(app, Settings(log_level="error")), models, shutdown_config=ShutdownConfig(timeout=0.0)
+        build_uvicorn_config(app, Settings(log_level="error")),
+        models,
+        shutdown_config=ShutdownConfig(timeout=0.0),
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -163,7 +188,9 @@ def build_reference(settings: Settings | None = None) -> tuple[DefectProxy, Mode
     """
     settings = settings or load_settings({"models": MODELS}, {})
     models = build_models(settings, SystemClock())
-    return DefectProxy(create_app(models, options=build_serving_options(settings), store=MemoryStore())), models
+    return DefectProxy(
+        create_app(models, options=build_serving_options(settings), store=MemoryStore())
+    ), models
 
 
 Edit = Callable[[bytes], bytes]
@@ -171,13 +198,17 @@ Edit = Callable[[bytes], bytes]
 
 @contextmanager
 def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
-    """Run a TCP proxy in front of a server, which edits what clients send. It does not parse HTTP."""
+    """Run a TCP proxy in front of a server, which edits what clients send. It does not
+    parse HTTP.
+    """
     host, port = url.removeprefix("http://").split(":")
     started: list[str] = []
     is_listening = threading.Event()
     loops = list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
-    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, change: Edit) -> None:
+    async def copy(
+        source: asyncio.StreamReader, target: asyncio.StreamWriter, change: Edit
+    ) -> None:
         while data := await source.read(1 << 20):
             target.write(change(data))
             await target.drain()

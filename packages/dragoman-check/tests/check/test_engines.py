@@ -32,7 +32,8 @@ def start(settings: Settings) -> AbstractContextManager[str]:
 
 
 QUICK = "^(?!sdk|load).*"
-"""All areas except those that import SDKs, which is slow, and those that generate load."""
+"""All areas except those that import SDKs, which is slow, and those that generate load.
+"""
 
 
 @pytest.mark.parametrize("model", ["sim", "scripted"])
@@ -46,21 +47,30 @@ def test_a_reference_engine_breaks_no_rule(reference: str, model: str) -> None:
 def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str) -> None:
     """A claimed feature may not be refused."""
     report = check_server(
-        reference, "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)", model="tiny", profile="openai"
+        reference,
+        "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)",
+        model="tiny",
+        profile="openai",
     )
     assert find_failures(report) == ()
-    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome is CheckOutcome.SKIPPED]
+    skipped = [
+        verdict.reason for verdict in report.verdicts if verdict.outcome is CheckOutcome.SKIPPED
+    ]
     assert all(reason.startswith("not claimed") for reason in skipped), skipped
     assert report.counts[CheckOutcome.PASSED] > 90
 
 
 def test_the_encoder_breaks_no_rule(tmp_path: Path) -> None:
-    """The encoder only embeds: the rules of generation do not apply, although the server has their routes."""
+    """The encoder only embeds: the rules of generation do not apply, although the
+    server has their routes.
+    """
     write_encoder(tmp_path)
     with start(Settings(model=f"encoder:{tmp_path}")) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    areas = {verdict.check.area for verdict in report.verdicts if verdict.outcome is CheckOutcome.PASSED}
+    areas = {
+        verdict.check.area for verdict in report.verdicts if verdict.outcome is CheckOutcome.PASSED
+    }
     assert areas == {"embeddings", "models", "http", "operations"}
     assert report.counts[CheckOutcome.PASSED] > 60
 
@@ -75,7 +85,9 @@ def test_the_embedded_model_breaks_no_rule(reference: str) -> None:
 @pytest.mark.long
 def test_an_upstream_breaks_no_rule() -> None:
     with ExitStack() as stack:
-        behind = stack.enter_context(start(Settings(model="tiny", api_profile="vllm", max_model_len=4096)))
+        behind = stack.enter_context(
+            start(Settings(model="tiny", api_profile="vllm", max_model_len=4096))
+        )
         url = stack.enter_context(start(Settings(model=f"{behind}/v1", max_model_len=4096)))
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
@@ -87,7 +99,9 @@ def test_an_upstream_breaks_no_rule() -> None:
 def test_transformers_break_no_rule() -> None:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
-    settings = Settings(model=f"transformers:{tiny.find_bundled_model()}", device="cpu", max_model_len=4096)
+    settings = Settings(
+        model=f"transformers:{tiny.find_bundled_model()}", device="cpu", max_model_len=4096
+    )
     with start(settings) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
@@ -100,7 +114,10 @@ def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="needs xllamacpp")
     pytest.importorskip("gguf", reason="needs gguf")
     settings = Settings(
-        model=str(write_embedded(tmp_path / "tiny.gguf")), threads=1, dtype="float32", max_model_len=4096
+        model=str(write_embedded(tmp_path / "tiny.gguf")),
+        threads=1,
+        dtype="float32",
+        max_model_len=4096,
     )
     with start(settings) as url:
         report = check_server(url, QUICK, model="")

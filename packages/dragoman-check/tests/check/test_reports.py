@@ -7,7 +7,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dragoman_check.runner import CheckOutcome, CheckReport, Verdict, render_badge, render_html, render_json, render_junit
+from dragoman_check.runner import (
+    CheckOutcome,
+    CheckReport,
+    Verdict,
+    render_badge,
+    render_html,
+    render_json,
+    render_junit,
+)
 from dragoman_check.session import Area, CheckTarget, Exchange, Session
 
 DATE = "2026-11-23T10:00:00Z"
@@ -18,20 +26,28 @@ async def nothing(_: Session) -> None:
 
 
 def build_report(
-    *outcomes: CheckOutcome, reason: str = "it is <b>\x00", body: bytes = b"<script>alert(1)</script>"
+    *outcomes: CheckOutcome,
+    reason: str = "it is <b>\x00",
+    body: bytes = b"<script>alert(1)</script>",
 ) -> CheckReport:
     area = Area("chat", claims=(), source="https://example.org/rule")
     for number, _ in enumerate(outcomes):
         area.add(f"rule-{number}", f"Rule {number}.", nothing)
-    exchange = Exchange("POST", "/v1/chat/completions", b'{"a": 1}', 500, [("content-type", "text/html")], body)
+    exchange = Exchange(
+        "POST", "/v1/chat/completions", b'{"a": 1}', 500, [("content-type", "text/html")], body
+    )
     verdicts = tuple(
         Verdict(check, outcome, "" if outcome is CheckOutcome.PASSED else reason, (exchange,), 0.25)
         for check, outcome in zip(area.checks, outcomes, strict=True)
     )
-    return CheckReport(CheckTarget(url="http://host:8000", model="m"), frozenset({"chat"}), verdicts, 7, 70)
+    return CheckReport(
+        CheckTarget(url="http://host:8000", model="m"), frozenset({"chat"}), verdicts, 7, 70
+    )
 
 
-ALL = build_report(CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.SKIPPED, CheckOutcome.UNTRIED)
+ALL = build_report(
+    CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.SKIPPED, CheckOutcome.UNTRIED
+)
 
 
 def test_json_has_verdicts_and_the_evidence_of_failures() -> None:

@@ -75,13 +75,17 @@ def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> 
         (generate, CheckOutcome.PASSED, 0),
     ],
 )
-def test_each_outcome_has_its_exit_code(url: str, body: Any, outcome: CheckOutcome, exit_code: int) -> None:
+def test_each_outcome_has_its_exit_code(
+    url: str, body: Any, outcome: CheckOutcome, exit_code: int
+) -> None:
     report = run(url, build(body))
     assert [verdict.outcome for verdict in report.verdicts] == [outcome]
     assert report.find_exit_code() == exit_code
 
 
-def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_half(url: str) -> None:
+def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_half(
+    url: str,
+) -> None:
     report = run(url, build(hold), build(fail, level="should"))
     assert (report.find_exit_code(), report.find_exit_code(strict=True)) == (0, 1)
     assert report.score == pytest.approx(100 * 1 / 1.5)  # pyright: ignore[reportUnknownMemberType]
@@ -89,7 +93,10 @@ def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_ha
 
 def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(url: str) -> None:
     async def refuse(s: Session) -> None:
-        fields = {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}
+        fields = {
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "required",
+        }
         body = {"model": s.model, "messages": [{"role": "user", "content": "Hi"}], **fields}
         await s.ask("/v1/chat/completions", body, feature="forced tools")
 
@@ -108,11 +115,17 @@ def test_what_auto_only_assumes_from_a_route_may_be_refused(url: str) -> None:
     assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
 
 
-@pytest.mark.parametrize("rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"])
+@pytest.mark.parametrize(
+    "rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"]
+)
 def test_a_rule_about_the_prompt_is_not_judged_without_usage(url: str, rule: str) -> None:
     proxy, models = build_reference()
     proxy.defect = Defect(
-        "x", "x", "^/v1/chat/completions$", "", edit=edit_json(lambda reply: reply.pop("usage", None))
+        "x",
+        "x",
+        "^/v1/chat/completions$",
+        "",
+        edit=edit_json(lambda reply: reply.pop("usage", None)),
     )
     with serve(proxy, models) as address:
         report = run(address, *(check for check in CHECKS if check.id == rule))
@@ -133,13 +146,19 @@ def test_destructive_checks_run_only_on_demand(url: str) -> None:
 
 def test_the_limit_of_tokens_leaves_checks_untried(url: str) -> None:
     report = run(url, build(generate), build(generate), max_tokens=99)
-    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
+    assert [verdict.outcome for verdict in report.verdicts] == [
+        CheckOutcome.PASSED,
+        CheckOutcome.UNTRIED,
+    ]
     assert (report.find_exit_code(), report.tokens) == (3, 50)
 
 
 def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
     report = run(url, build(generate), build(generate), profile="openai", max_requests=1)
-    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
+    assert [verdict.outcome for verdict in report.verdicts] == [
+        CheckOutcome.PASSED,
+        CheckOutcome.UNTRIED,
+    ]
     assert report.requests == 1
 
 
@@ -165,9 +184,16 @@ def test_a_request_without_a_response_is_a_verdict() -> None:
 def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None:
     proxy, models = build_reference()
     proxy.defect = Defect(
-        "loading", "test", ".*", "", answer=lambda _: build_json(503, {"error": {"message": "Loading model"}})
+        "loading",
+        "test",
+        ".*",
+        "",
+        answer=lambda _: build_json(503, {"error": {"message": "Loading model"}}),
     )
-    with serve(proxy, models) as address, pytest.raises(Violation, match=r"not ready: .* Loading model"):
+    with (
+        serve(proxy, models) as address,
+        pytest.raises(Violation, match=r"not ready: .* Loading model"),
+    ):
         run(address, build(fail), profile=profile)
 
 
@@ -187,23 +213,37 @@ def test_every_claim_of_a_check_is_in_some_profile() -> None:
 def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
     """The reference accepts requests without a key, which the checks of keys report."""
     proxy, models = build_reference()
-    proxy.defect = Defect("a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"}))
+    proxy.defect = Defect(
+        "a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"})
+    )
     with serve(proxy, models) as address:
         target = CheckTarget(url=address, model="sim", api_key="sk-secret")
-        checks = [check for check in CHECKS if check.matches(r"^keys\.no-key-(chat|messages)|^chat\.whole$")]
+        checks = [
+            check
+            for check in CHECKS
+            if check.matches(r"^keys\.no-key-(chat|messages)|^chat\.whole$")
+        ]
         report = asyncio.run(run_checks(target, checks))
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.FAILED] * 3
 
     from dragoman_check.runner import render_html, render_json, render_junit
 
-    written = render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
+    written = (
+        render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
+    )
     assert "sk-secret" not in written
 
 
 @pytest.mark.parametrize("colon", [b":", b": "])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_a_stream_may_have_any_form_that_the_specification_of_events_allows(line_end: bytes, colon: bytes) -> None:
-    stream = sse(ROLE, HELLO, HELLO, STOP, USAGE, DONE).replace(b"data: ", b"data" + colon).replace(b"\n", line_end)
+def test_a_stream_may_have_any_form_that_the_specification_of_events_allows(
+    line_end: bytes, colon: bytes
+) -> None:
+    stream = (
+        sse(ROLE, HELLO, HELLO, STOP, USAGE, DONE)
+        .replace(b"data: ", b"data" + colon)
+        .replace(b"\n", line_end)
+    )
     CHAT.judge(stream)
     assert split_pieces(stream, CHAT) == ["hello", "hello"]
     with pytest.raises(Violation, match="inside an event"):

@@ -1,4 +1,6 @@
-"""The `Defect` class, and functions that edit requests and responses to define a defect in one line."""
+"""The `Defect` class, and functions that edit requests and responses to define a defect
+in one line.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +60,12 @@ class Defect:
 
     origin: the server that had it, or the report.
     paths: regular expression of the paths that it applies to.
-    only: regular expression of the checks to run: a subset, so that its failures are due to the defect.
+    only: regular expression of the checks to run: a subset, so that its failures are
+        due to the defect.
     answer: changes the request in place, or returns a response itself.
     edit: changes the response in place.
-    model: the reference engine; `sim` enforces tools and schemas, computes embeddings, and is fast.
+    model: the reference engine; `sim` enforces tools and schemas, computes embeddings,
+        and is fast.
     edit_bytes: changes the bytes that a client sends.
     """
 
@@ -79,7 +83,9 @@ class Defect:
     model: str = "sim"
 
     def applies(self, method: str, path: str) -> bool:
-        return re.search(self.paths, path) is not None and (not self.methods or method in self.methods)
+        return re.search(self.paths, path) is not None and (
+            not self.methods or method in self.methods
+        )
 
 
 Change = Callable[[Json], object]
@@ -122,7 +128,12 @@ def drop(*names: str) -> Answer:
 def refuse(when: Callable[[Json], object], status: int = 400, body: object = None) -> Answer:
     """Reject requests whose body meets the condition."""
     envelope = body or {
-        "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
+        "error": {
+            "message": "not supported",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
     }
 
     def answer(request: Request) -> Response | None:
@@ -134,7 +145,12 @@ def refuse(when: Callable[[Json], object], status: int = 400, body: object = Non
 def refuse_text(pattern: bytes, status: int = 400, body: object = None) -> Answer:
     """Reject requests whose body contains these bytes."""
     envelope = body or {
-        "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
+        "error": {
+            "message": "not supported",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
     }
 
     def answer(request: Request) -> Response | None:
@@ -223,7 +239,9 @@ def edit_lines(change: Callable[[list[Json]], list[Json]]) -> EditResponse:
 
     def edit(_: Request, response: Response) -> None:
         if response.is_stream:
-            lines: list[Json] = [json.loads(line) for line in response.body.decode().splitlines() if line.strip()]
+            lines: list[Json] = [
+                json.loads(line) for line in response.body.decode().splitlines() if line.strip()
+            ]
             response.body = "".join(json.dumps(line) + "\n" for line in change(lines)).encode()
 
     return edit

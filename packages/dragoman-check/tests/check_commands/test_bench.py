@@ -1,4 +1,6 @@
-"""`dragoman bench` measures correctly, and writes a log that `calibrate`, `simulate` and `plan` read."""
+"""`dragoman bench` measures correctly, and writes a log that `calibrate`, `simulate`
+and `plan` read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import numpy as np
 import pytest
 
 from dragoman_check.load.bench_report import Run, build_bench_report, count_peak, read_run
-from dragoman_check.load.driver import DIALECTS, LoadResult, LoadRun, Measurement, StreamMeter, Target
+from dragoman_check.load.driver import (
+    DIALECTS,
+    LoadResult,
+    LoadRun,
+    Measurement,
+    StreamMeter,
+    Target,
+)
 from dragoman_sim.engine.blocks import SimulatedBlockPool
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.profile import load
@@ -38,7 +47,10 @@ SIM = Settings(model="sim")
 
 
 def measure(
-    settings: Settings, workload: Sequence[WorkloadRequest], target: Target, concurrency: int | None = None
+    settings: Settings,
+    workload: Sequence[WorkloadRequest],
+    target: Target,
+    concurrency: int | None = None,
 ) -> LoadResult:
     """Run client and server in one event loop on a virtual clock."""
 
@@ -52,19 +64,28 @@ def measure(
 
 
 def simulate(timings: Sequence[Timing]) -> list[Timing]:
-    """Simulate the same requests at the times at which they were sent, with the same profile."""
+    """Simulate the same requests at the times at which they were sent, with the same
+    profile.
+    """
     profile = load(DEFAULT_PROFILE)
     config = build_scheduler_config(SIM, profile)
     pool = SimulatedBlockPool(config.num_gpu_blocks)
     core = EngineCore(SimulatedScheduler(config, pool), profile.latency.compute_seconds)
-    requests = [WorkloadRequest(each.id, each.arrival_s, each.input_tokens, each.output_tokens) for each in timings]
+    requests = [
+        WorkloadRequest(each.id, each.arrival_s, each.input_tokens, each.output_tokens)
+        for each in timings
+    ]
     return replay(requests, [core], frontend_seconds=profile.frontend_seconds).timings
 
 
 @pytest.mark.parametrize("dialect", ["completions", "chat"])
 def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: str) -> None:
     workload = generate_poisson(
-        np.random.default_rng(0), count=40, rate=6.0, inputs=UniformLength(50, 400), outputs=UniformLength(20, 120)
+        np.random.default_rng(0),
+        count=40,
+        rate=6.0,
+        inputs=UniformLength(50, 400),
+        outputs=UniformLength(20, 120),
     )
     result = measure(SIM, workload, Target("http://localhost", dialect=dialect))
     assert result.errors == ()
@@ -72,7 +93,9 @@ def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: 
     by_id = {measurement.timing.id: measurement for measurement in result.measurements}
     measured = [by_id[request.id].timing for request in workload]
     expected = {timing.id: timing for timing in simulate(measured)}
-    assert [timing.output_tokens for timing in measured] == [request.output_tokens for request in workload]
+    assert [timing.output_tokens for timing in measured] == [
+        request.output_tokens for request in workload
+    ]
     for timing in measured:
         twin = expected[timing.id]
         assert timing.ttft == pytest.approx(twin.ttft, rel=0.02)
@@ -166,7 +189,10 @@ def test_a_recorded_stream_has_its_times_and_counts(dialect: str) -> None:
     [
         ("completions", 'data: {"error":{"message":"gone"}}'),
         ("messages", 'data: {"type":"error","error":{"type":"api_error","message":"gone"}}'),
-        ("responses", 'data: {"type":"response.failed","response":{"error":{"code":"server_error","message":"gone"}}}'),
+        (
+            "responses",
+            'data: {"type":"response.failed","response":{"error":{"code":"server_error","message":"gone"}}}',
+        ),
         ("ollama", '{"error":"gone"}'),
     ],
 )
@@ -181,9 +207,17 @@ def test_a_stream_without_counts_is_not_guessed() -> None:
 
 
 def test_the_report_has_percentiles_goodput_and_concurrency() -> None:
-    timings = tuple(Timing(f"r{index}", index * 1.0, index + 0.5, index + 0.5 + index, 10, 5) for index in range(4))
+    timings = tuple(
+        Timing(f"r{index}", index * 1.0, index + 0.5, index + 0.5 + index, 10, 5)
+        for index in range(4)
+    )
     report = build_bench_report(Run("a", timings, (0.1, 0.3), 2), Slo(ttft=1.0, latency=2.0))
-    assert (report.requests, report.failed, report.duration, report.peak_concurrency) == (4, 2, 6.5, 2)
+    assert (report.requests, report.failed, report.duration, report.peak_concurrency) == (
+        4,
+        2,
+        6.5,
+        2,
+    )
     assert report.ttft == summarize([0.5] * 4)
     assert report.itl == summarize([0.1, 0.3])
     assert (report.good, report.goodput) == (2, 2 / 6.5)
@@ -199,15 +233,33 @@ def tiny() -> Any:
         yield url
 
 
-LOAD = ("--num-prompts", "6", "--request-rate", "500", "--input-len", "4", "--output-len", "3-5", "--seed", "7")
+LOAD = (
+    "--num-prompts",
+    "6",
+    "--request-rate",
+    "500",
+    "--input-len",
+    "4",
+    "--output-len",
+    "3-5",
+    "--seed",
+    "7",
+)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
     result = json.loads(
-        get_output("bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000")
+        get_output(
+            "bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000"
+        )
     )
-    assert (result["server"], result["model"], result["dialect"], result["loop"]) == (tiny, "tiny", dialect, "open")
+    assert (result["server"], result["model"], result["dialect"], result["loop"]) == (
+        tiny,
+        "tiny",
+        dialect,
+        "open",
+    )
     report = result["report"]
     assert (report["requests"], report["failed"], report["good"]) == (6, 0, 6)
     assert report["counted_by"] == ("ids" if dialect in ("completions", "chat") else "usage")
@@ -219,7 +271,9 @@ def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path)
     before = tmp_path / "before.jsonl"
     after = tmp_path / "after.jsonl"
     plot = tmp_path / "plot.svg"
-    output = get_output("bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before))
+    output = get_output(
+        "bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before)
+    )
     assert "completions, closed, 2 clients loop" in output
     assert "0 failed" in output
     assert "counted by the ids that the server returns" in output
@@ -227,20 +281,43 @@ def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path)
     assert (len(run.timings), run.counted_by, run.timings[0].arrival_s) == (24, "ids", 0.0)
     assert len(run.gaps) <= sum(timing.output_tokens - 1 for timing in run.timings)
     calibrated = get_output(
-        "calibrate", str(before), "--no-spread", "--fit-requests", "20", "--out", str(tmp_path / "mine.yaml")
+        "calibrate",
+        str(before),
+        "--no-spread",
+        "--fit-requests",
+        "20",
+        "--out",
+        str(tmp_path / "mine.yaml"),
     )
     assert "fitted on 20 requests, evaluated on the other 4" in calibrated
-    assert "requests         24 in" in get_output("simulate", str(before), "--profile", str(tmp_path / "mine.yaml"))
+    assert "requests         24 in" in get_output(
+        "simulate", str(before), "--profile", str(tmp_path / "mine.yaml")
+    )
     planned = get_output(
-        *("plan", str(before), "--slo", "p99 ttft < 1s", "--gpus", "h100-sxm:2.5", "--model", "Qwen/Qwen3-8B"),
+        *(
+            "plan",
+            str(before),
+            "--slo",
+            "p99 ttft < 1s",
+            "--gpus",
+            "h100-sxm:2.5",
+            "--model",
+            "Qwen/Qwen3-8B",
+        ),
         *("--tp", "1"),
     )
     assert "h100-sxm" in planned
     get_output("bench", tiny, *load, "--save-detailed", str(after), "--plots", str(plot))
     assert "<svg" in plot.read_text()
-    compared = get_output("bench", "--compare", str(before), str(after), "--slo", "ttft:600000").splitlines()
+    compared = get_output(
+        "bench", "--compare", str(before), str(after), "--slo", "ttft:600000"
+    ).splitlines()
     assert compared[0].split() == ["before.jsonl", "after.jsonl", "change"]
-    assert {line[:20].strip() for line in compared[1:]} >= {"TTFT p99, ms", "ITL mean, ms", "goodput, requests/s"}
+    assert {line[:20].strip() for line in compared[1:]} >= {
+        "TTFT p99, ms",
+        "ITL mean, ms",
+        "goodput, requests/s",
+    }
     pair = json.loads(get_output("bench", "--compare", str(before), str(after), "--json"))
     assert (pair["before"]["requests"], pair["after"]["requests"]) == (24, 24)
 
@@ -248,7 +325,14 @@ def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path)
 def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) -> None:
     # Two of the trace are longer than the model's context.
     trace = "\n".join(
-        json.dumps({"id": f"r{index}", "arrival_s": 0, "input_tokens": 60000 if index < 2 else 4, "output_tokens": 2})
+        json.dumps(
+            {
+                "id": f"r{index}",
+                "arrival_s": 0,
+                "input_tokens": 60000 if index < 2 else 4,
+                "output_tokens": 2,
+            }
+        )
         for index in range(5)
     )
     path = tmp_path / "trace.jsonl"

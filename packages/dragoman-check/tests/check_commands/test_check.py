@@ -21,17 +21,23 @@ def server() -> Generator[tuple[str, DefectProxy]]:
         yield url, proxy
 
 
-def test_a_conforming_server_is_0_and_all_reports_are_written(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
+def test_a_conforming_server_is_0_and_all_reports_are_written(
+    server: tuple[str, DefectProxy], tmp_path: Path
+) -> None:
     files = {name: tmp_path / f"report.{name}" for name in ("json", "junit", "html", "badge")}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
-    printed = get_output("check", f"{server[0]}/v1", "--model", "sim", "--only", "^models", *options)
+    printed = get_output(
+        "check", f"{server[0]}/v1", "--model", "sim", "--only", "^models", *options
+    )
     assert "4 passed; score 100.0 %" in printed
     assert json.loads(files["json"].read_text())["counts"]["passed"] == 4
     assert all(file.stat().st_size for file in files.values())
 
 
 def test_a_broken_rule_is_1_and_is_printed_with_its_source(server: tuple[str, DefectProxy]) -> None:
-    server[1].defect = Defect("x", "x", "^/v1/models$", "", edit=edit_json(lambda reply: reply.update(object="models")))
+    server[1].defect = Defect(
+        "x", "x", "^/v1/models$", "", edit=edit_json(lambda reply: reply.update(object="models"))
+    )
     try:
         result = call("check", server[0], "--model", "sim", "--only", "^models.list")
     finally:

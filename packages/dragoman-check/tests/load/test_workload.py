@@ -6,11 +6,31 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dragoman_check.load.workload import WorkloadError, WorkloadRequest, encode_workload, read_workload, scale_arrivals
-from dragoman_check.load.workload_sources import FixedLength, LogNormalLength, SessionOptions, UniformLength, generate_arrivals, generate_bursts, generate_poisson, generate_sessions
+from dragoman_check.load.workload import (
+    WorkloadError,
+    WorkloadRequest,
+    encode_workload,
+    read_workload,
+    scale_arrivals,
+)
+from dragoman_check.load.workload_sources import (
+    FixedLength,
+    LogNormalLength,
+    SessionOptions,
+    UniformLength,
+    generate_arrivals,
+    generate_bursts,
+    generate_poisson,
+    generate_sessions,
+)
 
 TALKS = SessionOptions(
-    FixedLength(3), UniformLength(10, 50), UniformLength(5, 30), think_seconds=2.0, system_tokens=40, groups=2
+    FixedLength(3),
+    UniformLength(10, 50),
+    UniformLength(5, 30),
+    think_seconds=2.0,
+    system_tokens=40,
+    groups=2,
 )
 
 
@@ -49,7 +69,9 @@ def test_a_broken_trace_is_refused_with_its_place(lines: list[str], complaint: s
 
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0, np.inf])
 def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
-    moments = np.array(list(islice(generate_arrivals(generator(), rate=5.0, burstiness=burstiness), 5000)))
+    moments = np.array(
+        list(islice(generate_arrivals(generator(), rate=5.0, burstiness=burstiness), 5000))
+    )
     gaps = np.diff(moments)
     assert gaps.mean() == pytest.approx(0.2, rel=0.05)
     assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.1, abs=1e-9)
@@ -58,7 +80,9 @@ def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
 def test_the_same_seed_gives_the_same_workload() -> None:
     def generate_requests(seed: int) -> Sequence[WorkloadRequest]:
         lengths = LogNormalLength(300, 0.8, maximum=2000)
-        return generate_poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
+        return generate_poisson(
+            generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths
+        )
 
     assert generate_requests(1) == generate_requests(1)
     assert generate_requests(1) != generate_requests(2)
@@ -82,7 +106,9 @@ def test_a_turn_continues_the_one_before_it() -> None:
 
 def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
     requests = [
-        request for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS) if not request.after
+        request
+        for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS)
+        if not request.after
     ]
     heads = {request.block_hashes[:2] for request in requests}
     assert len(heads) == 2, "forty tokens are two full blocks"
@@ -90,7 +116,9 @@ def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
 
 
 def test_a_faster_trace_leaves_the_think_times() -> None:
-    assert scale_arrivals([WorkloadRequest("a", 8.0, 1, 1), WorkloadRequest("b", 8.0, 1, 1, after="a")], 2.0) == [
+    assert scale_arrivals(
+        [WorkloadRequest("a", 8.0, 1, 1), WorkloadRequest("b", 8.0, 1, 1, after="a")], 2.0
+    ) == [
         WorkloadRequest("a", 4.0, 1, 1),
         WorkloadRequest("b", 8.0, 1, 1, after="a"),
     ]

@@ -17,12 +17,26 @@ def sse(*payloads: object) -> bytes:
 
 def chat(delta: Json, *, reason: str | None = None, index: int = 0, **more: Any) -> Json:
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice], **more}
+    return {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        **more,
+    }
 
 
 def text(piece: str, *, reason: str | None = None, index: int = 0, **more: Any) -> Json:
     choice = {"index": index, "text": piece, "logprobs": None, "finish_reason": reason}
-    return {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice], **more}
+    return {
+        "id": "c",
+        "object": "text_completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        **more,
+    }
 
 
 def call(index: int, **more: Any) -> Json:

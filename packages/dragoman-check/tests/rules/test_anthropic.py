@@ -46,11 +46,18 @@ def finish(reason: str | None = "end_turn", sequence: str | None = None, **usage
 
 
 def sse(*events: Json) -> bytes:
-    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    return "".join(
+        f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events
+    ).encode()
 
 
 SAY = [begin(TEXT), delta("text_delta", text="x"), end()]
-THINK = [begin(THINKING), delta("thinking_delta", thinking="x"), delta("signature_delta", signature="s"), end()]
+THINK = [
+    begin(THINKING),
+    delta("thinking_delta", thinking="x"),
+    delta("signature_delta", signature="s"),
+    end(),
+]
 ASK = [
     begin(CALL),
     delta("input_json_delta", partial_json=""),
@@ -114,13 +121,34 @@ def test_a_good_stream_passes(events: list[Json]):
         ([START, *THINK[:3], THINK[1]], "after the signature"),
         ([START, *CUT, finish("tool_use"), STOP], "not JSON"),
         ([START, *CUT, begin(CALL, 1), end(1), finish("max_tokens"), STOP], "not JSON"),
-        ([START, begin(CALL), delta("input_json_delta", partial_json="[]"), end(), finish("tool_use")], "an object"),
         (
-            [START, begin(CALL), delta("input_json_delta", partial_json='{"a":NaN}'), end(), finish("tool_use")],
+            [
+                START,
+                begin(CALL),
+                delta("input_json_delta", partial_json="[]"),
+                end(),
+                finish("tool_use"),
+            ],
+            "an object",
+        ),
+        (
+            [
+                START,
+                begin(CALL),
+                delta("input_json_delta", partial_json='{"a":NaN}'),
+                end(),
+                finish("tool_use"),
+            ],
             "not JSON",
         ),
         (
-            [START, begin(CALL), delta("input_json_delta", partial_json="[" * 9999), end(), finish("tool_use")],
+            [
+                START,
+                begin(CALL),
+                delta("input_json_delta", partial_json="[" * 9999),
+                end(),
+                finish("tool_use"),
+            ],
             "not JSON",
         ),
         ([START, finish("tool_use")], "without a call"),
@@ -171,7 +199,11 @@ def build_object(*content: Json, reason: str = "end_turn", **more: object) -> Js
 
 def test_good_objects_pass():
     check_object(build_object())
-    check_object(build_object({"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"))
+    check_object(
+        build_object(
+            {"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"
+        )
+    )
     check_object(build_object(BLOCK, reason="stop_sequence", stop_sequence="END"))
     check_error({**ERROR, "request_id": "req_1"})
 

@@ -10,7 +10,22 @@ import pytest
 from dragoman_check.rules.chat import check_object, check_stream
 from dragoman_check.rules.checks import Violation
 
-from .streams import ARGUMENTS, BEGIN_CALL, CALLED, COUNTS, DONE, ERROR, HELLO, Json, ROLE, STOP, USAGE, call, chat, sse
+from .streams import (
+    ARGUMENTS,
+    BEGIN_CALL,
+    CALLED,
+    COUNTS,
+    DONE,
+    ERROR,
+    HELLO,
+    Json,
+    ROLE,
+    STOP,
+    USAGE,
+    call,
+    chat,
+    sse,
+)
 
 GOOD = [
     [ROLE, HELLO, STOP, DONE],
@@ -19,7 +34,12 @@ GOOD = [
     [ROLE, chat({"refusal": "no"}), STOP, DONE],
     [ROLE, chat(BEGIN_CALL), chat(ARGUMENTS), CALLED, DONE],
     [ROLE, chat(call(0, id="c", type="custom", custom={"name": "f", "input": ""})), CALLED, DONE],
-    [ROLE, chat({"function_call": {"name": "f", "arguments": ""}}), chat({}, reason="function_call"), DONE],
+    [
+        ROLE,
+        chat({"function_call": {"name": "f", "arguments": ""}}),
+        chat({}, reason="function_call"),
+        DONE,
+    ],
     [ROLE, chat({"role": "assistant"}, index=1), STOP, chat({}, reason="length", index=1), DONE],
     [ROLE, HELLO, ERROR],
 ]
@@ -117,24 +137,71 @@ def test_good_logprobs_pass():
         ([ROLE, HELLO | {"model": "n"}, STOP, DONE], "model changed"),
         ([ROLE, HELLO | {"system_fingerprint": "n"}, STOP, DONE], "fingerprint changed"),
         ([ROLE | {"object": "chat.completions"}], "object is"),
-        ([ROLE, {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}], "choices is None"),
+        (
+            [ROLE, {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}],
+            "choices is None",
+        ),
         ([ROLE, chat(ARGUMENTS), CALLED, DONE], "without id"),
-        ([ROLE, chat(call(1, id="c", type="function", function={"name": "f"})), CALLED, DONE], "open is -1"),
-        ([ROLE, chat(call(0, id="", type="function", function={"name": "f"})), CALLED, DONE], "without id"),
-        ([ROLE, chat(call(0, id="c", type="function", function={"name": ""})), CALLED, DONE], "without id"),
+        (
+            [ROLE, chat(call(1, id="c", type="function", function={"name": "f"})), CALLED, DONE],
+            "open is -1",
+        ),
+        (
+            [ROLE, chat(call(0, id="", type="function", function={"name": "f"})), CALLED, DONE],
+            "without id",
+        ),
+        (
+            [ROLE, chat(call(0, id="c", type="function", function={"name": ""})), CALLED, DONE],
+            "without id",
+        ),
         ([ROLE, chat(BEGIN_CALL), chat(BEGIN_CALL), CALLED, DONE], "repeated"),
-        ([ROLE, chat(BEGIN_CALL), chat(call(0, function={"name": "f", "arguments": "x"})), CALLED, DONE], "repeated"),
-        ([ROLE, chat(BEGIN_CALL), chat(call(0, id=None, function={"arguments": "x"})), CALLED, DONE], "repeated"),
+        (
+            [
+                ROLE,
+                chat(BEGIN_CALL),
+                chat(call(0, function={"name": "f", "arguments": "x"})),
+                CALLED,
+                DONE,
+            ],
+            "repeated",
+        ),
+        (
+            [
+                ROLE,
+                chat(BEGIN_CALL),
+                chat(call(0, id=None, function={"arguments": "x"})),
+                CALLED,
+                DONE,
+            ],
+            "repeated",
+        ),
         ([ROLE, chat({"tool_calls": [{"id": "c"}]}), CALLED, DONE], "index of a call"),
         ([ROLE, chat({"function_call": {"arguments": "x"}})], "named 0 times"),
         ([ROLE, ERROR, DONE], "DONE. after an error"),
         ([ROLE, ERROR, STOP, DONE], "chunk after an error"),
         ([ROLE, {"error": {"message": "m", "type": "t", "code": None}}], "has no param"),
         ([ROLE, {"error": "boom"}], "expected an object"),
-        ([ROLE, build_scored_chunk(token="a", logprob=-1, bytes=None), STOP, DONE], "top_logprobs is None"),
-        ([ROLE, build_scored_chunk(token="a", logprob=1, bytes=None, top_logprobs=[]), STOP, DONE], "not a logprob"),
-        ([ROLE, build_scored_chunk(logprob=-1, bytes=None, top_logprobs=[]), STOP, DONE], "token is None"),
-        ([ROLE, build_scored_chunk(token="a", logprob=-1, top_logprobs=[]), STOP, DONE], "has no bytes"),
+        (
+            [ROLE, build_scored_chunk(token="a", logprob=-1, bytes=None), STOP, DONE],
+            "top_logprobs is None",
+        ),
+        (
+            [
+                ROLE,
+                build_scored_chunk(token="a", logprob=1, bytes=None, top_logprobs=[]),
+                STOP,
+                DONE,
+            ],
+            "not a logprob",
+        ),
+        (
+            [ROLE, build_scored_chunk(logprob=-1, bytes=None, top_logprobs=[]), STOP, DONE],
+            "token is None",
+        ),
+        (
+            [ROLE, build_scored_chunk(token="a", logprob=-1, top_logprobs=[]), STOP, DONE],
+            "has no bytes",
+        ),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
@@ -151,7 +218,12 @@ def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: st
         ([ROLE, STOP, USAGE | {"usage": None}, DONE], "usage is None"),
         ([ROLE, STOP, USAGE | {"usage": COUNTS | {"total_tokens": 4}}, DONE], "expected 3"),
         (
-            [ROLE, STOP, USAGE | {"usage": COUNTS | {"prompt_tokens_details": {"cached_tokens": 2}}}, DONE],
+            [
+                ROLE,
+                STOP,
+                USAGE | {"usage": COUNTS | {"prompt_tokens_details": {"cached_tokens": 2}}},
+                DONE,
+            ],
             "more cached",
         ),
     ],
@@ -180,8 +252,17 @@ def test_framing(data: bytes, rule: str):
 
 def build_object(content: Any, reason: Any = "stop", **choice: Any) -> Any:
     message = {"role": "assistant", "content": "x", "refusal": None, **content}
-    choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason, **choice}]
-    return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": COUNTS}
+    choices = [
+        {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, **choice}
+    ]
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": choices,
+        "usage": COUNTS,
+    }
 
 
 def test_a_good_object_passes():
@@ -201,7 +282,9 @@ def test_a_good_object_passes():
         (build_object({"tool_calls": []}), "tool_calls is empty"),
         (build_object({"tool_calls": [{"id": "c"}]}), "function of a call"),
         (
-            build_object({"tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}),
+            build_object(
+                {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
+            ),
             "arguments of a call",
         ),
         (build_object({}, "tool_calls"), "without a call"),

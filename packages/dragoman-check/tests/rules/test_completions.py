@@ -14,7 +14,12 @@ from .streams import COUNTS, DONE, ERROR, Json, sse, text
 HELLO = text("hello")
 STOP = text("", reason="stop")
 USAGE: Json = text("") | {"choices": [], "usage": COUNTS}
-COLUMNS: Json = {"text_offset": [0], "token_logprobs": [-1.0], "tokens": ["a"], "top_logprobs": [{"a": -1.0}]}
+COLUMNS: Json = {
+    "text_offset": [0],
+    "token_logprobs": [-1.0],
+    "tokens": ["a"],
+    "top_logprobs": [{"a": -1.0}],
+}
 
 
 def build_scored_chunk(columns: Any) -> Any:
@@ -29,7 +34,11 @@ def build_scored_chunk(columns: Any) -> Any:
         [text("hello", reason="length"), DONE],
         [text("b", index=1), HELLO, STOP, text("", reason="stop", index=1), DONE],
         [build_scored_chunk(COLUMNS), STOP, DONE],
-        [build_scored_chunk(COLUMNS | {"token_logprobs": [None], "top_logprobs": [None]}), STOP, DONE],
+        [
+            build_scored_chunk(COLUMNS | {"token_logprobs": [None], "top_logprobs": [None]}),
+            STOP,
+            DONE,
+        ],
         [HELLO, ERROR],
     ],
 )
@@ -53,15 +62,24 @@ def test_usage_passes_where_it_was_requested():
         ([HELLO, STOP | {"id": "d"}, DONE], "id changed"),
         ([HELLO | {"object": "completion"}], "object is"),
         ([HELLO, ERROR, DONE], "DONE. after an error"),
-        ([HELLO | {"choices": [{"index": 0, "text": "x", "finish_reason": None}]}], "has no logprobs"),
-        ([HELLO | {"choices": [{"index": 0, "text": "x", "logprobs": None}]}], "has no finish_reason"),
+        (
+            [HELLO | {"choices": [{"index": 0, "text": "x", "finish_reason": None}]}],
+            "has no logprobs",
+        ),
+        (
+            [HELLO | {"choices": [{"index": 0, "text": "x", "logprobs": None}]}],
+            "has no finish_reason",
+        ),
         ([HELLO | {"choices": [{"index": 0}]}], "text is None"),
         ([build_scored_chunk(COLUMNS | {"tokens": []})], "differ in length"),
         ([build_scored_chunk(COLUMNS | {"tokens": None})], "tokens is None"),
         ([build_scored_chunk(COLUMNS | {"tokens": ["b"]})], "not among"),
         ([build_scored_chunk(COLUMNS | {"token_logprobs": [None]})], "alone"),
         ([build_scored_chunk(COLUMNS | {"token_logprobs": [0.5]})], "above 0"),
-        ([build_scored_chunk(COLUMNS | {"text_offset": [3]}), build_scored_chunk(COLUMNS)], "text_offset decreases"),
+        (
+            [build_scored_chunk(COLUMNS | {"text_offset": [3]}), build_scored_chunk(COLUMNS)],
+            "text_offset decreases",
+        ),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):

@@ -15,10 +15,17 @@ from .streams import Json
 HEAD: Json = {"model": "m", "created_at": "2026-01-02T03:04:05.123456789+02:00"}
 CALL: Json = {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}}
 COUNTED: Json = dict.fromkeys(COUNTS, 1)
-LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -1}]}
+LOGPROB: Json = {
+    "token": "a",
+    "logprob": -0.5,
+    "bytes": [97],
+    "top_logprobs": [{"token": "b", "logprob": -1}],
+}
 
 
-def chat(content: str = "", *, done: bool = False, more: Json | None = None, **message: Any) -> Json:
+def chat(
+    content: str = "", *, done: bool = False, more: Json | None = None, **message: Any
+) -> Json:
     end: Json = {"done_reason": "stop", **COUNTED} if done else {}
     reply = {"role": "assistant", "content": content, **message}
     return {**HEAD, "message": reply, "done": done, **end, **(more or {})}
@@ -80,7 +87,10 @@ def test_blank_space_before_a_line_is_no_line():
         ([chat(tool_calls=[CALL, CALL]), END], "index"),
         ([chat("a", more={"logprobs": [{**LOGPROB, "logprob": 1}]}), END], "logprob"),
         ([chat("a", more={"logprobs": [{**LOGPROB, "bytes": [256]}]}), END], "byte"),
-        ([chat("a", more={"logprobs": [{**LOGPROB, "top_logprobs": [{"token": 1}]}]}), END], "token"),
+        (
+            [chat("a", more={"logprobs": [{**LOGPROB, "top_logprobs": [{"token": 1}]}]}), END],
+            "token",
+        ),
     ],
 )
 def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
@@ -93,7 +103,10 @@ def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
     [
         (lines(HI, END)[:-1], "inside a line"),
         (lines(HI) + b"\n" + lines(END), "an empty line, or several"),
-        (json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n", "an empty line, or several"),
+        (
+            json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n",
+            "an empty line, or several",
+        ),
         (b"{\n", "not JSON"),
         (b'{"a": NaN}\n', "NaN"),
         (b"[]\n", "expected an object"),
@@ -105,7 +118,14 @@ def test_lines_are_whole_objects(data: bytes, rule: str):
 
 
 def test_a_completion_has_its_text_beside_the_counts():
-    body: Json = {**HEAD, "response": "hi", "done": True, "done_reason": "length", "context": [1], **COUNTED}
+    body: Json = {
+        **HEAD,
+        "response": "hi",
+        "done": True,
+        "done_reason": "length",
+        "context": [1],
+        **COUNTED,
+    }
     check_object(body, is_chat=False)
     with pytest.raises(Violation, match="the text"):
         check_object({**body, "response": None}, is_chat=False)
@@ -121,6 +141,11 @@ def test_an_error_is_a_message():
 
 
 def test_chunks_add_up():
-    chunks = [chat(thinking="hm"), chat("a", more={"logprobs": [LOGPROB]}), chat(tool_calls=[CALL]), END]
+    chunks = [
+        chat(thinking="hm"),
+        chat("a", more={"logprobs": [LOGPROB]}),
+        chat(tool_calls=[CALL]),
+        END,
+    ]
     whole = chat("a", done=True, thinking="hm", tool_calls=[CALL], more={"logprobs": [LOGPROB]})
     assert fold_chunks(check_stream(lines(*chunks), is_chat=True), is_chat=True) == whole

@@ -1,4 +1,6 @@
-"""The checker of the Responses grammar accepts valid streams and detects each broken rule."""
+"""The checker of the Responses grammar accepts valid streams and detects each broken
+rule.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ RESPONSE: Json = {
     "metadata": {},
 }  # fmt: skip
 TEXT: Json = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-MESSAGE: Json = {"id": "msg_0", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+MESSAGE: Json = {
+    "id": "msg_0",
+    "type": "message",
+    "status": "in_progress",
+    "role": "assistant",
+    "content": [],
+}
 THOUGHT: Json = {"id": "rs_0", "type": "reasoning", "status": "in_progress", "summary": []}
 CALL: Json = {
     "id": "fc_0", "type": "function_call", "status": "in_progress", "call_id": "c", "name": "f", "arguments": "",
@@ -63,7 +71,12 @@ def cut(*items: Json) -> Json:
 
 
 def build_failure(*items: Json) -> Json:
-    return lifecycle("failed", status="failed", output=list(items), error={"code": "server_error", "message": "m"})
+    return lifecycle(
+        "failed",
+        status="failed",
+        output=list(items),
+        error={"code": "server_error", "message": "m"},
+    )
 
 
 def add(item: Json, index: int = 0) -> Json:
@@ -113,7 +126,9 @@ def think(kind: str, frame: str, text: str, field: str) -> tuple[list[Json], Jso
 
 
 RAW, RAW_ITEM = think("reasoning_text", "content_part", "reasoning_text", "content")
-SUMMARY, SUMMARY_ITEM = think("reasoning_summary_text", "reasoning_summary_part", "summary_text", "summary")
+SUMMARY, SUMMARY_ITEM = think(
+    "reasoning_summary_text", "reasoning_summary_part", "summary_text", "summary"
+)
 REFUSED: Json = {**MESSAGE, "status": "completed", "content": [{"type": "refusal", "refusal": "a"}]}
 REFUSE = [
     add(MESSAGE),
@@ -134,7 +149,12 @@ RUN = [
 
 def sse(*events: Json) -> bytes:
     numbered = ({**event, "sequence_number": i} for i, event in enumerate(events))
-    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in numbered).encode() + DONE
+    return (
+        "".join(
+            f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in numbered
+        ).encode()
+        + DONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +163,13 @@ def sse(*events: Json) -> bytes:
         [*BEGIN, *SAY, END],
         [*BEGIN, build_end("completed")],
         [CREATED, RUNNING, RUNNING, *SAY[:3], RUNNING, *SAY[3:], RUNNING, END],
-        [lifecycle("created", status="queued"), lifecycle("queued", status="queued"), RUNNING, *SAY, END],
+        [
+            lifecycle("created", status="queued"),
+            lifecycle("queued", status="queued"),
+            RUNNING,
+            *SAY,
+            END,
+        ],
         [*BEGIN, *RAW, build_end("completed", RAW_ITEM)],
         [*BEGIN, *SUMMARY, build_end("completed", SUMMARY_ITEM)],
         [*BEGIN, *REFUSE, build_end("completed", REFUSED)],
@@ -160,7 +186,9 @@ def sse(*events: Json) -> bytes:
     ],
 )
 def test_a_good_stream_passes(events: list[Json]):
-    assert [event["sequence_number"] for event in check_stream(sse(*events))] == list(range(len(events)))
+    assert [event["sequence_number"] for event in check_stream(sse(*events))] == list(
+        range(len(events))
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,9 +225,11 @@ def test_a_good_stream_passes(events: list[Json]):
         ([*BEGIN, *SAY[:5], A], "out of order"),
         ([*BEGIN, *SAY[:5], part("content_part.done", part=TEXT)], "another text"),
         ([*BEGIN, *SAY[:5], build_done(FINISHED_MESSAGE)], "while a part is open"),
-        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "id": "msg_1"})], "has another id or type when it is done"),
+        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "id": "msg_1"})], "has another id or "
+            "type when it is done"),
         ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "status": "in_progress"})], "a done item is 'in_progress'"),
-        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "content": []})], "not what was streamed"),
+        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "content": []})], "not what was "
+            "streamed"),
         ([*BEGIN, add({**MESSAGE, "content": [TEXT]})], "begins with content"),
         ([*BEGIN, add({**MESSAGE, "status": "completed"})], "begins as 'completed'"),
         ([*BEGIN, add({**MESSAGE, "id": ""})], "without an id"),
@@ -208,7 +238,8 @@ def test_a_good_stream_passes(events: list[Json]):
         ([*BEGIN, add({**CALL, "name": ""})], "without id or name"),
         ([*BEGIN, *ASK[:1], call("function_call_arguments.delta", delta="")], "an empty delta"),
         ([*BEGIN, *ASK[:1], call("custom_tool_call_input.delta", delta="x")], "in a function_call"),
-        ([*BEGIN, *ASK[:2], call("function_call_arguments.done", arguments="")], "not the join of its deltas"),
+        ([*BEGIN, *ASK[:2], call("function_call_arguments.done", arguments="")], "not the join of "
+            "its deltas"),
         ([*BEGIN, *ASK[:3], ASK[1]], "after the end"),
         ([*BEGIN, *ASK[:2], build_done(CALLED)], "not what was streamed"),
         ([*BEGIN, *ASK[:3], build_done({**CALLED, "name": "g"})], "the call's name changed"),
@@ -274,17 +305,35 @@ def test_every_key_is_there(key: str):
         ({"output": [{**FINISHED_MESSAGE, "role": "user"}]}, "role is"),
         ({"output": [{**FINISHED_MESSAGE, "status": None}]}, "status is None"),
         (
-            {"output": [{**FINISHED_MESSAGE, "content": [{"type": "output_text", "text": "a", "annotations": NONE}]}]},
+            {
+                "output": [
+                    {
+                        **FINISHED_MESSAGE,
+                        "content": [{"type": "output_text", "text": "a", "annotations": NONE}],
+                    }
+                ]
+            },
             "logprobs",
         ),
-        ({"output": [{**FINISHED_MESSAGE, "content": [{"type": "text", "text": "a"}]}]}, "is of type 'text'"),
+        (
+            {"output": [{**FINISHED_MESSAGE, "content": [{"type": "text", "text": "a"}]}]},
+            "is of type 'text'",
+        ),
         ({"output": [{**FINISHED_MESSAGE, "type": "video"}]}, "is of type 'video'"),
         ({"output": [{"id": "a", "type": "reasoning", "status": "completed"}]}, "summary"),
         ({"output": [{**CALLED, "arguments": None}]}, "arguments"),
         ({"output": [{**CALLED, "namespace": ""}]}, "namespace is empty"),
         ({"usage": {**COUNTS, "total_tokens": 4}}, "total_tokens is 4"),
         ({"usage": {**COUNTS, "input_tokens_details": {"cached_tokens": 1}}}, "cache_write_tokens"),
-        ({"usage": {**COUNTS, "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0}}}, "more cached"),
+        (
+            {
+                "usage": {
+                    **COUNTS,
+                    "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
+                }
+            },
+            "more cached",
+        ),
         ({"usage": {**COUNTS, "output_tokens_details": {"reasoning_tokens": 3}}}, "more reasoning"),
     ],
 )
@@ -294,13 +343,19 @@ def test_each_rule_of_the_object_is_noticed(fields: Json, rule: str):
 
 
 def test_what_open_responses_adds_to_openais_reference_is_optional_in_a_variant():
-    events = [lifecycle("created"), lifecycle("in_progress"), build_end("completed", completed_at=2)]
+    events = [
+        lifecycle("created"),
+        lifecycle("in_progress"),
+        build_end("completed", completed_at=2),
+    ]
     for number, each in enumerate(events):
         each["sequence_number"] = number
         for field in ("completed_at", "presence_penalty", "safety_identifier", "background"):
             del each["response"][field]
         each["response"]["user"] = None
-    data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
+    data = "".join(
+        f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events
+    ).encode()
     for stream in (data, data + DONE):
         with pytest.raises(Violation):
             check_stream(stream)

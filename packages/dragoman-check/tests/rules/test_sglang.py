@@ -13,14 +13,24 @@ from .streams import DONE, ERROR, Json, sse
 
 
 def so_far(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> Json:
-    meta_info = {"id": "a", "finish_reason": reason, "prompt_tokens": 2, "completion_tokens": len(ids), **meta}
+    meta_info = {
+        "id": "a",
+        "finish_reason": reason,
+        "prompt_tokens": 2,
+        "completion_tokens": len(ids),
+        **meta,
+    }
     return {"text": text, "output_ids": ids, "meta_info": meta_info}
 
 
 STOP = {"type": "stop", "matched": None}
 HI = so_far("hi", [1])
 END = so_far("hi you", [1, 2], STOP)
-SCORED = {"input_token_logprobs": [], "output_token_logprobs": [[-1.0, 1, None]], "output_token_logprobs_length": 1}
+SCORED = {
+    "input_token_logprobs": [],
+    "output_token_logprobs": [[-1.0, 1, None]],
+    "output_token_logprobs_length": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +39,16 @@ SCORED = {"input_token_logprobs": [], "output_token_logprobs": [[-1.0, 1, None]]
         [HI, END, DONE],
         [so_far("", [], {"type": "length", "length": 0}), DONE],
         [so_far("hi", [1], STOP, **SCORED), DONE],
-        [so_far("hi", [1], STOP, weight_version="v", weight_versions=[{"version": "v", "start": 0, "end": 1}]), DONE],
+        [
+            so_far(
+                "hi",
+                [1],
+                STOP,
+                weight_version="v",
+                weight_versions=[{"version": "v", "start": 0, "end": 1}],
+            ),
+            DONE,
+        ],
         [HI, ERROR],
     ],
 )
@@ -61,10 +80,19 @@ SPLIT = [{"version": "v", "start": 0, "end": 1}, {"version": "w", "start": 2, "e
         ([so_far("hi", [1], STOP, completion_tokens=2), DONE], "completion_tokens"),
         ([so_far("hi", [1], {"type": "gone"}), DONE], "finish_reason"),
         ([so_far("hi", [2], STOP, **SCORED), DONE], "other tokens"),
-        ([so_far("hi", [1], STOP, **(SCORED | {"output_token_logprobs_length": 2})), DONE], "length is wrong"),
+        (
+            [so_far("hi", [1], STOP, **(SCORED | {"output_token_logprobs_length": 2})), DONE],
+            "length is wrong",
+        ),
         ([so_far("hi", [1, 2], STOP, weight_version="w", weight_versions=SPLIT), DONE], "a gap"),
-        ([so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT), DONE], "last token"),
-        ([so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT[:1]), DONE], "end before"),
+        (
+            [so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT), DONE],
+            "last token",
+        ),
+        (
+            [so_far("hi", [1, 2], STOP, weight_version="v", weight_versions=SPLIT[:1]), DONE],
+            "end before",
+        ),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):

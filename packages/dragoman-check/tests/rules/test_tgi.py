@@ -25,11 +25,24 @@ def event(index: int, text: str, whole: str | None = None, **more: Any) -> Json:
 HI = event(1, "hi")
 END = event(2, " you", "hi you", details=ENDED)
 ERROR = {"error": "no", "error_type": "generation"}
-DETAILS: Json = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "prefill": [], "tokens": [token("hi")]}
-OWN: Json = {"generated_text": ["hi"], "count_output_tokens": 1, "finish_reason": "stop", "prompt_tokens": 2}
+DETAILS: Json = {
+    "finish_reason": "length",
+    "generated_tokens": 1,
+    "seed": None,
+    "prefill": [],
+    "tokens": [token("hi")],
+}
+OWN: Json = {
+    "generated_text": ["hi"],
+    "count_output_tokens": 1,
+    "finish_reason": "stop",
+    "prompt_tokens": 2,
+}
 
 
-@pytest.mark.parametrize("payloads", [[HI, END], [HI, ERROR], [event(1, "", "", token=token("", -1, logprob=None))]])
+@pytest.mark.parametrize(
+    "payloads", [[HI, END], [HI, ERROR], [event(1, "", "", token=token("", -1, logprob=None))]]
+)
 def test_a_good_stream_passes(payloads: list[object]):
     check_stream(sse(*payloads))
 

@@ -1,4 +1,6 @@
-"""An HTTP/1.1 client for streamed responses: pooled connections, llhttp as the parser, pieces of a body by callback."""
+"""An HTTP/1.1 client for streamed responses: pooled connections, llhttp as the parser,
+pieces of a body by callback.
+"""
 
 from .client import ClientTimeouts, HttpClient
 from .response import (

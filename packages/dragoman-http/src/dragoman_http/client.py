@@ -13,7 +13,8 @@ from .connection import ClientConnection, OriginRoute, build_route, open_connect
 from .response import ClientClosed, ConnectFailed, ConnectionLost, HttpResponse
 from .urls import ProxyRules, parse_url
 
-# A header line: a token, and a value without control characters (RFC 9110, 5.1 and 5.5).
+# A header line: a token, and a value without control characters (RFC 9110, 5.1 and
+# 5.5).
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -21,8 +22,10 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 class ClientTimeouts(Struct, frozen=True):
     """Timeouts in seconds.
 
-    connect: limit for each step of a connection: name resolution and TCP, a proxy's tunnel, TLS.
-    read: limit without any progress, before the first byte of a response and between its bytes.
+    connect: limit for each step of a connection: name resolution and TCP, a proxy's
+        tunnel, TLS.
+    read: limit without any progress, before the first byte of a response and between
+        its bytes.
     idle: how long an unused connection is kept open.
     """
 
@@ -32,12 +35,15 @@ class ClientTimeouts(Struct, frozen=True):
 
 
 class HttpClient:
-    """Sends requests on pooled connections. It belongs to one event loop, and must be closed.
+    """Sends requests on pooled connections. It belongs to one event loop, and must be
+    closed.
 
     proxies: None means those of the environment, or no proxy with `uds`.
-    tls_context: None verifies servers against the system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR.
+    tls_context: None verifies servers against the system's certificates, or those of
+        SSL_CERT_FILE or SSL_CERT_DIR.
     uds: path of a Unix socket, to which all requests are sent.
-    max_idle: unused connections that are kept for each origin. Connections in use are not limited.
+    max_idle: unused connections that are kept for each origin. Connections in use are
+        not limited.
     """
 
     def __init__(
@@ -52,7 +58,8 @@ class HttpClient:
         self._timeouts = timeouts or ClientTimeouts()
         self._uds = uds
         self._max_idle = max_idle
-        # With a socket a proxy of the environment that is not supported, such as one of socks5, does not matter.
+        # With a socket a proxy of the environment that is not supported, such as one of
+        # socks5, does not matter.
         self._proxies = proxies or ProxyRules(None if uds is None else {})
         self._tls_context = tls_context
         self._idle: dict[OriginRoute, list[ClientConnection]] = {}
@@ -77,13 +84,15 @@ class HttpClient:
         *,
         read_timeout: float | None = None,
     ) -> HttpResponse:
-        """Send a request, and return the response once its head has arrived. Redirects are not followed.
+        """Send a request, and return the response once its head has arrived. Redirects
+        are not followed.
 
         headers: without Host, Content-Length and Accept-Encoding, which are added.
         read_timeout: seconds; None means the client's.
 
-        If a reused connection is lost without a response, the request is sent once more on a new connection, provided
-        that this cannot repeat its effect: the method is idempotent, or the request had not been written completely.
+        If a reused connection is lost without a response, the request is sent once more
+        on a new connection, provided that this cannot repeat its effect: the method is
+        idempotent, or the request had not been written completely.
 
         Raises:
             HttpClientError: the request has no response.
@@ -100,8 +109,14 @@ class HttpClient:
                 raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
         if body or method == "POST":
             lines.append(f"content-length: {len(body)}")
-        request_target = f"http://{target.authority}{target.target}" if route.is_forwarded else target.target
-        first = (f"{method} {request_target} HTTP/1.1", f"host: {target.authority}", "accept-encoding: identity")
+        request_target = (
+            f"http://{target.authority}{target.target}" if route.is_forwarded else target.target
+        )
+        first = (
+            f"{method} {request_target} HTTP/1.1",
+            f"host: {target.authority}",
+            "accept-encoding: identity",
+        )
         head = "\r\n".join((*first, *lines, "", "")).encode("latin-1")
         timeout = self._timeouts.read if read_timeout is None else read_timeout
         idle = self._idle.get(route, [])
@@ -117,7 +132,8 @@ class HttpClient:
             try:
                 return await connection.request(head, body, timeout)
             except ConnectionLost as error:
-                # RFC 9110, 9.2.2: a client must not automatically retry a request that is not idempotent.
+                # RFC 9110, 9.2.2: a client must not automatically retry a request that
+                # is not idempotent.
                 if method not in _IDEMPOTENT and not error.is_untouched:
                     raise
                 break
@@ -129,7 +145,8 @@ class HttpClient:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for timeout in self._connecting:
-            # Connections are opened in the callers' tasks; an expired timeout stops that without cancelling the tasks.
+            # Connections are opened in the callers' tasks; an expired timeout stops
+            # that without cancelling the tasks.
             timeout.reschedule(now)
         connections = list(self._routes)
         for connection in connections:
@@ -150,7 +167,9 @@ class HttpClient:
                 self._connecting.add(timeout)
                 if self._is_closed:
                     raise ClientClosed("the client was closed")
-                connection = await open_connection(route, build, self._find_tls_context, self._timeouts.connect)
+                connection = await open_connection(
+                    route, build, self._find_tls_context, self._timeouts.connect
+                )
         except TimeoutError:
             raise ClientClosed("the client was closed") from None
         finally:

@@ -1,8 +1,10 @@
-"""A connection to a server: writes requests and reads responses, one at a time; and the functions that open one.
+"""A connection to a server: writes requests and reads responses, one at a time; and the
+functions that open one.
 
     idle ---> head ---> body ---> idle
       |         |         |
-      +---------+---------+---> closed: lost, timed out, invalid, aborted, or no keepalive
+      +---------+---------+---> closed: lost, timed out, invalid, aborted, or no
+      keepalive
 
 Unrequested bytes close the connection: they could be taken for the next response.
 """
@@ -21,19 +23,37 @@ from typing import Any
 import httptools
 from msgspec import Struct
 
-from .response import BodyFraming, ConnectFailed, ConnectionLost, HEAD_END, HttpClientError, HttpResponse, InvalidResponse, ResponseCallbacks, ResponseTimeout, check_partial_head, parse_response_head
+from .response import (
+    BodyFraming,
+    ConnectFailed,
+    ConnectionLost,
+    HEAD_END,
+    HttpClientError,
+    HttpResponse,
+    InvalidResponse,
+    ResponseCallbacks,
+    ResponseTimeout,
+    check_partial_head,
+    parse_response_head,
+)
 from .urls import Proxy, Url
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 100 * 1024
-"""Limit of a head together with interim responses before it, and of consecutive chunk framing without body bytes."""
+"""Limit of a head together with interim responses before it, and of consecutive chunk
+framing without body bytes.
+"""
 MAX_DRAINED_BYTES = 64 * 1024
-"""Limit of the remaining bytes of a response that are read and dropped to reuse its connection."""
+"""Limit of the remaining bytes of a response that are read and dropped to reuse its
+connection.
+"""
 DRAIN_TIMEOUT = 1.0
 """Seconds in which an unwanted response must end for its connection to be reused."""
 STAGGER = 0.25
-"""Seconds until the next address of a host is tried in parallel (Happy Eyeballs, RFC 8305)."""
+"""Seconds until the next address of a host is tried in parallel (Happy Eyeballs, RFC
+8305).
+"""
 
 AddressInfo = tuple[Any, Any, int, str, Any]
 
@@ -102,9 +122,11 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether an idle connection can take a request: the server has neither closed it nor sent anything.
+        """Whether an idle connection can take a request: the server has neither closed
+        it nor sent anything.
 
-        The socket is polled, because the event loop may not have processed its events yet.
+        The socket is polled, because the event loop may not have processed its events
+        yet.
         """
         if self.transport.is_closing():
             return False
@@ -119,10 +141,12 @@ class ClientConnection(asyncio.Protocol):
         return not select.select([sock.fileno()], [], [], 0)[0]
 
     async def request(self, data: bytes, body: bytes, read_timeout: float) -> HttpResponse:
-        """Send a request on an idle connection, and return its response once the head has arrived.
+        """Send a request on an idle connection, and return its response once the head
+        has arrived.
 
         data: the head of the request.
-        read_timeout: seconds without progress, in either direction, after which the response fails.
+        read_timeout: seconds without progress, in either direction, after which the
+            response fails.
 
         Raises:
             HttpClientError: the request has no response. The connection is closed.
@@ -133,7 +157,8 @@ class ClientConnection(asyncio.Protocol):
         self._has_received = self._is_draining = False
         self._timeout, self._last_progress = read_timeout, self._loop.time()
         self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
-        # One system call for the usual request; for a large body a second call costs less than copying it.
+        # One system call for the usual request; for a large body a second call costs
+        # less than copying it.
         if len(body) < 16 * 1024:
             self.transport.write(data + body)
         else:
@@ -157,13 +182,15 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
-        # With these limits `pause_writing` and `resume_writing` show whether a request has been written completely.
-        # With a limit of 0 asyncio's TLS would pause at every write and never resume.
+        # With these limits `pause_writing` and `resume_writing` show whether a request
+        # has been written completely. With a limit of 0 asyncio's TLS would pause at
+        # every write and never resume.
         transport.set_write_buffer_limits(1, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         response = self._response
-        # Without a length the end of the connection is the end of the body (RFC 9112, 6.3).
+        # Without a length the end of the connection is the end of the body (RFC 9112,
+        # 6.3).
         if response is not None and self._framing is BodyFraming.CLOSE and exc is None:
             self._response = None
             response.feed(b"", is_complete=True)
@@ -171,9 +198,13 @@ class ClientConnection(asyncio.Protocol):
             return
         error: HttpClientError
         if response is not None:
-            error = ConnectionLost("the server closed the connection before the response was complete")
+            error = ConnectionLost(
+                "the server closed the connection before the response was complete"
+            )
         elif self._has_received:
-            error = InvalidResponse("the server closed the connection within the head of the response")
+            error = InvalidResponse(
+                "the server closed the connection within the head of the response"
+            )
         else:
             reason = "the server closed the connection without a response"
             error = ConnectionLost(reason, is_untouched=self._is_unsent)
@@ -193,7 +224,8 @@ class ClientConnection(asyncio.Protocol):
         callbacks = self._callbacks
         response = self._response
         if response is None or callbacks is None or self._parser is None:
-            # A response without a request, for example a 408 before closing. The next request would receive it.
+            # A response without a request, for example a 408 before closing. The next
+            # request would receive it.
             if self._head is None:
                 log.warning("a server sent %d bytes that were not requested", len(data))
                 self._end(None)
@@ -216,7 +248,8 @@ class ClientConnection(asyncio.Protocol):
             self._excess_head_bytes = 0
             if self._is_draining:
                 self._drained_bytes += len(piece)
-                # Draining keeps the connection, but a long remainder costs more than a new connection.
+                # Draining keeps the connection, but a long remainder costs more than a
+                # new connection.
                 if self._drained_bytes > MAX_DRAINED_BYTES:
                     self._end(None)
                 return
@@ -224,7 +257,9 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._excess_head_bytes += len(data)
             if self._excess_head_bytes > MAX_HEAD_BYTES:
-                self._end(InvalidResponse("the chunk extensions or trailers of the body are too large"))
+                self._end(
+                    InvalidResponse("the chunk extensions or trailers of the body are too large")
+                )
 
     # Calls of the response.
 
@@ -259,7 +294,9 @@ class ClientConnection(asyncio.Protocol):
                 end = data.find(HEAD_END) + len(HEAD_END)
                 is_whole = end >= len(HEAD_END)
                 if self._head_bytes + (end if is_whole else len(data)) > MAX_HEAD_BYTES:
-                    raise InvalidResponse(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
+                    raise InvalidResponse(
+                        f"the head of the response has more than {MAX_HEAD_BYTES} bytes"
+                    )
                 if not is_whole:
                     check_partial_head(data)
                     self._buffer = data
@@ -287,7 +324,8 @@ class ClientConnection(asyncio.Protocol):
         self._keeps_alive = head.keeps_alive
         self._excess_head_bytes = 0
         if waiter is None or waiter.done():
-            # The request was cancelled in this iteration of the event loop: nothing would read the body.
+            # The request was cancelled in this iteration of the event loop: nothing
+            # would read the body.
             self._end(None)
             return
         waiter.set_result(response)
@@ -308,7 +346,8 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(None)
         response.feed(last_piece, is_complete=True)
         self.resume_reading()
-        # If the request was not written completely, its remaining bytes would still be sent.
+        # If the request was not written completely, its remaining bytes would still be
+        # sent.
         if self._keeps_alive and not self._is_unsent and not self.transport.is_closing():
             self._on_idle(self)
         else:
@@ -351,12 +390,17 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = None if due is None else self._loop.call_at(due, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Time out unless there was progress. Each piece only records its time: resetting a timer would cost more."""
+        """Time out unless there was progress. Each piece only records its time:
+        resetting a timer would cost more.
+        """
         self._deadline = None
         due = self._last_progress + self._timeout
         unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes or (self._response is not None and self._response.has_unread):
-            # The server is still reading the request, or the consumer has not read all pieces.
+        if unsent_bytes < self._unsent_bytes or (
+            self._response is not None and self._response.has_unread
+        ):
+            # The server is still reading the request, or the consumer has not read all
+            # pieces.
             due = self._loop.time() + self._timeout
         if self._timeout and due > self._loop.time():
             self._unsent_bytes = unsent_bytes
@@ -365,7 +409,8 @@ class ClientConnection(asyncio.Protocol):
             self._end(ResponseTimeout(f"the server was silent for {self._timeout:g} seconds"))
 
 
-# Opening connections: TCP over several addresses, Unix sockets, TLS, and tunnels through a proxy.
+# Opening connections: TCP over several addresses, Unix sockets, TLS, and tunnels
+# through a proxy.
 
 
 class OriginRoute(Struct, frozen=True):
@@ -383,7 +428,9 @@ class OriginRoute(Struct, frozen=True):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether a proxy forwards the requests: their target is then the whole URL (RFC 9112, 3.2.2)."""
+        """Whether a proxy forwards the requests: their target is then the whole URL
+        (RFC 9112, 3.2.2).
+        """
         return self.proxy is not None and not self.is_tls
 
 
@@ -411,11 +458,15 @@ async def open_connection(
             async with asyncio.timeout(step_timeout):
                 return (await loop.create_unix_connection(build_connection, route.uds))[1]
         host, port = (route.host, route.port) if proxy is None else (proxy.host, proxy.port)
-        context = find_tls_context() if route.is_tls or (proxy is not None and proxy.is_tls) else None
+        context = (
+            find_tls_context() if route.is_tls or (proxy is not None and proxy.is_tls) else None
+        )
         async with asyncio.timeout(step_timeout):
             sock = await _open_socket(loop, host, port)
         if context is None or proxy is None or not route.is_tls:
-            return (await _adopt_socket(loop, build_connection, sock, context, host, step_timeout))[1]
+            return (await _adopt_socket(loop, build_connection, sock, context, host, step_timeout))[
+                1
+            ]
         return await _open_tunnel(loop, build_connection, sock, route, proxy, context, step_timeout)
     except TimeoutError:
         raise ConnectFailed(f"no connection within {step_timeout:g} seconds") from None
@@ -436,7 +487,9 @@ async def _adopt_socket(
         async with asyncio.timeout(step_timeout):
             if context is None:
                 return await loop.create_connection(build_protocol, sock=sock)
-            return await loop.create_connection(build_protocol, sock=sock, ssl=context, server_hostname=host)
+            return await loop.create_connection(
+                build_protocol, sock=sock, ssl=context, server_hostname=host
+            )
     except BaseException:
         sock.close()
         raise
@@ -451,7 +504,9 @@ class _TunnelProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not self._answer.done() and (HEAD_END in self._buffer or len(self._buffer) > MAX_HEAD_BYTES):
+        if not self._answer.done() and (
+            HEAD_END in self._buffer or len(self._buffer) > MAX_HEAD_BYTES
+        ):
             self._answer.set_result(self._buffer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
@@ -468,7 +523,9 @@ async def _open_tunnel(
     context: ssl.SSLContext,
     step_timeout: float,
 ) -> ClientConnection:
-    """Open a tunnel through a proxy (RFC 9110, 9.3.6), then TLS to the host itself: the proxy sees no request."""
+    """Open a tunnel through a proxy (RFC 9110, 9.3.6), then TLS to the host itself: the
+    proxy sees no request.
+    """
     answer: asyncio.Future[bytes] = loop.create_future()
     protocol = _TunnelProtocol(answer)
     transport, _ = await _adopt_socket(
@@ -477,8 +534,12 @@ async def _open_tunnel(
     try:
         host = f"[{route.host}]" if ":" in route.host else route.host
         authority = f"{host}:{route.port}"
-        credentials = "" if proxy.authorization is None else f"proxy-authorization: {proxy.authorization}\r\n"
-        transport.write(f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n{credentials}\r\n".encode())
+        credentials = (
+            "" if proxy.authorization is None else f"proxy-authorization: {proxy.authorization}\r\n"
+        )
+        transport.write(
+            f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n{credentials}\r\n".encode()
+        )
         async with asyncio.timeout(step_timeout):
             received = await answer
         end = received.find(HEAD_END) + len(HEAD_END)
@@ -488,7 +549,8 @@ async def _open_tunnel(
             raise ConnectFailed(f"the proxy's response is invalid: {error}") from None
         if not 200 <= status < 300:
             raise ConnectFailed(f"the proxy returned HTTP {status}")
-        # In TLS the client sends first, so these bytes cannot be the host's but would be taken for them.
+        # In TLS the client sends first, so these bytes cannot be the host's but would
+        # be taken for them.
         if len(received) > end:
             raise ConnectFailed("the proxy sent bytes after its response")
         async with asyncio.timeout(step_timeout):
@@ -512,7 +574,8 @@ async def _open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
     errors: list[BaseException] = []
     pending: set[asyncio.Task[socket.socket]] = set()
     connected: list[socket.socket] = []
-    # IPv6 and IPv4 addresses alternate: if one family does not work, its addresses do not delay the other's.
+    # IPv6 and IPv4 addresses alternate: if one family does not work, its addresses do
+    # not delay the other's.
     first = [info for info in infos if info[0] == infos[0][0]]
     others = [info for info in infos if info[0] != infos[0][0]]
     untried = [info for pair in zip_longest(first, others) for info in pair if info is not None]

@@ -1,7 +1,9 @@
-"""Responses: heads parsed with llhttp in strict mode and validated, bodies read in pieces, and the client's errors.
+"""Responses: heads parsed with llhttp in strict mode and validated, bodies read in
+    pieces, and the client's errors.
 
-A response whose body two clients could delimit differently is rejected (response splitting, RFC 9112, 6.3 and 11.1). A
-body is either awaited, or passed to a receiver as it arrives. Compressed bodies are decoded in bounded pieces.
+A response whose body two clients could delimit differently is rejected (response
+splitting, RFC 9112, 6.3 and 11.1). A body is either awaited, or passed to a receiver as
+it arrives. Compressed bodies are decoded in bounded pieces.
 """
 
 from __future__ import annotations
@@ -20,13 +22,18 @@ HEAD_END = b"\r\n\r\n"
 _PREFIX = b"HTTP/1."
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
-"""Bytes that are invalid anywhere in a head, including bare CR, bare LF and folded lines."""
+"""Bytes that are invalid anywhere in a head, including bare CR, bare LF and folded
+lines.
+"""
 # At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
 MAX_PIECE = 256 * 1024
-"""Limit of the decoded bytes that are held at once: a piece can decode to a thousand times its size."""
+"""Limit of the decoded bytes that are held at once: a piece can decode to a thousand
+times its size.
+"""
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""zlib's `wbits` by content coding: the largest window; 16 is added for gzip's header."""
+"""zlib's `wbits` by content coding: the largest window; 16 is added for gzip's header.
+"""
 MAX_BUFFERED_BYTES = 64 * 1024
 """Unread bytes of a body, above which reading from the connection pauses."""
 
@@ -44,7 +51,8 @@ class ConnectFailed(HttpClientError):
 class ConnectionLost(HttpClientError):
     """The connection was closed.
 
-    is_untouched: whether the request had not been written completely, and no byte of a response had arrived.
+    is_untouched: whether the request had not been written completely, and no byte of a
+        response had arrived.
     """
 
     def __init__(self, message: str, *, is_untouched: bool = False) -> None:
@@ -68,7 +76,9 @@ class ClientClosed(HttpClientError):
 
 
 class BodyFraming(Enum):
-    """The way in which the end of a body is determined (RFC 9112, 6.3). NONE: there is no body."""
+    """The way in which the end of a body is determined (RFC 9112, 6.3). NONE: there is
+    no body.
+    """
 
     NONE = "none"
     LENGTH = "length"
@@ -127,7 +137,9 @@ class ResponseCallbacks:
 
 
 def check_partial_head(data: bytes) -> None:
-    """Reject an incomplete head early if it cannot become valid. Raises InvalidResponse."""
+    """Reject an incomplete head early if it cannot become valid. Raises
+    InvalidResponse.
+    """
     if data[: len(_PREFIX)] != _PREFIX[: len(data)]:
         raise InvalidResponse("the server does not speak HTTP/1.1")
 
@@ -135,7 +147,8 @@ def check_partial_head(data: bytes) -> None:
 def parse_response_head(
     data: bytes,
 ) -> tuple[ClientResponseHead, httptools.HttpResponseParser, ResponseCallbacks]:
-    """Parse a complete head, up to and including `HEAD_END`. Returns it with the parser, which continues with the body.
+    """Parse a complete head, up to and including `HEAD_END`. Returns it with the
+    parser, which continues with the body.
 
     Raises:
         InvalidResponse: the head is malformed, or does not delimit its body.
@@ -155,7 +168,8 @@ def parse_response_head(
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     status = parser.get_status_code()
     version = parser.get_http_version()
-    # llhttp rejects most invalid combinations, but the framing must not depend on its version.
+    # llhttp rejects most invalid combinations, but the framing must not depend on its
+    # version.
     codings = [value.lower() for name, value in callbacks.headers if name == b"transfer-encoding"]
     lengths = [value for name, value in callbacks.headers if name == b"content-length"]
     if status < 200 or status in (204, 304):
@@ -163,7 +177,9 @@ def parse_response_head(
         framing = BodyFraming.NONE
     elif codings:
         if lengths or version != "1.1" or codings != [b"chunked"]:
-            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one with a Content-Length")
+            raise InvalidResponse(
+                "the response has an invalid Transfer-Encoding, or one with a Content-Length"
+            )
         framing = BodyFraming.CHUNKED
     elif lengths:
         if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
@@ -174,7 +190,8 @@ def parse_response_head(
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     keeps_alive = version == "1.1" and "close" not in options and framing is not BodyFraming.CLOSE
     if framing is BodyFraming.NONE and ({"content-length", "transfer-encoding"} & headers.keys()):
-        # If the server sends a body nevertheless, it would be taken for the next response.
+        # If the server sends a body nevertheless, it would be taken for the next
+        # response.
         keeps_alive = False
     return ClientResponseHead(status, headers, framing, keeps_alive), parser, callbacks
 
@@ -183,7 +200,9 @@ def parse_response_head(
 
 
 class ContentDecoder:
-    """Decodes gzip and deflate; also deflate without the zlib header, as some servers send it (RFC 9110, 8.4.1.2)."""
+    """Decodes gzip and deflate; also deflate without the zlib header, as some servers
+    send it (RFC 9110, 8.4.1.2).
+    """
 
     __slots__ = ("_decompressor", "_has_begun", "_has_more", "_is_deflate", "_pending")
 
@@ -199,7 +218,9 @@ class ContentDecoder:
         self._pending += data
 
     def take(self) -> bytes:
-        """Return the next decoded bytes, at most `MAX_PIECE`; b"" if more input is needed. Raises InvalidResponse."""
+        """Return the next decoded bytes, at most `MAX_PIECE`; b"" if more input is
+        needed. Raises InvalidResponse.
+        """
         if not self._pending and not self._has_more:
             return b""
         data = self._pending
@@ -218,7 +239,9 @@ class ContentDecoder:
         return decoded
 
     def finish(self) -> None:
-        """Check that the compressed data ended with the body. Raises InvalidResponse if it did not."""
+        """Check that the compressed data ended with the body. Raises InvalidResponse if
+        it did not.
+        """
         if self._has_begun and not self._decompressor.eof:
             raise InvalidResponse("the compressed body was cut off")
 
@@ -230,13 +253,16 @@ class ContentDecoder:
         except zlib.error:
             if not self._is_deflate or not is_first:
                 raise
-            # `deflate` means the zlib format (RFC 9110, 8.4.1.2), but some servers send raw deflate data.
+            # `deflate` means the zlib format (RFC 9110, 8.4.1.2), but some servers send
+            # raw deflate data.
             self._decompressor = zlib.decompressobj(-15)
             return self._decompressor.decompress(data, MAX_PIECE)
 
 
 def build_decoder(content_encoding: str) -> ContentDecoder | None:
-    """Build the decoder of a body; None if the body is not encoded. Raises InvalidResponse for other codings."""
+    """Build the decoder of a body; None if the body is not encoded. Raises
+    InvalidResponse for other codings.
+    """
     coding = content_encoding.strip().lower()
     if coding in ("", "identity"):
         return None
@@ -248,7 +274,9 @@ def build_decoder(content_encoding: str) -> ContentDecoder | None:
 # Bodies.
 
 PieceReceiver = Callable[[bytes], bool]
-"""Called with a piece of a body; returns whether it was consumed. If not, `read` returns the piece. Must not raise."""
+"""Called with a piece of a body; returns whether it was consumed. If not, `read`
+returns the piece. Must not raise.
+"""
 
 
 class ResponseSource(Protocol):
@@ -261,7 +289,8 @@ class ResponseSource(Protocol):
     def abandon(self, *, drain: bool) -> None:
         """Give up the response before its end.
 
-        drain: the response is about to end: read and drop the remaining bytes, to keep the connection.
+        drain: the response is about to end: read and drop the remaining bytes, to keep
+            the connection.
         """
         ...
 
@@ -269,8 +298,8 @@ class ResponseSource(Protocol):
 class HttpResponse:
     """A response whose head has arrived. It has one consumer, which must close it.
 
-    While the consumer awaits `read` and has set a receiver, pieces are passed to the receiver in the callback of the
-    transport, without resuming a future or a coroutine.
+    While the consumer awaits `read` and has set a receiver, pieces are passed to the
+    receiver in the callback of the transport, without resuming a future or a coroutine.
     """
 
     __slots__ = (
@@ -290,14 +319,18 @@ class HttpResponse:
         "status",
     )
 
-    def __init__(self, head: ClientResponseHead, source: ResponseSource, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, head: ClientResponseHead, source: ResponseSource, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.status: int = head.status
         self.headers: Mapping[str, str] = head.headers
         self._source: ResponseSource | None = source
         self._loop = loop
         self._pieces: list[bytes] = []
         self._size = 0
-        self._decoder: ContentDecoder | None = build_decoder(head.headers.get("content-encoding", "identity"))
+        self._decoder: ContentDecoder | None = build_decoder(
+            head.headers.get("content-encoding", "identity")
+        )
         self._receiver: PieceReceiver | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -306,7 +339,9 @@ class HttpResponse:
     # Calls of the consumer.
 
     def receive_directly(self, receiver: PieceReceiver) -> None:
-        """Pass pieces to `receiver` while `read` is awaited. Ignored for a compressed body, which `read` decodes."""
+        """Pass pieces to `receiver` while `read` is awaited. Ignored for a compressed
+        body, which `read` decodes.
+        """
         if self._decoder is None:
             self._receiver = receiver
 
@@ -316,7 +351,8 @@ class HttpResponse:
         self._wake()
 
     async def read(self) -> bytes | None:
-        """Return the bytes of the body that have arrived since the last call, at least one; None at its end.
+        """Return the bytes of the body that have arrived since the last call, at least
+        one; None at its end.
 
         Returns b"" after `interrupt`.
 
@@ -355,7 +391,8 @@ class HttpResponse:
                 self._waiter = None
 
     async def read_all(self, max_bytes: int) -> bytes:
-        """Return the whole body; of a body longer than `max_bytes`, at least the first `max_bytes + 1` bytes.
+        """Return the whole body; of a body longer than `max_bytes`, at least the first
+        `max_bytes + 1` bytes.
 
         Raises:
             HttpClientError: the body is not complete.
@@ -370,7 +407,8 @@ class HttpResponse:
     def close(self, *, drain: bool = False) -> None:
         """Release the connection. It is reused only if the response is complete.
 
-        drain: the body is about to end: read and drop the remaining bytes, within limits, to reuse the connection.
+        drain: the body is about to end: read and drop the remaining bytes, within
+            limits, to reuse the connection.
         """
         self._is_closed = True
         self._receiver = None
@@ -384,7 +422,9 @@ class HttpResponse:
 
     @property
     def has_unread(self) -> bool:
-        """Whether the consumer has not read all pieces; then silence of the server is not a timeout."""
+        """Whether the consumer has not read all pieces; then silence of the server is
+        not a timeout.
+        """
         return bool(self._pieces) or self._is_paused
 
     def feed(self, piece: bytes, *, is_complete: bool) -> None:
@@ -412,14 +452,21 @@ class HttpResponse:
             else:
                 self._pieces.append(piece)
                 self._size += len(piece)
-                # Backpressure: the consumer is slower than the server, and TCP's flow control slows the server down.
-                if self._size > MAX_BUFFERED_BYTES and self._source is not None and not self._is_paused:
+                # Backpressure: the consumer is slower than the server, and TCP's flow
+                #     control slows the server down.
+                if (
+                    self._size > MAX_BUFFERED_BYTES
+                    and self._source is not None
+                    and not self._is_paused
+                ):
                     self._is_paused = True
                     self._source.pause_reading()
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Fail the response: the connection was closed before the end of the body, or the body is invalid."""
+        """Fail the response: the connection was closed before the end of the body, or
+        the body is invalid.
+        """
         self._source = None
         if not self._is_complete:
             self._error = error

@@ -38,7 +38,8 @@ class Url(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def parse_url(text: str) -> Url:
-    """Parse an absolute http or https URL. Characters of path and query that are not ASCII are percent-encoded.
+    """Parse an absolute http or https URL. Characters of path and query that are not
+    ASCII are percent-encoded.
 
     Raises:
         ValueError: the URL is invalid, or has a user name.
@@ -75,8 +76,8 @@ class Proxy(Struct, frozen=True):
 class ProxyRules:
     """The proxies of an environment.
 
-    settings: in the form of `urllib.request.getproxies`: URLs by `http`, `https` and `all`, the exceptions by `no`.
-        None means those of the environment.
+    settings: in the form of `urllib.request.getproxies`: URLs by `http`, `https` and
+        `all`, the exceptions by `no`. None means those of the environment.
 
     Raises:
         ValueError: a proxy's URL is invalid, or its scheme is not supported.
@@ -92,15 +93,20 @@ class ProxyRules:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
                 raise ValueError(
-                    f"a proxy must have the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://"
+                    f"a proxy must have the form http://HOST:PORT or https://HOST:PORT, not "
+                    f"{parts.scheme}://"
                 )
             authorization = None
             if parts.username is not None:
                 credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
                 authorization = f"Basic {base64.b64encode(credentials).decode()}"
             port = parts.port or _DEFAULT_PORTS[parts.scheme]
-            self._proxies[scheme] = Proxy(parts.scheme == "https", parts.hostname, port, authorization)
-        self._exceptions = [entry.strip().lower() for entry in variables.get("no", "").split(",") if entry.strip()]
+            self._proxies[scheme] = Proxy(
+                parts.scheme == "https", parts.hostname, port, authorization
+            )
+        self._exceptions = [
+            entry.strip().lower() for entry in variables.get("no", "").split(",") if entry.strip()
+        ]
 
     def find(self, url: Url) -> Proxy | None:
         """Return the proxy of a URL; None for a direct connection."""
@@ -113,8 +119,9 @@ class ProxyRules:
 def _matches(entry: str, url: Url) -> bool:
     """Whether an entry of NO_PROXY names the URL's host.
 
-    As in curl, `example.com` includes its subdomains, while `.example.com` and `*.example.com` match only those. An
-    address may have a prefix length. `*` matches every host. A port or a scheme restricts the entry.
+    As in curl, `example.com` includes its subdomains, while `.example.com` and
+    `*.example.com` match only those. An address may have a prefix length. `*` matches
+    every host. A port or a scheme restricts the entry.
     """
     if entry == "*":
         return True

@@ -1,4 +1,6 @@
-"""Tests of connections run on both event loops: uvloop's, if it is installed, and asyncio's."""
+"""Tests of connections run on both event loops: uvloop's, if it is installed, and
+asyncio's.
+"""
 
 from __future__ import annotations
 

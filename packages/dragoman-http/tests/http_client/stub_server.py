@@ -33,7 +33,9 @@ class StubServer:
         """Read a request, and return its body."""
         head = await reader.readuntil(b"\r\n\r\n")
         self.requests.append(head)
-        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        lengths = [
+            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+        ]
         return await reader.readexactly(int(lengths[0].partition(b":")[2])) if lengths else b""
 
 
@@ -77,18 +79,26 @@ async def client(
     context: ssl.SSLContext | None = None,
     uds: str | None = None,
 ) -> AsyncGenerator[HttpClient]:
-    """Yield a client. proxies: proxies by scheme, as in the environment. context: the TLS context."""
-    http = HttpClient(ClientTimeouts(read=read), proxies=ProxyRules(proxies or {}), tls_context=context, uds=uds)
+    """Yield a client. proxies: proxies by scheme, as in the environment. context: the
+    TLS context.
+    """
+    http = HttpClient(
+        ClientTimeouts(read=read), proxies=ProxyRules(proxies or {}), tls_context=context, uds=uds
+    )
     try:
         yield http
     finally:
         await http.close()
 
 
-def answering(*responses: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def answering(
+    *responses: bytes,
+) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Answer the requests of each connection in this order, then close it."""
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         for response in responses:
             await far.read_request(reader)
             writer.write(response)
@@ -97,10 +107,14 @@ def answering(*responses: bytes) -> Callable[[StubServer, asyncio.StreamReader, 
     return handle
 
 
-def repeating(response: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def repeating(
+    response: bytes,
+) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Answer every request with this response."""
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while True:
             await far.read_request(reader)
             writer.write(response)

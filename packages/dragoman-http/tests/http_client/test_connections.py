@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dragoman_http import ClientClosed, ConnectFailed, ConnectionLost, HttpClient, HttpClientError, InvalidResponse, ResponseTimeout
+from dragoman_http import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClient,
+    HttpClientError,
+    InvalidResponse,
+    ResponseTimeout,
+)
 from tests.launch.certificates import write_certificate
 
 from .stub_server import CHUNKED, OK, StubServer, answering, client, get, repeating, serve
@@ -36,11 +44,15 @@ async def test_a_connection_that_the_server_ends_is_not_reused(head: bytes) -> N
 
 async def test_a_request_is_what_it_should_be() -> None:
     async with serve(repeating(OK)) as far, client() as http:
-        response = await http.send("POST", f"http://localhost:{far.port}/a%20b/é?c=d", {"x-one": "1"}, b"body")
+        response = await http.send(
+            "POST", f"http://localhost:{far.port}/a%20b/é?c=d", {"x-one": "1"}, b"body"
+        )
         response.close(drain=True)
         host = b"localhost:%d" % far.port
         assert far.requests == [
-            b"POST /a%20b/%C3%A9?c=d HTTP/1.1\r\nhost: " + host + b"\r\naccept-encoding: identity\r\nx-one: 1\r\n"
+            b"POST /a%20b/%C3%A9?c=d HTTP/1.1\r\nhost: "
+            + host
+            + b"\r\naccept-encoding: identity\r\nx-one: 1\r\n"
             b"content-length: 4\r\n\r\n"
         ]
 
@@ -55,7 +67,9 @@ async def test_a_header_cannot_add_another(value: str) -> None:
 async def test_a_large_request_is_sent_whole() -> None:
     received: list[bytes] = []
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         received.append(await far.read_request(reader))
         writer.write(OK)
 
@@ -67,10 +81,14 @@ async def test_a_large_request_is_sent_whole() -> None:
 
 
 async def test_a_slow_consumer_bounds_memory() -> None:
-    """Until the consumer reads, the server can write only what the sockets and the client buffer."""
+    """Until the consumer reads, the server can write only what the sockets and the
+    client buffer.
+    """
     written = 0
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         nonlocal written
         await far.read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 << 20))
@@ -100,7 +118,9 @@ async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
     received: list[bytes] = []
     n_direct = 0
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED)
         for number in range(10):
@@ -129,7 +149,9 @@ async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
 async def test_an_aborted_response_closes_its_connection() -> None:
     closed = asyncio.Event()
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED + b"1\r\na\r\n")
         assert await reader.read() == b""
@@ -147,7 +169,9 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
     requested = asyncio.Event()
     closed = asyncio.Event()
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         requested.set()
         assert await reader.read() == b""
@@ -173,7 +197,9 @@ async def test_a_fully_received_response_keeps_its_connection() -> None:
 async def test_the_rest_of_a_response_is_not_read_without_limit() -> None:
     closed = asyncio.Event()
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED)
         try:
@@ -199,9 +225,13 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) -> None:
-    """The server reads the second request of the first connection, and disconnects without a response."""
+    """The server reads the second request of the first connection, and disconnects
+    without a response.
+    """
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         number = far.connections
         await far.read_request(reader)
         writer.write(OK)
@@ -220,7 +250,9 @@ async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) 
 
 
 async def test_a_request_that_the_server_has_not_taken_whole_is_repeated() -> None:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         number = far.connections
         await far.read_request(reader)
         writer.write(OK)
@@ -245,10 +277,14 @@ async def test_a_new_connection_that_is_lost_is_not_tried_again() -> None:
         assert far.connections == 1
 
 
-async def test_bytes_that_were_not_requested_close_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_were_not_requested_close_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     unasked = asyncio.Event()
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(OK)
         await unasked.wait()
@@ -265,7 +301,9 @@ async def test_bytes_that_were_not_requested_close_the_connection(caplog: pytest
 
 @pytest.mark.parametrize("sent", [b"", OK[:10], CHUNKED, CHUNKED + b"2\r\nok"])
 async def test_silence_is_a_timeout(sent: bytes) -> None:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(sent)
         await reader.read()
@@ -285,7 +323,9 @@ async def test_a_server_that_refuses_is_a_failed_connection() -> None:
 
 
 async def test_closing_ends_what_runs() -> None:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED + b"1\r\na\r\n")
         await reader.read()
@@ -353,7 +393,9 @@ async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def connect(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def connect(
+    far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Run a proxy that opens tunnels."""
     await far.read_request(reader)
     host, _, port = far.requests[-1].split(b" ")[1].decode().rpartition(":")
@@ -370,7 +412,9 @@ async def test_https_goes_through_a_tunnel_of_the_proxy(tmp_path: Path) -> None:
     async with serve(repeating(OK), server) as far, serve(connect) as proxy:
         settings = {"https": f"http://user:p%40ss@127.0.0.1:{proxy.port}"}
         async with client(proxies=settings, context=trusting) as http:
-            assert [await get(http, f"https://localhost:{far.port}/") for _ in range(2)] == [b"ok"] * 2
+            assert [await get(http, f"https://localhost:{far.port}/") for _ in range(2)] == [
+                b"ok"
+            ] * 2
         assert proxy.connections == far.connections == 1
         (request,) = proxy.requests
         authority = b"localhost:%d" % far.port
@@ -390,10 +434,14 @@ async def test_https_goes_through_a_tunnel_of_the_proxy(tmp_path: Path) -> None:
         b"",
     ],
 )
-async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(answer: bytes, tmp_path: Path) -> None:
+async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(
+    answer: bytes, tmp_path: Path
+) -> None:
     _, trusting = build_contexts(tmp_path)
     async with serve(answering(answer)) as proxy:
-        async with client(proxies={"https": f"http://127.0.0.1:{proxy.port}"}, context=trusting) as http:
+        async with client(
+            proxies={"https": f"http://127.0.0.1:{proxy.port}"}, context=trusting
+        ) as http:
             with pytest.raises(ConnectFailed):
                 await get(http, "https://localhost:1/")
         assert proxy.connections == 1
@@ -401,7 +449,9 @@ async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(answer: bytes
 
 async def test_http_is_forwarded_by_the_proxy() -> None:
     async with serve(repeating(OK)) as proxy:
-        async with client(proxies={"http": f"http://u:@127.0.0.1:{proxy.port}", "no": "direct.test"}) as http:
+        async with client(
+            proxies={"http": f"http://u:@127.0.0.1:{proxy.port}", "no": "direct.test"}
+        ) as http:
             assert await get(http, "http://far.test/a?b") == b"ok"
         assert proxy.requests == [
             b"GET http://far.test/a?b HTTP/1.1\r\nhost: far.test\r\naccept-encoding: identity\r\n"
@@ -410,7 +460,9 @@ async def test_http_is_forwarded_by_the_proxy() -> None:
 
 
 async def test_a_head_that_never_ends_is_rejected() -> None:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n")
         while True:

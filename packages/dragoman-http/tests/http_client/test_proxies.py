@@ -21,7 +21,9 @@ def test_each_scheme_has_its_proxy() -> None:
 
 
 def test_a_proxy_has_credentials() -> None:
-    assert find("http://a/", http="http://me:p%3Aw@one") == Proxy(False, "one", 80, "Basic bWU6cDp3")
+    assert find("http://a/", http="http://me:p%3Aw@one") == Proxy(
+        False, "one", 80, "Basic bWU6cDp3"
+    )
     assert "bWU6" not in repr(find("http://a/", http="http://me:p%3Aw@one"))
 
 

@@ -1,4 +1,6 @@
-"""Responses of servers: whole, split or truncated at every position, malformed, and compressed."""
+"""Responses of servers: whole, split or truncated at every position, malformed, and
+compressed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def in_two(first: bytes, second: bytes) -> list[bytes]:
     return [part for part in (first, second) if part]
 
 
-async def feed(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]) -> None:
+async def feed(
+    far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]
+) -> None:
     await far.read_request(reader)
     for part in parts:
         writer.write(part)
@@ -39,9 +43,13 @@ async def feed(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.St
 @pytest.mark.parametrize("name", RESPONSES)
 async def test_cuts_do_not_matter(name: str) -> None:
     data = RESPONSES[name]
-    cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [[bytes([byte]) for byte in data]]
+    cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [
+        [bytes([byte]) for byte in data]
+    ]
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         for parts in cuts:
             await feed(far, reader, writer, parts)
 
@@ -55,7 +63,9 @@ async def test_cuts_do_not_matter(name: str) -> None:
 async def test_an_early_end_is_an_error_wherever_it_comes(name: str) -> None:
     data = RESPONSES[name]
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await feed(far, reader, writer, [data[: far.connections - 1]])
 
     async with serve(handle) as far, client() as http:
@@ -95,7 +105,8 @@ async def test_a_redirect_is_not_followed() -> None:
         HEAD + b"content-length: +2\r\n\r\nok",
         HEAD + b"content-length: 99999999999999999999\r\n\r\nok",
         HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-        HEAD + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        HEAD
+        + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         HEAD + b"transfer-encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
@@ -124,7 +135,9 @@ async def test_a_redirect_is_not_followed() -> None:
     ],
 )
 async def test_a_malformed_response_is_an_error_and_closes_the_connection(data: bytes) -> None:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await far.read_request(reader)
         writer.write(data)
         await reader.read()

@@ -1,4 +1,6 @@
-"""Builds `sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled model's or another tokenizer."""
+"""Builds `sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled
+model's or another tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from .engine.kv_events import parse_kv_events_config
 from .engine.kv_events import parse_kv_transfer_config as read_kv_transfer
 from .engine.latency import parse_acceptance_rates, parse_speculative_config
 from .engine.profile import SimulatorProfile, load
-from .engine.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
+from .engine.reply_generator import (
+    ReplyGenerator,
+    ReplyOptions,
+    parse_length_distribution,
+    read_dataset,
+)
 from .engine.reply_tokens import Lexicon
 from dragoman.pipeline.models import ServedModel
 from dragoman.pipeline.served_model import Adapters, read_adapter
@@ -28,7 +35,13 @@ from dragoman.prompts.template import load_template, load_tokenizer_info
 from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
 from dragoman.serving.clock import Clock
 from dragoman.settings import Settings
-from dragoman.launch.model_builder import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
+from dragoman.launch.model_builder import (
+    build_token_backend,
+    load_chat_template,
+    load_eos_ids,
+    resolve_formats,
+    resolve_served_names,
+)
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (
@@ -41,7 +54,9 @@ _EOS_NAMES = (
     "</s>",
     "<eos>",
 )
-"""Names of end-of-sequence tokens, for tokenizers without a configuration that states them."""
+"""Names of end-of-sequence tokens, for tokenizers without a configuration that states
+them.
+"""
 
 
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
@@ -81,7 +96,9 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
     vision = None
     if settings.sim_image_tokens:
-        token = find_image_token(tokenizer.special_tokens, "" if template is None else template.source, eos)
+        token = find_image_token(
+            tokenizer.special_tokens, "" if template is None else template.source, eos
+        )
         vision = SimulatedVision(settings.sim_image_tokens, token)
     backend = build_token_backend(
         settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine, vision=vision
@@ -109,13 +126,20 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
 
 
 def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
-    """Load a tokenizer and its end-of-sequence tokens from a model's directory or a `tokenizer.json`."""
-    if path.is_dir() and any((path / file).exists() for file in ("generation_config.json", "config.json")):
+    """Load a tokenizer and its end-of-sequence tokens from a model's directory or a
+    `tokenizer.json`.
+    """
+    if path.is_dir() and any(
+        (path / file).exists() for file in ("generation_config.json", "config.json")
+    ):
         return load_tokenizer(path), load_eos_ids(path)
     tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
     eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
     if not eos:
-        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
+        raise ValueError(
+            f"{path} does not define an end-of-sequence token; add a generation_config.json next "
+            f"to it"
+        )
     return tokenizer, eos
 
 
@@ -130,23 +154,30 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         size = extra.bytes_per_token or profile.model.kv_bytes_per_token
         if size is None:
             raise ValueError(
-                "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
+                "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the "
+                "profile has none"
             )
         kv_transfer = KvTransferSettings(
-            msgspec.structs.replace(transfer_config, engine_id=transfer_config.engine_id or str(uuid4())),
+            msgspec.structs.replace(
+                transfer_config, engine_id=transfer_config.engine_id or str(uuid4())
+            ),
             TransferCost(size, extra.bandwidth, extra.base_seconds),
             profile.hardware.tensor_parallel,
         )
     if settings.kv_offloading_backend != "native":
-        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
+        raise ValueError(
+            f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated"
+        )
     if settings.kv_offloading_size is not None:
         if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
             raise ValueError(
-                "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
+                "--kv-offloading-size is not simulated together with --kv-transfer-config or "
+                "--kv-events-config"
             )
         if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
             raise ValueError(
-                "--kv-offloading-size is simulated with prefix caching and without --speculative-config only"
+                "--kv-offloading-size is simulated with prefix caching and without "
+                "--speculative-config only"
             )
         offloading = profile.build_offloading(settings.kv_offloading_size)
         offloading.build_config(scheduler.block_size)
@@ -169,7 +200,9 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         seed=settings.seed,
         accepts_images=settings.sim_image_tokens > 0,
         max_num_waiting=settings.max_queued_requests,
-        kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
+        kv_events=None
+        if settings.kv_events_config is None
+        else parse_kv_events_config(settings.kv_events_config),
         kv_events_version=settings.kv_events_version,
         kv_transfer=kv_transfer,
         offloading=offloading,
@@ -177,12 +210,17 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
     )
 
 
-def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
-    """Build the profile's scheduler config with the settings' overrides. Raises ValueError for invalid ones."""
+def build_scheduler_config(
+    settings: Settings, profile: SimulatorProfile
+) -> SimulatedSchedulerConfig:
+    """Build the profile's scheduler config with the settings' overrides. Raises
+    ValueError for invalid ones.
+    """
     tensor_parallel = profile.hardware.tensor_parallel
     if settings.tensor_parallel_size not in (None, tensor_parallel):
         raise ValueError(
-            f"--tensor-parallel-size {settings.tensor_parallel_size}: the times of {profile.name} are those of "
+            f"--tensor-parallel-size {settings.tensor_parallel_size}: the times of {profile.name} "
+            f"are those of "
             f"{tensor_parallel}; use a profile of such a server"
         )
     profile_config = profile.engine
@@ -195,16 +233,21 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
         # A cache of the same size in bytes has more blocks if they are smaller.
         blocks = profile_config.num_gpu_blocks * profile_config.block_size // block_size
     if settings.speculative_config is not None:
-        profile_config = parse_speculative_config(settings.speculative_config).merge_into(profile_config)
+        profile_config = parse_speculative_config(settings.speculative_config).merge_into(
+            profile_config
+        )
     return msgspec.structs.replace(
         profile_config,
         max_num_seqs=settings.max_num_seqs or profile_config.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens or profile_config.max_num_batched_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens
+        or profile_config.max_num_batched_tokens,
         block_size=block_size,
         num_gpu_blocks=max(2, blocks),
         max_model_len=settings.max_model_len or profile_config.max_model_len,
-        enable_prefix_caching=profile_config.enable_prefix_caching and settings.enable_prefix_caching,
-        enable_chunked_prefill=profile_config.enable_chunked_prefill and settings.enable_chunked_prefill,
+        enable_prefix_caching=profile_config.enable_prefix_caching
+        and settings.enable_prefix_caching,
+        enable_chunked_prefill=profile_config.enable_chunked_prefill
+        and settings.enable_chunked_prefill,
         scheduling_policy=settings.scheduling_policy or profile_config.scheduling_policy,
         max_loras=settings.max_loras or profile_config.max_loras,
         max_num_active_seqs=settings.max_num_active_seqs or profile_config.max_num_active_seqs,
@@ -214,6 +257,7 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
         long_prefill_token_threshold_adaptive=profile_config.long_prefill_token_threshold_adaptive
         or settings.long_prefill_token_threshold_adaptive,
         async_scheduling=profile_config.async_scheduling and settings.async_scheduling,
-        scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl and settings.scheduler_reserve_full_isl,
+        scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl
+        and settings.scheduler_reserve_full_isl,
         watermark=profile_config.watermark if settings.watermark is None else settings.watermark,
     )

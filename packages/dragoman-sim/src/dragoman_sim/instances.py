@@ -1,6 +1,8 @@
-"""Several simulated servers in one process: the settings of each, and one ASGI application that dispatches by port.
+"""Several simulated servers in one process: the settings of each, and one ASGI
+application that dispatches by port.
 
-Each instance is a complete server with its own port, engine, metrics, events, faults, adapters and stored responses.
+Each instance is a complete server with its own port, engine, metrics, events, faults,
+adapters and stored responses.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from dragoman.settings import Instances, Settings
 
 
 def expand_instances(settings: Settings) -> list[Settings]:
-    """Return the settings of each server. Ports and log files that an instance does not set get consecutive numbers.
+    """Return the settings of each server. Ports and log files that an instance does not
+    set get consecutive numbers.
 
     Raises:
         ValueError: a port number is out of range.
@@ -32,7 +35,8 @@ def expand_instances(settings: Settings) -> list[Settings]:
         store="memory" if settings.store == "sqlite" else settings.store,
     )
     expanded: list[Settings] = []
-    # Data-parallel ranks of the preceding instances: each rank publishes its events on its own port.
+    # Data-parallel ranks of the preceding instances: each rank publishes its events on
+    # its own port.
     ranks = 0
     for number, instance in enumerate(settings.instances.items):
         overrides = dict(instance.overrides)
@@ -41,9 +45,12 @@ def expand_instances(settings: Settings) -> list[Settings]:
         kv_transfer = overridden.kv_transfer_config
         instance_settings = msgspec.structs.replace(
             overridden,
-            port=overridden.port if "port" in overrides or not shared.port else shared.port + number,
+            port=overridden.port
+            if "port" in overrides or not shared.port
+            else shared.port + number,
             request_log=overridden.request_log and f"{overridden.request_log}.{number}",
-            kv_events_config=kv_events and _offset_kv_events(kv_events, ranks, is_own="kv_events_config" in overrides),
+            kv_events_config=kv_events
+            and _offset_kv_events(kv_events, ranks, is_own="kv_events_config" in overrides),
             kv_transfer_config=kv_transfer
             and _offset_kv_transfer(kv_transfer, number, is_own="kv_transfer_config" in overrides),
         )
@@ -57,12 +64,17 @@ def expand_instances(settings: Settings) -> list[Settings]:
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
     """Add the number of preceding ranks to the ports of a KV events config.
 
-    is_own: whether the config was set for this instance only; its explicit endpoint is then used unchanged.
+    is_own: whether the config was set for this instance only; its explicit endpoint is
+        then used unchanged.
     """
     config = read_kv_events(text)
     if is_own and "endpoint" in msgspec.json.decode(text, type=dict[str, msgspec.Raw]):
         return text
-    replay = None if config.replay_endpoint is None else offset_endpoint_port(config.replay_endpoint, ranks)
+    replay = (
+        None
+        if config.replay_endpoint is None
+        else offset_endpoint_port(config.replay_endpoint, ranks)
+    )
     offset_config = msgspec.structs.replace(
         config, endpoint=offset_endpoint_port(config.endpoint, ranks), replay_endpoint=replay
     )
@@ -70,18 +82,30 @@ def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
 
 
 def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:
-    """Number the port and the engine id of a KV transfer config, unless the instance's own config sets them."""
+    """Number the port and the engine id of a KV transfer config, unless the instance's
+    own config sets them.
+    """
     config = read_kv_transfer(text)
     explicit_fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw]) if is_own else {}
-    port = config.kv_port if "kv_port" in explicit_fields or not config.kv_port else config.kv_port + number
-    name = (
-        config.engine_id if "engine_id" in explicit_fields or not config.engine_id else f"{config.engine_id}-{number}"
+    port = (
+        config.kv_port
+        if "kv_port" in explicit_fields or not config.kv_port
+        else config.kv_port + number
     )
-    return msgspec.json.encode(msgspec.structs.replace(config, kv_port=port, engine_id=name)).decode()
+    name = (
+        config.engine_id
+        if "engine_id" in explicit_fields or not config.engine_id
+        else f"{config.engine_id}-{number}"
+    )
+    return msgspec.json.encode(
+        msgspec.structs.replace(config, kv_port=port, engine_id=name)
+    ).decode()
 
 
 class PortDispatcher:
-    """An ASGI application that dispatches requests by the server's port. All its applications share one lifespan."""
+    """An ASGI application that dispatches requests by the server's port. All its
+    applications share one lifespan.
+    """
 
     def __init__(self, applications: Mapping[int | None, Application]) -> None:
         self._applications = applications

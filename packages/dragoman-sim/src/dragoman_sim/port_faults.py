@@ -1,7 +1,8 @@
-"""Port fault injection: a simulated server's port can be closed, reset connections, or leave them hanging.
+"""Port fault injection: a simulated server's port can be closed, reset connections, or
+leave them hanging.
 
-An administrator schedules the faults. The module is independent of HTTP: the protocol factory and the set of
-connections are injected.
+An administrator schedules the faults. The module is independent of HTTP: the protocol
+factory and the set of connections are injected.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class ServedConnection(Protocol):
 class ServerPort:
     """The port of a server.
 
-    In all states except `closed` it keeps one listening socket, so that no connection is refused at a state change.
+    In all states except `closed` it keeps one listening socket, so that no connection
+    is refused at a state change.
     """
 
     def __init__(self, settings: Settings, tls: ssl.SSLContext | None = None) -> None:
@@ -74,8 +76,11 @@ class ServerPort:
             SettingsError: the address is unavailable.
         """
         self._listener = listen(self._settings)
-        self._settings = msgspec.structs.replace(self._settings, port=self._listener.getsockname()[1])
-        # The event loop closes the socket that it accepts from; the original keeps the port bound.
+        self._settings = msgspec.structs.replace(
+            self._settings, port=self._listener.getsockname()[1]
+        )
+        # The event loop closes the socket that it accepts from; the original keeps the
+        # port bound.
         return self._listener.dup()
 
     def attach(
@@ -95,12 +100,16 @@ class ServerPort:
         self._connections = connections
 
     async def change_state(
-        self, state: ListenState, policy: OpenConnectionPolicy, admin_client: ClientAddress | None = None
+        self,
+        state: ListenState,
+        policy: OpenConnectionPolicy,
+        admin_client: ClientAddress | None = None,
     ) -> None:
         """Change the state of the port.
 
         policy: what happens to open connections.
-        admin_client: the client whose connection is never reset, since it awaits the response.
+        admin_client: the client whose connection is never reset, since it awaits the
+            response.
 
         Raises:
             Conflict: the port cannot be bound again; it stays closed.
@@ -117,9 +126,15 @@ class ServerPort:
                     listener.close()
                 else:
                     self._listener = listener
-                    factories = {"resetting": _ResetProtocol, "hanging": self._build_hanging_protocol}
+                    factories = {
+                        "resetting": _ResetProtocol,
+                        "hanging": self._build_hanging_protocol,
+                    }
                     self._server = await asyncio.get_running_loop().create_server(
-                        factories.get(state, self._protocol), sock=listener.dup(), backlog=BACKLOG, ssl=self._tls
+                        factories.get(state, self._protocol),
+                        sock=listener.dup(),
+                        backlog=BACKLOG,
+                        ssl=self._tls,
                     )
             if state == "listening":
                 return
@@ -127,7 +142,8 @@ class ServerPort:
                 transport = connection.transport
                 if transport.get_extra_info("sockname")[1] != self.port:
                     continue
-                # The connection of the command itself is never reset: the response would be lost.
+                # The connection of the command itself is never reset: the response
+                # would be lost.
                 if policy == "finish" or transport.get_extra_info("peername")[:2] == admin_client:
                     connection.shutdown()
                 else:
@@ -178,7 +194,9 @@ class _HangingProtocol(asyncio.Protocol):
 
 
 def _reset(transport: asyncio.Transport) -> None:
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+    transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
+    )
     transport.abort()
 
 
@@ -203,13 +221,16 @@ PlannedChange = tuple[float, PortCommand]
 
 
 def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
-    """Plan a port's state changes: a command lasts until its end or the next command; otherwise the port listens.
+    """Plan a port's state changes: a command lasts until its end or the next command;
+    otherwise the port listens.
 
     Raises:
         RequestError: two commands begin at the same time.
     """
     ordered = sorted(commands, key=lambda command: command.after)
-    planned: list[PlannedChange] = [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
+    planned: list[PlannedChange] = (
+        [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
+    )
     for command, following in zip_longest(ordered, ordered[1:]):
         if following is not None and following.after == command.after:
             raise RequestError(f"Two actions start after {command.after:g} seconds.", param="after")
@@ -236,7 +257,8 @@ class PortSchedule:
         return PortState(self.port.port, self.port.state, len(self.changes) - self.num_applied)
 
     async def apply(self, planned: Sequence[PlannedChange], client: ClientAddress | None) -> None:
-        """Replace the schedule. The first change is applied at once and spares the connection of `client`.
+        """Replace the schedule. The first change is applied at once and spares the
+        connection of `client`.
 
         Raises:
             Conflict: the port cannot be bound again.
@@ -244,7 +266,8 @@ class PortSchedule:
         self.cancel()
         self.changes = planned
         self.num_applied = 1
-        # Set before the first await: a concurrent request may replace the schedule and must see these timers.
+        # Set before the first await: a concurrent request may replace the schedule and
+        # must see these timers.
         self._timers = [
             self._call_later(seconds / self.port.time_scale, partial(self._start_change, command))
             for seconds, command in planned[1:]
@@ -281,13 +304,16 @@ class ServerPorts:
     def states(self) -> Sequence[PortState]:
         return [schedule.state for schedule in self._schedules]
 
-    async def apply(self, own_port: ServerPort, commands: Sequence[PortCommand], client: ClientAddress | None) -> None:
+    async def apply(
+        self, own_port: ServerPort, commands: Sequence[PortCommand], client: ClientAddress | None
+    ) -> None:
         """Validate and apply commands.
 
         own_port: the port of the server that received the request.
 
         Raises:
-            RequestError: a command is invalid, or no port would remain to receive further commands.
+            RequestError: a command is invalid, or no port would remain to receive
+                further commands.
         """
         ports_by_number = {port.port: port for port in self.ports}
         commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
@@ -296,19 +322,27 @@ class ServerPorts:
             if port is None:
                 port_list = ", ".join(map(str, ports_by_number))
                 raise RequestError(
-                    f"No server of this process listens on port {command.port}; its ports are {port_list}.",
+                    f"No server of this process listens on port {command.port}; its ports are "
+                    f"{port_list}.",
                     param="port",
                 )
             commands_by_port.setdefault(port, []).append(command)
-        # All plans are validated before the first is applied, so that a rejected request changes no port.
-        plans = {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
+        # All plans are validated before the first is applied, so that a rejected
+        # request changes no port.
+        plans = {
+            port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()
+        }
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):
-            message = "No port would remain to receive further commands; limit a fault with `seconds`."
+            message = (
+                "No port would remain to receive further commands; limit a fault with `seconds`."
+            )
             raise RequestError(message, param="seconds")
         for schedule in self._schedules:
             if schedule.port in plans:
-                await schedule.apply(plans[schedule.port], client if schedule.port is own_port else None)
+                await schedule.apply(
+                    plans[schedule.port], client if schedule.port is own_port else None
+                )
 
     def close(self) -> None:
         for schedule in self._schedules:
@@ -321,7 +355,9 @@ def _call_later_on_loop(seconds: float, call: Callable[[], None]) -> Cancellable
 
 
 class ServerPortController:
-    """Controls all ports of the process through one server. Implements `serving.port_faults.PortController`."""
+    """Controls all ports of the process through one server. Implements
+    `serving.port_faults.PortController`.
+    """
 
     def __init__(self, own_port: ServerPort, server_ports: ServerPorts) -> None:
         self._own_port = own_port

@@ -1,11 +1,20 @@
-"""A driver that runs a scheduler step by step and checks all invariants after each step."""
+"""A driver that runs a scheduler step by step and checks all invariants after each
+step.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import MutableSequence
 
-from dragoman_sim.engine.blocks import AllBlocksCleared, BlockCached, BlockRemoved, CacheEvent, NULL_BLOCK, SimulatedBlockPool
+from dragoman_sim.engine.blocks import (
+    AllBlocksCleared,
+    BlockCached,
+    BlockRemoved,
+    CacheEvent,
+    NULL_BLOCK,
+    SimulatedBlockPool,
+)
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.hashing import TokenContents
 from dragoman_sim.engine.scheduler import SchedulerOutput, SimulatedScheduler
@@ -39,7 +48,9 @@ def known_tokens(sequence: SimulatedSequence) -> MutableSequence[int]:
 
 def sample(sequence: SimulatedSequence) -> None:
     """Return a token that no other sequence has at this position."""
-    known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
+    known_tokens(sequence).append(
+        1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens
+    )
 
 
 class Driver:
@@ -76,7 +87,9 @@ class Driver:
         held = list(aborted.blocks)
         free = self.pool.num_free
         self.scheduler.finish(aborted)
-        assert self.pool.num_free == free + sum(self.pool.get_ref_count(block) == 0 for block in held)
+        assert self.pool.num_free == free + sum(
+            self.pool.get_ref_count(block) == 0 for block in held
+        )
         self._check()
 
     def step(self) -> None:
@@ -104,11 +117,15 @@ class Driver:
         self._check()
 
     def _simulate_transfers(self) -> None:
-        """Simulate other instances: one has fetched the blocks held for it, one has sent (or lost) blocks for us."""
+        """Simulate other instances: one has fetched the blocks held for it, one has
+        sent (or lost) blocks for us.
+        """
         if self._held:
             self.scheduler.release(self._held.pop(0))
         if not self._fetches or self._fetches[0].status is not SequenceStatus.FETCHING:
-            self._fetches = deque(each for each in self._fetches if each.status is SequenceStatus.FETCHING)
+            self._fetches = deque(
+                each for each in self._fetches if each.status is SequenceStatus.FETCHING
+            )
             return
         fetched = self._fetches.popleft()
         if fetched.id in self.lost:
@@ -120,7 +137,12 @@ class Driver:
 
     def run(self) -> None:
         for _ in range(20_000):
-            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights or self._held):
+            if not (
+                self.scheduler.num_running
+                or self.scheduler.num_waiting
+                or self._flights
+                or self._held
+            ):
                 return
             self.step()
         raise AssertionError("this never ends")
@@ -128,12 +150,16 @@ class Driver:
     def _check_step(self, step: SchedulerOutput) -> None:
         assert step.num_tokens <= self.config.max_num_batched_tokens
         assert step.num_tokens == len(step.decodes) + sum(chunk.num_tokens for chunk in step.chunks)
-        taking_part = [each.id for each in step.decodes] + [chunk.sequence.id for chunk in step.chunks]
+        taking_part = [each.id for each in step.decodes] + [
+            chunk.sequence.id for chunk in step.chunks
+        ]
         assert len(taking_part) == len(set(taking_part)), "no sequence takes part twice"
         assert not (step.admitted and step.preempted)
         assert not {each.id for each in step.preempted}.intersection(taking_part)
         alone = self.scheduler.num_running + self.scheduler.num_waiting < 2
-        threshold = (not alone and self.config.long_prefill_token_threshold) or self.config.max_num_batched_tokens
+        threshold = (
+            not alone and self.config.long_prefill_token_threshold
+        ) or self.config.max_num_batched_tokens
         for chunk in step.chunks:
             assert 0 < chunk.num_tokens <= threshold
             self.computed[chunk.sequence.id] += chunk.num_tokens
@@ -142,7 +168,9 @@ class Driver:
         self._check_hits(step)
 
     def _check_hits(self, step: SchedulerOutput) -> None:
-        """Check that cache hits were computed by an earlier step, or by an earlier sequence of this step."""
+        """Check that cache hits were computed by an earlier step, or by an earlier
+        sequence of this step.
+        """
         for each in step.decodes:
             self._learn(each, each.num_computed_tokens)
         for chunk in step.chunks:
@@ -157,7 +185,9 @@ class Driver:
     def _learn(self, computed: SimulatedSequence, count: int) -> None:
         tokens = known_tokens(computed)
         size = self.config.block_size
-        self._known.update(tuple(tokens[:end]) for end in range(size, min(count, len(tokens)) + 1, size))
+        self._known.update(
+            tuple(tokens[:end]) for end in range(size, min(count, len(tokens)) + 1, size)
+        )
 
     def _check(self) -> None:
         self._check_blocks()
@@ -167,20 +197,26 @@ class Driver:
             assert len(each.blocks) == -(-each.num_computed_tokens // self.config.block_size)
         for each in self.scheduler.list_waiting():
             if each.status in (SequenceStatus.FETCHING, SequenceStatus.FETCHED):
-                assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), "memory for all future tokens"
+                assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), (
+                    "memory for all future tokens"
+                )
             else:
                 assert each.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED)
                 assert not each.blocks
         for event in self.pool.take_events():
             self._apply(event)
-        assert self.index == self.pool.list_cached_blocks(), "an index of all events equals the pool's contents"
+        assert self.index == self.pool.list_cached_blocks(), (
+            "an index of all events equals the pool's contents"
+        )
 
     def _check_blocks(self) -> None:
         holders = Counter(block for each in self.sequences for block in each.blocks)
         assert NULL_BLOCK not in holders
         for block in range(1, self.config.num_gpu_blocks):
             assert self.pool.get_ref_count(block) == holders[block]
-        assert self.pool.num_free == self.pool.size - len(holders), "no block is both free and used, none is lost"
+        assert self.pool.num_free == self.pool.size - len(holders), (
+            "no block is both free and used, none is lost"
+        )
 
     def _apply(self, event: CacheEvent) -> None:
         match event:

@@ -1,4 +1,6 @@
-"""A simulated vLLM behind the real application, in the test's process, at a thousand times the real speed."""
+"""A simulated vLLM behind the real application, in the test's process, at a thousand
+times the real speed.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,18 @@ class Twin:
     model: str = "sim-model"
 
     def http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost")
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.app), base_url="http://localhost"
+        )
 
     def openai(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(api_key="x", base_url="http://localhost/v1", http_client=self.http(), max_retries=0)
+        return openai.AsyncOpenAI(
+            api_key="x", base_url="http://localhost/v1", http_client=self.http(), max_retries=0
+        )
 
-    async def post(self, path: str, json: object = None, headers: dict[str, str] | None = None) -> httpx2.Response:
+    async def post(
+        self, path: str, json: object = None, headers: dict[str, str] | None = None
+    ) -> httpx2.Response:
         async with self.http() as client:
             return await client.post(path, json=json, headers=headers)
 
@@ -44,7 +52,9 @@ class Twin:
         async with self.http() as client:
             return await client.get(path)
 
-    async def chat(self, text: str = "Hello there.", headers: dict[str, str] | None = None, **more: Any) -> Any:
+    async def chat(
+        self, text: str = "Hello there.", headers: dict[str, str] | None = None, **more: Any
+    ) -> Any:
         """Return the JSON of a response that is not a stream."""
         messages = [{"role": "user", "content": text}]
         answer = await self.post("/v1/chat/completions", {"messages": messages} | more, headers)
@@ -57,7 +67,11 @@ class Twin:
 
 @asynccontextmanager
 async def twin(**settings: Any) -> AsyncGenerator[Twin]:
-    usual: dict[str, Any] = {"model": "sim", "served_model_name": ("sim-model",), "time_scale": 1000.0}
+    usual: dict[str, Any] = {
+        "model": "sim",
+        "served_model_name": ("sim-model",),
+        "time_scale": 1000.0,
+    }
     values = Settings(**usual | settings)
     models = build_models(values, SystemClock())
     app = create_app(models, options=build_serving_options(values))

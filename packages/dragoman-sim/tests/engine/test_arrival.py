@@ -1,4 +1,6 @@
-"""The time that a request has spent in this server's front end is part of the profile's front-end time."""
+"""The time that a request has spent in this server's front end is part of the profile's
+front-end time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ FRONTEND = load(DEFAULT_PROFILE).frontend_seconds
 
 
 async def measure(sim: Twin, waited: float | None) -> float:
-    """Return the seconds from arrival to the only token of a request that reaches the engine after `waited` seconds."""
+    """Return the seconds from arrival to the only token of a request that reaches the
+    engine after `waited` seconds.
+    """
     loop = asyncio.get_running_loop()
     arrival = loop.time()
     done = asyncio.Event()
@@ -28,7 +32,12 @@ async def measure(sim: Twin, waited: float | None) -> float:
 
     await asyncio.sleep(waited or 0.0)
     sim.engine.add(
-        TokenRequest(f"after {waited}", (5, 6, 7), max_tokens=1, arrival_time=None if waited is None else arrival),
+        TokenRequest(
+            f"after {waited}",
+            (5, 6, 7),
+            max_tokens=1,
+            arrival_time=None if waited is None else arrival,
+        ),
         deliver,
     )
     await done.wait()
@@ -51,7 +60,8 @@ def test_a_step_never_begins_before_the_last_one_has_ended() -> None:
         async with twin(time_scale=1.0, enable_prefix_caching=False) as sim:
             one = await measure(sim, None)
             first = asyncio.create_task(measure(sim, 0.0))
-            # Both arrive together, and the second one reaches the engine when it is idle again.
+            # Both arrive together, and the second one reaches the engine when it is
+            # idle again.
             both = await measure(sim, FRONTEND + 1.5 * (one - FRONTEND))
             await first
             return one, both

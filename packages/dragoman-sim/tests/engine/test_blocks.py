@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman_sim.engine.blocks import AllBlocksCleared, BlockCached, BlockRemoved, SimulatedBlockPool
+from dragoman_sim.engine.blocks import (
+    AllBlocksCleared,
+    BlockCached,
+    BlockRemoved,
+    SimulatedBlockPool,
+)
 from dragoman_sim.engine.hashing import TokenContents, TracedContents, hash_root
 
 
@@ -40,7 +45,9 @@ def test_uncached_blocks_are_reused_before_cached_ones() -> None:
     cached, *others = pool.allocate(4)
     pool.cache(cached, b"a")
     pool.release([cached, *others])
-    assert pool.allocate(5) == [4, 3, 2, 5, cached], "LIFO: the last freed block is still in the GPU's caches"
+    assert pool.allocate(5) == [4, 3, 2, 5, cached], (
+        "LIFO: the last freed block is still in the GPU's caches"
+    )
 
 
 def test_a_prefix_ends_where_a_block_is_missing() -> None:
@@ -83,7 +90,11 @@ def test_events_tell_what_can_be_found() -> None:
     pool.allocate(1)
     pool.release([block])
     assert pool.reset()
-    assert pool.take_events() == [BlockCached(block, b"a"), BlockRemoved(block, b"a"), AllBlocksCleared()]
+    assert pool.take_events() == [
+        BlockCached(block, b"a"),
+        BlockRemoved(block, b"a"),
+        AllBlocksCleared(),
+    ]
     assert pool.take_events() == []
     assert SimulatedBlockPool(2).take_events() == []
 
@@ -93,7 +104,9 @@ def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
     other = TokenContents(2, [1, 2, 3, 9, 5, 6])
     assert one.get_block_hash(0) == other.get_block_hash(0)
     assert one.get_block_hash(1) != other.get_block_hash(1)
-    assert one.get_block_hash(2) != other.get_block_hash(2), "the tokens are the same, but not their prefix"
+    assert one.get_block_hash(2) != other.get_block_hash(2), (
+        "the tokens are the same, but not their prefix"
+    )
     salted = TokenContents(2, [1, 2], hash_root("lora", "salt"))
     assert salted.get_block_hash(0) != one.get_block_hash(0)
     assert hash_root("ab", "c") != hash_root("a", "bc")
@@ -114,7 +127,10 @@ def test_a_trace_shares_prefixes_at_any_block_size(block_size: int) -> None:
 
     one = contents("x", [b"a", b"b", b"c"])
     other = contents("y", [b"a", b"b", b"d"])
-    names = [(one.get_block_hash(index), other.get_block_hash(index)) for index in range(96 // block_size)]
+    names = [
+        (one.get_block_hash(index), other.get_block_hash(index))
+        for index in range(96 // block_size)
+    ]
     shared = sum(ours == theirs for ours, theirs in names)
     assert shared == 32 // block_size
     assert len(set(names)) == len(names)

@@ -1,4 +1,6 @@
-"""Replies of the simulator over HTTP: reproducible, in the model's own syntax, and as configured."""
+"""Replies of the simulator over HTTP: reproducible, in the model's own syntax, and as
+configured.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ async def test_the_same_seed_and_request_say_the_same_and_another_seed_does_not(
     assert first == again != other
 
 
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["city"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["city"],
+}
 FORMATS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({}, {}, {}),
     ({"ignore_eos": True}, {"ignore_eos": True}, {"ignore_eos": True}),
@@ -51,8 +57,18 @@ FORMATS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"regex": "[a-f]{5,9}"},
     ),
     (
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA},
+            }
+        },
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA},
+            }
+        },
         {"json_schema": json.dumps(SCHEMA)},
     ),
     (
@@ -69,12 +85,22 @@ async def test_the_same_ids_and_seed_say_the_same_in_every_dialect(
 ):
     for seed in (1, 2, 3):
         async with twin() as sim:
-            chatted = await sim.chat("Where is it?", seed=seed, max_tokens=60, return_token_ids=True, **chat)
+            chatted = await sim.chat(
+                "Where is it?", seed=seed, max_tokens=60, return_token_ids=True, **chat
+            )
             ids = chatted["prompt_token_ids"]
-            body = {"prompt": ids, "seed": seed, "max_tokens": 60, "return_token_ids": True, **completions}
+            body = {
+                "prompt": ids,
+                "seed": seed,
+                "max_tokens": 60,
+                "return_token_ids": True,
+                **completions,
+            }
             completed = (await sim.post("/v1/completions", body)).json()
             params = {"sampling_seed": seed, "max_new_tokens": 60, **sglang}
-            generated = (await sim.post("/generate", {"input_ids": ids, "sampling_params": params})).json()
+            generated = (
+                await sim.post("/generate", {"input_ids": ids, "sampling_params": params})
+            ).json()
         token_ids = chatted["choices"][0]["token_ids"]
         assert completed["choices"][0]["token_ids"] == token_ids
         if "response_format" not in chat or "json_schema" in chat["response_format"]:
@@ -96,11 +122,16 @@ async def test_echo_repeats_the_last_message():
         assert await sim.get_text("Say this: ünïcode & all.") == "Say this: ünïcode & all."
 
 
-@pytest.mark.parametrize(("body", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")])
+@pytest.mark.parametrize(
+    ("body", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")]
+)
 async def test_ignore_eos_says_max_tokens(body: dict[str, Any], count: int, reason: str):
     async with twin(sim_output_tokens="5") as sim:
         answer = await sim.chat(**body)
-    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (count, reason)
+    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (
+        count,
+        reason,
+    )
 
 
 async def test_lengths_are_drawn_and_min_tokens_honoured():
@@ -127,18 +158,27 @@ async def test_a_required_call_satisfies_its_schema(seed: int):
     async with twin() as sim:
         answer = await sim.chat(tools=[WEATHER], tool_choice="required", seed=seed, max_tokens=400)
     (call, *_) = answer["choices"][0]["message"]["tool_calls"]
-    jsonschema_rs.validate(WEATHER["function"]["parameters"], json.loads(call["function"]["arguments"]))
+    jsonschema_rs.validate(
+        WEATHER["function"]["parameters"], json.loads(call["function"]["arguments"])
+    )
 
 
-@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}])
+@pytest.mark.parametrize(
+    "parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}]
+)
 @pytest.mark.parametrize("syntax", ["hermes", "qwen3_coder", "mistral", "llama3_json"])
 async def test_a_tool_without_parameters_is_called_with_none(parameters: object, syntax: str):
     function = {"name": "ping"} | ({} if parameters is None else {"parameters": parameters})
     async with twin(tool_call_parser=syntax, sim_tool_calls=1.0) as sim:
         for choice in ("required", "auto"):
-            answer = await sim.chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
+            answer = await sim.chat(
+                tools=[{"type": "function", "function": function}], tool_choice=choice
+            )
             for call in answer["choices"][0]["message"]["tool_calls"]:
-                assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("ping", {})
+                assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+                    "ping",
+                    {},
+                )
 
 
 @pytest.mark.parametrize(("share", "reason"), [(1.0, "tool_calls"), (0.0, "stop")])
@@ -151,7 +191,9 @@ async def test_where_tools_may_be_called_the_configured_share_does(share: float,
 async def test_replies_are_set_by_directives_headers_and_the_administrator():
     async with twin(directives=True) as sim:
         assert await sim.get_text("[[say From the prompt.]]") == "From the prompt."
-        plain = await sim.post("/v1/completions", {"prompt": "[[say From a plain one.]]", "max_tokens": 50})
+        plain = await sim.post(
+            "/v1/completions", {"prompt": "[[say From a plain one.]]", "max_tokens": 50}
+        )
         assert plain.json()["choices"][0]["text"] == "From a plain one."
         reply = json.dumps({"reply": [{"text": "From the header."}]})
         assert await sim.get_text(headers={"x-dragoman-reply": reply}) == "From the header."
@@ -162,7 +204,10 @@ async def test_a_directed_call_goes_through_the_models_own_syntax():
         prompt = '[[think Rome.]][[tool get_weather {"city": "Rome", "days": 2}]]'
         message = (await sim.chat(prompt, tools=[WEATHER]))["choices"][0]["message"]
     assert message["reasoning"] == "Rome."
-    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Rome", "days": 2}
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {
+        "city": "Rome",
+        "days": 2,
+    }
 
 
 async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
@@ -176,7 +221,9 @@ async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
 async def test_matching_requests_are_answered_by_the_script_and_the_data_set(tmp_path: Path):
     script = tmp_path / "script.yaml"
     dataset = tmp_path / "data.jsonl"
-    script.write_text("- match: {contains: sun}\n  reply: It shines.\n- reply: Something else.\n  repeat: true\n")
+    script.write_text(
+        "- match: {contains: sun}\n  reply: It shines.\n- reply: Something else.\n  repeat: true\n"
+    )
     dataset.write_text('{"prompt": "Who are you?", "reply": "A twin."}\n')
     async with twin(sim_replies=str(script), sim_dataset=str(dataset)) as sim:
         assert await sim.get_text("Who are you?") == "A twin."
@@ -195,9 +242,13 @@ async def test_forbidden_and_forced_tokens_are_obeyed():
     async with twin() as sim:
         common = (await sim.chat(seed=3, return_token_ids=True))["choices"][0]["token_ids"]
         banned = {str(id): -100 for id in set(common)}
-        after = (await sim.chat(seed=3, return_token_ids=True, logit_bias=banned))["choices"][0]["token_ids"]
+        after = (await sim.chat(seed=3, return_token_ids=True, logit_bias=banned))["choices"][0][
+            "token_ids"
+        ]
         assert not set(after) & set(common)
-        only = await sim.chat(max_tokens=5, ignore_eos=True, return_token_ids=True, logit_bias={str(common[0]): 100})
+        only = await sim.chat(
+            max_tokens=5, ignore_eos=True, return_token_ids=True, logit_bias={str(common[0]): 100}
+        )
     assert only["choices"][0]["token_ids"] == [common[0]] * 5
 
 
@@ -212,7 +263,11 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
             stream=True,
             extra_body={"ignore_eos": True},
         )
-        order = [chunk.choices[0].index async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+        order = [
+            chunk.choices[0].index
+            async for chunk in stream
+            if chunk.choices and chunk.choices[0].delta.content
+        ]
         (stats,) = sim.engine.stats()
     assert set(order[:8]) == {0, 1, 2, 3}
     assert stats.prefix_cache_hits is not None
@@ -221,7 +276,12 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
 
 async def test_an_aborted_request_frees_its_slot_at_once():
     """The client disconnects after the first token."""
-    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    body = {
+        "messages": [{"role": "user", "content": "Go on."}],
+        "max_tokens": 4000,
+        "ignore_eos": True,
+        "stream": True,
+    }
     begin = asyncio.Event()
     end = asyncio.Event()
 
@@ -247,7 +307,9 @@ async def test_embeddings_are_repeatable_and_have_the_requested_dimension():
     async with twin() as sim:
 
         async def vector(**more: Any) -> list[float]:
-            answer = await sim.post("/v1/embeddings", {"model": sim.model, "input": "Some words.", **more})
+            answer = await sim.post(
+                "/v1/embeddings", {"model": sim.model, "input": "Some words.", **more}
+            )
             assert answer.status_code == 200, answer.text
             return answer.json()["data"][0]["embedding"]
 
@@ -268,13 +330,17 @@ def test_draws_follow_from_their_key_alone():
     assert KeyedRandom("ke", "y1").random() != KeyedRandom("key", "1").random()
 
 
-@pytest.mark.parametrize(("text", "least", "most"), [("7", 7, 7), ("uniform:3,9", 3, 9), ("lognormal:100,0", 100, 100)])
+@pytest.mark.parametrize(
+    ("text", "least", "most"), [("7", 7, 7), ("uniform:3,9", 3, 9), ("lognormal:100,0", 100, 100)]
+)
 def test_lengths_are_read_and_drawn_within_their_bounds(text: str, least: int, most: int):
     drawn = {parse_length_distribution(text).sample(KeyedRandom(number)) for number in range(200)}
     assert (min(drawn), max(drawn)) == (least, most)
 
 
-@pytest.mark.parametrize("text", ["", "x", "uniform:9,3", "normal:1,2", "-4", "1e99", "lognormal:0,1", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "uniform:9,3", "normal:1,2", "-4", "1e99", "lognormal:0,1", "nan"]
+)
 def test_lengths_that_make_no_sense_are_refused(text: str):
     with pytest.raises(ValueError, match="lengths are"):
         parse_length_distribution(text)
@@ -293,7 +359,9 @@ def test_pretended_scores_agree_with_each_other(count: int):
     if count:
         assert score.top[0] == (5, score.logprob)
         assert len({id for id, _ in score.top}) == count
-        assert [each for _, each in score.top] == sorted((each for _, each in score.top), reverse=True)
+        assert [each for _, each in score.top] == sorted(
+            (each for _, each in score.top), reverse=True
+        )
 
 
 def picture(red: int, green: int, blue: int) -> dict[str, Any]:
@@ -305,7 +373,8 @@ async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
 
     async def usage(sim: Twin, *parts: dict[str, Any]) -> tuple[int, int]:
         answer = await sim.post(
-            "/v1/chat/completions", {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 1}
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 1},
         )
         assert answer.status_code == 200, answer.text
         counts = answer.json()["usage"]

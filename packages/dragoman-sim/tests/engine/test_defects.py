@@ -1,4 +1,6 @@
-"""Defects of other simulators are absent. Tested over HTTP, where those defects are visible."""
+"""Defects of other simulators are absent. Tested over HTTP, where those defects are
+visible.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ async def test_a_prompt_over_the_token_budget_runs_and_wedges_nothing():
 
 async def test_two_prompts_give_two_choices():
     async with twin() as sim:
-        answer = (await sim.post("/v1/completions", {"prompt": ["One", "Two"], "max_tokens": 3})).json()
+        answer = (
+            await sim.post("/v1/completions", {"prompt": ["One", "Two"], "max_tokens": 3})
+        ).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
 
 
@@ -45,13 +49,19 @@ async def test_an_assistant_message_without_content_is_taken():
 
 async def test_an_unknown_model_is_refused():
     async with twin() as sim:
-        assert (await sim.post("/v1/chat/completions", {**HELLO, "model": "other"})).status_code == 404
+        assert (
+            await sim.post("/v1/chat/completions", {**HELLO, "model": "other"})
+        ).status_code == 404
 
 
-@pytest.mark.parametrize("wrong", [{"max_tokens": -2}, {"max_tokens": 1.5}, {"n": 0}, {"temperature": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": -2}, {"max_tokens": 1.5}, {"n": 0}, {"temperature": -1}]
+)
 async def test_a_wrong_number_is_a_400_also_of_a_stream(wrong: dict[str, Any]):
     async with twin() as sim:
-        assert (await sim.post("/v1/chat/completions", {**HELLO, **wrong, "stream": True})).status_code == 400
+        assert (
+            await sim.post("/v1/chat/completions", {**HELLO, **wrong, "stream": True})
+        ).status_code == 400
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
@@ -67,7 +77,9 @@ async def test_a_max_tokens_of_0_is_refused_and_of_minus_1_is_the_rest_of_the_co
 
 
 def test_a_driver_that_wakes_up_late_at_every_token_does_not_drift():
-    core = EngineCore(SimulatedScheduler(SimulatedSchedulerConfig(), SimulatedBlockPool(64)), lambda _: 0.02)
+    core = EngineCore(
+        SimulatedScheduler(SimulatedSchedulerConfig(), SimulatedBlockPool(64)), lambda _: 0.02
+    )
     core.add(build_sequence(WorkloadRequest("r", 0.0, 3, 500), 16, 0.0))
     core.step(0.0)
     ends: list[float] = []
@@ -134,9 +146,15 @@ async def test_there_are_as_many_logprobs_as_completion_tokens_and_each_is_in_it
 async def test_tokens_go_out_as_they_come_and_not_at_the_end():
     async with twin(time_scale=50.0) as sim:
         stream = await sim.openai().chat.completions.create(
-            model=sim.model, messages=HELLO["messages"], max_tokens=20, stream=True, extra_body={"ignore_eos": True}
+            model=sim.model,
+            messages=HELLO["messages"],
+            max_tokens=20,
+            stream=True,
+            extra_body={"ignore_eos": True},
         )
-        pieces = [chunk async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+        pieces = [
+            chunk async for chunk in stream if chunk.choices and chunk.choices[0].delta.content
+        ]
         stats = sim.engine.stats()[0]
     assert len(pieces) >= 18  # a token a piece, but for halves of characters
     assert stats.inter_token.count == 19

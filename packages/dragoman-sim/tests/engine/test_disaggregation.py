@@ -1,4 +1,6 @@
-"""Disaggregated prefill and decode: blocks are held and freed, transfers share a link, no request starves."""
+"""Disaggregated prefill and decode: blocks are held and freed, transfers share a link,
+no request starves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.disaggregation import BlockLeases, KvAddress, KvTransferParams, NetworkLink, TransferCost, build_transfer_params
+from dragoman_sim.engine.disaggregation import (
+    BlockLeases,
+    KvAddress,
+    KvTransferParams,
+    NetworkLink,
+    TransferCost,
+    build_transfer_params,
+)
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
@@ -22,12 +31,18 @@ CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_schedul
 COST = TransferCost(bytes_per_token=10.0, bandwidth=100.0, base_seconds=0.5)
 
 
-def cores(count: int, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG) -> list[EngineCore]:
+def cores(
+    count: int, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG
+) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
-def run_split(workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig) -> ReplayResult:
-    return replay_disaggregated(workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter()))
+def run_split(
+    workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig
+) -> ReplayResult:
+    return replay_disaggregated(
+        workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter())
+    )
 
 
 def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> SimulatedSequence:
@@ -52,7 +67,11 @@ def hold_blocks(scheduler: SimulatedScheduler) -> SimulatedSequence:
 def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     ended = hold_blocks(scheduler)
-    assert (ended.status, scheduler.num_running, scheduler.pool.num_used) == (SequenceStatus.FINISHED, 0, 2)
+    assert (ended.status, scheduler.num_running, scheduler.pool.num_used) == (
+        SequenceStatus.FINISHED,
+        0,
+        2,
+    )
     scheduler.release(ended)
     scheduler.release(ended)
     assert scheduler.pool.num_used == 0
@@ -129,7 +148,10 @@ def test_the_answer_of_the_prefill_side_is_vllms() -> None:
 
 @pytest.mark.parametrize("ids", ["[[1, 2]]", "[1, 2]", "null"])
 def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
-    body = f'{{"do_remote_decode": true, "remote_block_ids": {ids}, "remote_host": null, "transfer_id": "x"}}'
+    body = (
+        f'{{"do_remote_decode": true, "remote_block_ids": {ids}, "remote_host": null, '
+        f'"transfer_id": "x"}}'
+    )
     assert msgspec.json.decode(body, type=KvTransferParams).do_remote_decode
 
 
@@ -137,7 +159,9 @@ def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
 
 
 def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_token_only() -> None:
-    core = EngineCore(SimulatedScheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0)
+    core = EngineCore(
+        SimulatedScheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0
+    )
     far = remote("far")
     near = sequence("near", [5] * 4, 1)
     core.add(far)
@@ -145,7 +169,11 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
     outcome = core.step(0.0)
     assert [(fetch.sequence, fetch.num_tokens) for fetch in outcome.fetching] == [(far, 8)]
     assert outcome.admitted == [near], "a sequence that fetches does not block others"
-    assert (far.status, len(far.blocks), core.scheduler.num_waiting) == (SequenceStatus.FETCHING, 2, 1)
+    assert (far.status, len(far.blocks), core.scheduler.num_waiting) == (
+        SequenceStatus.FETCHING,
+        2,
+        1,
+    )
     core.scheduler.complete_fetch(far)
     assert (far.num_computed_tokens, far.num_cached_tokens) == (7, 7)
     assert core.step(1.0).admitted == [far]
@@ -171,7 +199,9 @@ def test_a_fetched_prompt_can_be_found_by_others() -> None:
     scheduler.schedule()
     assert scheduler.find_cached_prefix(sequence("b", list(range(9)), 1)) == []
     scheduler.complete_fetch(first)
-    assert len(scheduler.find_cached_prefix(sequence("b", list(range(9)), 1))) == 1, "the last token is computed here"
+    assert len(scheduler.find_cached_prefix(sequence("b", list(range(9)), 1))) == 1, (
+        "the last token is computed here"
+    )
 
 
 def test_a_fetch_that_fails_is_computed_here() -> None:
@@ -198,7 +228,9 @@ def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
 
 
 def test_a_fetched_sequence_is_admitted_before_one_that_waits_for_blocks() -> None:
-    """Otherwise both would wait forever: the first in the queue for blocks, the other for the first one."""
+    """Otherwise both would wait forever: the first in the queue for blocks, the other
+    for the first one.
+    """
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(far := remote("far", 40))
     scheduler.schedule()
@@ -234,7 +266,9 @@ def test_transfers_share_the_bandwidth() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=8))
-def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(requests: list[tuple[int, float]]) -> None:
+def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(
+    requests: list[tuple[int, float]],
+) -> None:
     link = NetworkLink(TransferCost(10.0, 100.0, 0.0))
     now = 0.0
     ended = list[str]()
@@ -250,7 +284,9 @@ def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(requests: lis
     assert now >= sum(tokens for tokens, _ in requests) / 10 - 1e-6
 
 
-@pytest.mark.parametrize("wrong", [{"bandwidth": 0.0}, {"base_seconds": -1.0}, {"bytes_per_token": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"bandwidth": 0.0}, {"base_seconds": -1.0}, {"bytes_per_token": 0.0}]
+)
 def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must"):
         TransferCost(**{"bytes_per_token": 1.0, **wrong})
@@ -261,7 +297,9 @@ def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, flo
 
 @pytest.mark.parametrize("protocol", ["kv_transfer_params", "plain"])
 def test_the_first_token_comes_after_prefill_transfer_and_one_step(protocol: str) -> None:
-    split = msgspec.convert({"prefill": 1, "cost": COST, "protocol": protocol}, DisaggregationConfig)
+    split = msgspec.convert(
+        {"prefill": 1, "cost": COST, "protocol": protocol}, DisaggregationConfig
+    )
     (timing,) = run_split([WorkloadRequest("a", 0.0, 20, 3)], cores(2), split).timings
     assert (timing.first_token_s, timing.last_token_s) == (1.0 + 2.5 + 1.0, 6.5)
     assert (timing.kv_transfer_s, timing.prefill_replica, timing.replica) == (2.5, 0, 1)
@@ -282,14 +320,21 @@ def test_a_lease_that_has_run_out_costs_a_second_prefill() -> None:
     engines = cores(2, config=config)
     timings = run_split(workload, engines, split).timings
     assert timings[0].kv_transfer_s > 0
-    assert timings[1].kv_transfer_s == 0, "its blocks expired before the decode side had memory for it"
+    assert timings[1].kv_transfer_s == 0, (
+        "its blocks expired before the decode side had memory for it"
+    )
     assert all(engine.scheduler.pool.num_used == 0 for engine in engines)
 
 
 fleets = st.builds(
     DisaggregationConfig,
     prefill=st.integers(1, 2),
-    cost=st.builds(TransferCost, st.just(1.0), st.sampled_from([1.0, 10.0, 1000.0]), st.sampled_from([0.0, 0.5])),
+    cost=st.builds(
+        TransferCost,
+        st.just(1.0),
+        st.sampled_from([1.0, 10.0, 1000.0]),
+        st.sampled_from([0.0, 0.5]),
+    ),
     links=st.sampled_from(["shared", "pairs"]),
     protocol=st.sampled_from(["kv_transfer_params", "plain"]),
     lease_seconds=st.sampled_from([0.5, 3.0, 480.0]),
@@ -305,7 +350,9 @@ configs = st.builds(
     async_scheduling=st.booleans(),
 )
 workloads = st.lists(
-    st.tuples(st.integers(1, 20), st.integers(1, 12), st.floats(0, 3), st.integers(0, 1), st.booleans()),
+    st.tuples(
+        st.integers(1, 20), st.integers(1, 12), st.floats(0, 3), st.integers(0, 1), st.booleans()
+    ),
     min_size=1,
     max_size=12,
 )
@@ -313,7 +360,9 @@ workloads = st.lists(
 
 @given(configs, fleets, workloads)
 def test_all_requests_are_answered_and_all_blocks_are_freed(
-    config: SimulatedSchedulerConfig, split: DisaggregationConfig, requests: list[tuple[int, int, float, int, bool]]
+    config: SimulatedSchedulerConfig,
+    split: DisaggregationConfig,
+    requests: list[tuple[int, int, float, int, bool]],
 ) -> None:
     workload = list[WorkloadRequest]()
     at = 0.0
@@ -322,7 +371,9 @@ def test_all_requests_are_answered_and_all_blocks_are_freed(
         hashes = tuple(f"s{block}" for block in range(inputs // 4)) if shares else ()
         workload.append(WorkloadRequest(f"r{number}", at, inputs, outputs, hashes, 4, priority))
     engines = cores(split.prefill + 2, config=config)
-    replayed = replay_disaggregated(workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter("least-loaded")))
+    replayed = replay_disaggregated(
+        workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter("least-loaded"))
+    )
     assert [timing.id for timing in replayed.timings] == [request.id for request in workload]
     for request, timing in zip(workload, replayed.timings, strict=True):
         assert request.arrival_s < timing.first_token_s <= timing.last_token_s
@@ -334,4 +385,6 @@ def test_all_requests_are_answered_and_all_blocks_are_freed(
 
 def test_a_fleet_needs_both_kinds() -> None:
     with pytest.raises(ValueError, match="at least one prefill"):
-        run_split([WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST))
+        run_split(
+            [WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST)
+        )

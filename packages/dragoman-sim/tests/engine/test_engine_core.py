@@ -12,12 +12,16 @@ from .checked_scheduler import sample, sequence
 
 
 def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
-    config = SimulatedSchedulerConfig(block_size=4, num_gpu_blocks=100, async_scheduling=asynchronous)
+    config = SimulatedSchedulerConfig(
+        block_size=4, num_gpu_blocks=100, async_scheduling=asynchronous
+    )
     return EngineCore(SimulatedScheduler(config), lambda _: seconds)
 
 
 def run_until(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
-    """Return the times at which each sequence got a token, and the sequences that finished."""
+    """Return the times at which each sequence got a token, and the sequences that
+    finished.
+    """
     steps: list[tuple[float, list[str], list[str]]] = []
     while tested.next_step_end is not None and tested.next_step_end <= until:
         outcome = tested.commit(tested.next_step_end)
@@ -26,7 +30,13 @@ def run_until(tested: EngineCore, until: float) -> list[tuple[float, list[str], 
         for each in outcome.finished:
             tested.abort(each)
         tested.launch(outcome.at)
-        steps.append((outcome.at, [each.id for each in outcome.sampled], [each.id for each in outcome.finished]))
+        steps.append(
+            (
+                outcome.at,
+                [each.id for each in outcome.sampled],
+                [each.id for each in outcome.finished],
+            )
+        )
     return steps
 
 
@@ -48,7 +58,9 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("asynchronous", "first"), [(False, 3.0), (True, 4.0)])
-def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(asynchronous: bool, first: float) -> None:
+def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(
+    asynchronous: bool, first: float
+) -> None:
     tested = core(asynchronous)
     tested.add(sequence("a", [1], 20))
     tested.step(0.0)
@@ -93,7 +105,9 @@ def test_an_end_that_depends_on_content_is_reported_between_the_halves_of_a_step
     assert (tested.next_step_end, tested.scheduler.pool.num_used) == (None, 0)
 
 
-MODEL = LatencyModel(0.01, (TokenCost(0, 1e-5), TokenCost(100, 2e-5)), per_context_token=1e-7, per_prefill_pair=1e-9)
+MODEL = LatencyModel(
+    0.01, (TokenCost(0, 1e-5), TokenCost(100, 2e-5)), per_context_token=1e-7, per_prefill_pair=1e-9
+)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,9 @@ def test_a_step_costs_what_the_formula_says(load: StepLoad, seconds: float) -> N
 def test_sequences_cost_more_beside_a_prompt() -> None:
     mixed = LatencyModel(0.01, per_mixed_sequence=1e-4)
     assert mixed.compute_seconds(StepLoad(9, sequences=9)) == 0.01
-    assert mixed.compute_seconds(StepLoad(9, prefill_pairs=2.0, sequences=5)) == pytest.approx(0.0105)
+    assert mixed.compute_seconds(StepLoad(9, prefill_pairs=2.0, sequences=5)) == pytest.approx(
+        0.0105
+    )
 
 
 def test_no_step_is_shorter_than_the_floor() -> None:

@@ -1,4 +1,6 @@
-"""Events of the prefix cache: a subscriber that receives all of them knows the contents of the pool."""
+"""Events of the prefix cache: a subscriber that receives all of them knows the contents
+of the pool.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,20 @@ from dragoman_sim.engine.blocks import BlockCached, SimulatedBlockPool
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.hashing import KeyedRandom, TokenContents
-from dragoman_sim.engine.kv_events import BlockRemovedEvent, BlockStored, CacheClearedEvent, KvEvent, KvEventBatch, KvEventBuilder, REPLAY_END, ReplayBuffer, build_batch, offset_endpoint_port, parse_kv_events_config, truncate_hash
+from dragoman_sim.engine.kv_events import (
+    BlockRemovedEvent,
+    BlockStored,
+    CacheClearedEvent,
+    KvEvent,
+    KvEventBatch,
+    KvEventBuilder,
+    REPLAY_END,
+    ReplayBuffer,
+    build_batch,
+    offset_endpoint_port,
+    parse_kv_events_config,
+    truncate_hash,
+)
 from dragoman_sim.engine.rank import DataParallelRank, LiveRequest
 from dragoman_sim.engine.reply_generator import PlannedReply
 from dragoman_sim.engine.reply_tokens import PlannedTokens
@@ -68,18 +83,28 @@ class Bench:
                 assert event["type"] == "AllBlocksCleared"
                 self.index.clear()
 
-    def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> LiveRequest:
+    def add(
+        self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None
+    ) -> LiveRequest:
         id = str(next(self.numbers))
         now = self.calls[0][0] if self.calls else 0.0
         request = TokenRequest(id, tuple(prompt), max_tokens)
         ledger = self.rank.event_builder
         assert ledger is not None
         contents = TokenContents(self.config.block_size, list(prompt), on_hashed=ledger.add_hashed)
-        sequence = SimulatedSequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
+        sequence = SimulatedSequence(
+            id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents
+        )
         speech = PlannedTokens((), [1, 2, 3], 0, None, -1)
         collected: list[TokenOutput] = [] if outputs is None else outputs
         live = LiveRequest(
-            request, collected.append, sequence, contents, PlannedReply(speech), KeyedRandom(id), arrived_at=now
+            request,
+            collected.append,
+            sequence,
+            contents,
+            PlannedReply(speech),
+            KeyedRandom(id),
+            arrived_at=now,
         )
         self.rank.enqueue(live, now)
         return live
@@ -90,17 +115,26 @@ class Bench:
 
     def check(self) -> None:
         pool = self.rank.core.scheduler.pool
-        assert self.index.keys() == {truncate_hash(name) for name in pool.list_cached_blocks().values()}
+        assert self.index.keys() == {
+            truncate_hash(name) for name in pool.list_cached_blocks().values()
+        }
 
 
 REQUESTS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(1, 14), st.integers(1, 12), st.sampled_from(["run", "step", "abort"])),
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(1, 14),
+        st.integers(1, 12),
+        st.sampled_from(["run", "step", "abort"]),
+    ),
     max_size=25,
 )
 
 
 @given(REQUESTS)
-def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(orders: list[tuple[int, int, int, str]]):
+def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(
+    orders: list[tuple[int, int, int, str]],
+):
     bench = Bench()
     lives: list[LiveRequest] = []
     for kind, length, max_tokens, then in orders:
@@ -179,13 +213,19 @@ def test_buffered_events_can_be_replayed():
 
 @pytest.mark.parametrize(
     ("endpoint", "rank", "own"),
-    [("tcp://*:5557", 0, "tcp://*:5557"), ("tcp://*:5557", 2, "tcp://*:5559"), ("inproc://x", 1, "inproc://x_dp1")],
+    [
+        ("tcp://*:5557", 0, "tcp://*:5557"),
+        ("tcp://*:5557", 2, "tcp://*:5559"),
+        ("inproc://x", 1, "inproc://x_dp1"),
+    ],
 )
 def test_every_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, own: str):
     assert offset_endpoint_port(endpoint, rank) == own
 
 
-@pytest.mark.parametrize("text", ["x", "[]", '{"publisher": "kafka"}', '{"endpoint": 5}', '{"end_point": ""}'])
+@pytest.mark.parametrize(
+    "text", ["x", "[]", '{"publisher": "kafka"}', '{"endpoint": 5}', '{"end_point": ""}']
+)
 def test_a_config_that_makes_no_sense_is_refused(text: str):
     with pytest.raises(ValueError, match=r"kv-events-config"):
         parse_kv_events_config(text)
@@ -194,7 +234,9 @@ def test_a_config_that_makes_no_sense_is_refused(text: str):
 async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
     endpoint = f"ipc://{tmp_path}/events"
     replay = f"ipc://{tmp_path}/replay"
-    config = msgspec.json.encode({"endpoint": endpoint, "replay_endpoint": replay, "topic": "kv"}).decode()
+    config = msgspec.json.encode(
+        {"endpoint": endpoint, "replay_endpoint": replay, "topic": "kv"}
+    ).decode()
     context: Any = zmq.asyncio.Context()
     async with twin(kv_events_config=config) as sim:
         await sim.chat("word " * 100, max_tokens=2)
@@ -211,7 +253,8 @@ async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
         while (await asking.recv_multipart())[1] != REPLAY_END:
             pass
         for salt in range(100):
-            # The subscription goes through the socket; events that are published before it arrives are lost.
+            # The subscription goes through the socket; events that are published before
+            # it arrives are lost.
             await sim.chat("other " * 100, max_tokens=1, cache_salt=str(salt))
             if await hearing.poll(10):
                 break

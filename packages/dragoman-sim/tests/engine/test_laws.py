@@ -1,4 +1,6 @@
-"""For any requests in any order, the invariants of scheduler and blocks hold after every step."""
+"""For any requests in any order, the invariants of scheduler and blocks hold after
+every step.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,27 @@ configs = st.builds(
     scheduler_reserve_full_isl=st.booleans(),
     watermark=st.sampled_from([0.0, 0.1]),
 )
-prompts = st.lists(st.just(0), min_size=1, max_size=16) | st.lists(st.integers(0, 1), min_size=1, max_size=16)
+prompts = st.lists(st.just(0), min_size=1, max_size=16) | st.lists(
+    st.integers(0, 1), min_size=1, max_size=16
+)
 requests = st.tuples(prompts, st.integers(1, 16), st.integers(-1, 1))
 pauses = st.integers(0, 3)
 Scenario = list[tuple[tuple[list[int], int, int], int, bool]]
-scenarios = st.lists(st.tuples(requests, pauses, st.sampled_from([False, False, True])), min_size=2, max_size=12)
+scenarios = st.lists(
+    st.tuples(requests, pauses, st.sampled_from([False, False, True])), min_size=2, max_size=12
+)
 
 
 parts = st.lists(st.sampled_from(["here", "fetched", "lost", "kept"]), min_size=12, max_size=12)
 
 
-def drive(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()) -> Driver:
+def drive(
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()
+) -> Driver:
     """Run requests with some steps between them; some are aborted.
 
-    parts: for each request, the role of another instance: it sends or loses the prompt's blocks, or fetches blocks.
+    parts: for each request, the role of another instance: it sends or loses the
+        prompt's blocks, or fetches blocks.
     """
     driver = Driver(config, depth)
     driver.lost = frozenset(f"q{number}" for number, part in enumerate(parts) if part == "lost")
@@ -100,12 +109,15 @@ def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
         if each.num_preemptions == 0:
             assert driver.computed[each.id] == whole - (each.num_cached_tokens or 0)
         else:
-            # Blocks that were cached at the first admission may be evicted before the next.
+            # Blocks that were cached at the first admission may be evicted before the
+            # next.
             assert driver.computed[each.id] <= whole * (1 + each.num_preemptions)
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_first_come_is_first_served(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_first_come_is_first_served(
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
+) -> None:
     driver = drive(config, depth, scenario)
     if config.scheduling_policy == "fcfs":
         order = [each.id for each in driver.sequences if each.id in driver.admitted]
@@ -113,7 +125,9 @@ def test_first_come_is_first_served(config: SimulatedSchedulerConfig, depth: int
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_the_same_requests_give_the_same_run(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_the_same_requests_give_the_same_run(
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
+) -> None:
     first = drive(config, depth, scenario)
     second = drive(config, depth, scenario)
     assert first.finished == second.finished
@@ -122,7 +136,9 @@ def test_the_same_requests_give_the_same_run(config: SimulatedSchedulerConfig, d
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_hits_and_preemptions_add_up(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_hits_and_preemptions_add_up(
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
+) -> None:
     driver = drive(config, depth, scenario)
     stats = driver.scheduler.stats
     served = [each for each in driver.sequences if each.num_cached_tokens is not None]

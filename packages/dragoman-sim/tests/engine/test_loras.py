@@ -1,4 +1,6 @@
-"""Adapters on the virtual clock: the cost of their products and of loading, and requests that wait for a slot."""
+"""Adapters on the virtual clock: the cost of their products and of loading, and
+requests that wait for a slot.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,24 @@ from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.lab.replay import replay
-from dragoman_check.load.workload import Timing, WorkloadRequest, assign_loras, encode_workload, read_workload
+from dragoman_check.load.workload import (
+    Timing,
+    WorkloadRequest,
+    assign_loras,
+    encode_workload,
+    read_workload,
+)
 
 LATENCY = LatencyModel(base=1.0, lora_base=0.25, per_lora_token=0.01, lora_load=10.0)
 
 
 def serve(workload: list[WorkloadRequest], max_loras: int = 1) -> list[Timing]:
-    config = SimulatedSchedulerConfig(num_gpu_blocks=500, async_scheduling=False, max_loras=max_loras)
-    return replay(workload, [EngineCore(SimulatedScheduler(config), LATENCY.compute_seconds)]).timings
+    config = SimulatedSchedulerConfig(
+        num_gpu_blocks=500, async_scheduling=False, max_loras=max_loras
+    )
+    return replay(
+        workload, [EngineCore(SimulatedScheduler(config), LATENCY.compute_seconds)]
+    ).timings
 
 
 def test_an_adapter_is_loaded_once_and_its_tokens_cost_more() -> None:
@@ -35,7 +47,10 @@ def test_an_adapter_is_loaded_once_and_its_tokens_cost_more() -> None:
 
 def test_the_adapter_that_was_not_used_for_longest_makes_room() -> None:
     order = ["x", "y", "x", "z", "x", "y"]
-    workload = [WorkloadRequest(f"r{index}", 100.0 * index, 4, 1, lora=name) for index, name in enumerate(order)]
+    workload = [
+        WorkloadRequest(f"r{index}", 100.0 * index, 4, 1, lora=name)
+        for index, name in enumerate(order)
+    ]
     loaded = [timing.ttft > 5 for timing in serve(workload, max_loras=2)]
     assert loaded == [True, True, False, True, False, True]
 

@@ -1,4 +1,6 @@
-"""KV offloading: the host's cache, its use by the scheduler, its transfer times, and its metrics."""
+"""KV offloading: the host's cache, its use by the scheduler, its transfer times, and
+its metrics.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from hypothesis import strategies as st
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.hashing import TracedContents
-from dragoman_sim.engine.offloading import HostCache, HostCacheUse, HostLink, HostTransfer, OffloadingConfig, OffloadingSettings
+from dragoman_sim.engine.offloading import (
+    HostCache,
+    HostCacheUse,
+    HostLink,
+    HostTransfer,
+    OffloadingConfig,
+    OffloadingSettings,
+)
 from dragoman_sim.engine.profile import load
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
@@ -85,12 +94,18 @@ class World:
     sequences: list[SimulatedSequence] = field(default_factory=list[SimulatedSequence])
     transfers: dict[int, HostTransfer] = field(default_factory=dict[int, HostTransfer])
     contents_of: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """Contents of the device's blocks that are read by stores, when they were told to read them."""
+    """Contents of the device's blocks that are read by stores, when they were told to
+    read them.
+    """
 
     def add(self, number: int, prefix: int, length: int, answer: int) -> None:
         hashes = [f"{prefix}/{block}".encode() for block in range(length // BLOCK_SIZE)]
-        contents = TracedContents(str(number), hashes, block_size=BLOCK_SIZE, traced_block_size=BLOCK_SIZE)
-        sequence = SimulatedSequence(str(number), num_prompt_tokens=length, max_tokens=answer, contents=contents)
+        contents = TracedContents(
+            str(number), hashes, block_size=BLOCK_SIZE, traced_block_size=BLOCK_SIZE
+        )
+        sequence = SimulatedSequence(
+            str(number), num_prompt_tokens=length, max_tokens=answer, contents=contents
+        )
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
 
@@ -105,8 +120,13 @@ class World:
             self.transfers[transfer.id] = transfer
         written = {block for chunk in step.chunks for block in chunk.sequence.blocks[-1:]}
         for transfer in self.transfers.values():
-            if transfer.is_store and transfer.id not in step.transfers.flushed and transfer.sequence not in self.active:
-                # Blocks of a finished sequence may be written again only after their transfer was awaited.
+            if (
+                transfer.is_store
+                and transfer.id not in step.transfers.flushed
+                and transfer.sequence not in self.active
+            ):
+                # Blocks of a finished sequence may be written again only after their
+                # transfer was awaited.
                 assert written.isdisjoint(transfer.blocks)
         for sequence in self.scheduler.update(step)[1]:
             self.scheduler.finish(sequence)
@@ -118,7 +138,11 @@ class World:
 
     @property
     def active(self) -> set[SimulatedSequence]:
-        return {sequence for sequence in self.sequences if sequence.status is not SequenceStatus.FINISHED}
+        return {
+            sequence
+            for sequence in self.sequences
+            if sequence.status is not SequenceStatus.FINISHED
+        }
 
     def check(self) -> None:
         offloading = self.scheduler.offloading
@@ -127,7 +151,9 @@ class World:
         chunks = offloading.cache.list_chunks()
         assert len(chunks) <= offloading.cache.size
         for key, count in chunks.items():
-            readers = sum(not each.is_store and key in each.keys for each in self.transfers.values())
+            readers = sum(
+                not each.is_store and key in each.keys for each in self.transfers.values()
+            )
             writers = sum(each.is_store and key in each.keys for each in self.transfers.values())
             assert (readers, writers) == ((0, 1) if count == -1 else (count, 0))
         assert offloading.cache.num_idle == sum(not count for count in chunks.values())
@@ -138,7 +164,9 @@ class World:
 @settings(max_examples=150, deadline=None)
 @given(
     requests=st.lists(
-        st.tuples(st.integers(0, 2), st.integers(4, 40), st.integers(1, 12), st.integers(0, 3)), min_size=1, max_size=14
+        st.tuples(st.integers(0, 2), st.integers(4, 40), st.integers(1, 12), st.integers(0, 3)),
+        min_size=1,
+        max_size=14,
     ),
     aborts=st.sets(st.integers(0, 13), max_size=4),
     chunks=st.sampled_from([2, 6, 40]),
@@ -154,9 +182,17 @@ def test_blocks_and_chunks_are_conserved(
     prompt_only: bool,
 ) -> None:
     config = SimulatedSchedulerConfig(
-        max_num_seqs=4, max_num_batched_tokens=16, block_size=BLOCK_SIZE, num_gpu_blocks=16, async_scheduling=False
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        block_size=BLOCK_SIZE,
+        num_gpu_blocks=16,
+        async_scheduling=False,
     )
-    world = World(SimulatedScheduler(config, offloading=OffloadingConfig(chunks, blocks_per_chunk, prompt_only)))
+    world = World(
+        SimulatedScheduler(
+            config, offloading=OffloadingConfig(chunks, blocks_per_chunk, prompt_only)
+        )
+    )
     for number, (prefix, length, answer, steps) in enumerate(requests):
         world.add(number, prefix, length, answer)
         for _ in range(steps):
@@ -175,9 +211,14 @@ def test_blocks_and_chunks_are_conserved(
 
 
 def test_a_loaded_sequence_that_is_aborted_before_it_has_room_frees_its_blocks() -> None:
-    config = SimulatedSchedulerConfig(block_size=BLOCK_SIZE, num_gpu_blocks=8, async_scheduling=False)
+    config = SimulatedSchedulerConfig(
+        block_size=BLOCK_SIZE, num_gpu_blocks=8, async_scheduling=False
+    )
     world = World(SimulatedScheduler(config, offloading=OffloadingConfig(100)))
-    for number, length in ((0, 20), (1, 24)):  # The second takes blocks of the first, which are in host memory then.
+    for number, length in (
+        (0, 20),
+        (1, 24),
+    ):  # The second takes blocks of the first, which are in host memory then.
         world.add(number, number, length, answer=1)
         while world.active or world.transfers:
             world.step(keeps=-1)
@@ -186,7 +227,11 @@ def test_a_loaded_sequence_that_is_aborted_before_it_has_room_frees_its_blocks()
     world.add(3, 3, 5, answer=3)  # It takes the last free blocks.
     for _ in range(2):
         world.step(keeps=-1)
-    assert (loaded.status, loaded.is_loaded, world.scheduler.pool.num_free) == (SequenceStatus.LOADING, True, 0)
+    assert (loaded.status, loaded.is_loaded, world.scheduler.pool.num_free) == (
+        SequenceStatus.LOADING,
+        True,
+        0,
+    )
     world.scheduler.finish(loaded, aborted=True)
     while world.active or world.transfers:
         world.step(keeps=-1)
@@ -194,7 +239,9 @@ def test_a_loaded_sequence_that_is_aborted_before_it_has_room_frees_its_blocks()
 
 
 def build_turns(conversations: int, turns: int) -> list[WorkloadRequest]:
-    """Build interleaved conversations, so that each continues after the others have used the cache."""
+    """Build interleaved conversations, so that each continues after the others have
+    used the cache.
+    """
     return [
         WorkloadRequest(
             id=f"{conversation}/{turn}",
@@ -212,7 +259,10 @@ def build_turns(conversations: int, turns: int) -> list[WorkloadRequest]:
 def fleet(gibibytes: float | None, *, blocks: int = 1000) -> Fleet:
     engine = msgspec.structs.replace(PROFILE.engine, num_gpu_blocks=blocks)
     profile = msgspec.structs.replace(PROFILE, engine=engine)
-    return Fleet(profile=profile, offloading=None if gibibytes is None else profile.build_offloading(gibibytes))
+    return Fleet(
+        profile=profile,
+        offloading=None if gibibytes is None else profile.build_offloading(gibibytes),
+    )
 
 
 def test_host_memory_shortens_ttft_where_the_reuse_exceeds_the_gpus_cache() -> None:
@@ -235,7 +285,9 @@ def test_where_the_gpus_cache_suffices_nothing_is_loaded() -> None:
 
 
 def test_a_load_takes_its_bytes_over_the_bandwidth() -> None:
-    settings_ = OffloadingSettings(size=2**30, bytes_per_token=131072, num_devices=2, bandwidth=1e9, base_seconds=0.001)
+    settings_ = OffloadingSettings(
+        size=2**30, bytes_per_token=131072, num_devices=2, bandwidth=1e9, base_seconds=0.001
+    )
     link = settings_.build_link(16)
     sequence = SimulatedSequence(
         "a",
@@ -246,7 +298,9 @@ def test_a_load_takes_its_bytes_over_the_bandwidth() -> None:
     transfers = [HostTransfer(id, sequence, id == 2, [b"1", b"2"], [1, 2]) for id in range(3)]
     seconds = 0.001 + 2 * 16 * 131072 / 2 / 1e9
     ends = [link.begin(transfer, 1.0) for transfer in transfers]
-    assert ends == pytest.approx([1 + seconds, 1 + 2 * seconds, 1 + seconds])  # One direction does not delay the other.
+    assert ends == pytest.approx(
+        [1 + seconds, 1 + 2 * seconds, 1 + seconds]
+    )  # One direction does not delay the other.
     assert link.next_end == pytest.approx(1 + seconds)
     assert link.pop_ended(1.5) == [0, 2, 1]
     assert link.loads.bytes == 2 * 2 * 16 * 131072
@@ -254,7 +308,9 @@ def test_a_load_takes_its_bytes_over_the_bandwidth() -> None:
 
 
 def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
-    config = SimulatedSchedulerConfig(block_size=BLOCK_SIZE, num_gpu_blocks=8, max_num_batched_tokens=64)
+    config = SimulatedSchedulerConfig(
+        block_size=BLOCK_SIZE, num_gpu_blocks=8, max_num_batched_tokens=64
+    )
     scheduler = SimulatedScheduler(config, offloading=OffloadingConfig(100))
     core = EngineCore(scheduler, lambda _: 1.0, host_link=HostLink(1.0, 1.0, 10.0))
     now = 0.0
@@ -282,7 +338,9 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
     began = now
     due = core.next_due
     assert due is not None
-    assert due == pytest.approx(began + 10 + 4)  # 4 chunks of 1 byte at 1 byte a second, after 10 seconds
+    assert due == pytest.approx(
+        began + 10 + 4
+    )  # 4 chunks of 1 byte at 1 byte a second, after 10 seconds
     other = serve("d", "d", 4)
     assert other.status is SequenceStatus.RUNNING
     drain()
@@ -292,9 +350,13 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
 
 
 async def test_a_server_reports_stored_and_loaded_blocks():
-    """Each prompt evicts the one before it from the GPU; the first one comes back from the host."""
+    """Each prompt evicts the one before it from the GPU; the first one comes back from
+    the host.
+    """
     prompt = "word " * 40
-    async with twin(num_gpu_blocks_override=7, max_model_len=96, block_size=16, kv_offloading_size=1.0) as sim:
+    async with twin(
+        num_gpu_blocks_override=7, max_model_len=96, block_size=16, kv_offloading_size=1.0
+    ) as sim:
         first = (await sim.chat(prompt, max_tokens=2, ignore_eos=True))["usage"]["prompt_tokens"]
         await sim.chat("other " * 60, max_tokens=2, ignore_eos=True)
         again = (await sim.chat(prompt, max_tokens=2, ignore_eos=True))["usage"]
@@ -306,10 +368,14 @@ async def test_a_server_reports_stored_and_loaded_blocks():
     assert read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="host") == hits
     assert again["prompt_tokens"] == first
     assert again["prompt_tokens_details"]["cached_tokens"] == hits + device
-    assert read(scraped, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == hits
+    assert (
+        read(scraped, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == hits
+    )
     bytes_per_token = PROFILE.model.kv_bytes_per_token or 0
     assert read(scraped, "vllm:kv_offload_load_bytes_total") == hits * bytes_per_token
-    assert (read(scraped, "vllm:kv_offload_store_bytes_total") or 0) >= first // 16 * 16 * bytes_per_token
+    assert (
+        read(scraped, "vllm:kv_offload_store_bytes_total") or 0
+    ) >= first // 16 * 16 * bytes_per_token
     assert (read(scraped, "vllm:kv_offload_load_time_total") or 0) > 0
     assert read(scraped, "vllm:kv_offload_load_size_count") == 1
     assert read(scraped, "vllm:kv_offload_allocation_failure_total") == 0
@@ -326,11 +392,16 @@ async def test_without_offloading_its_metrics_are_absent():
     [
         ({"kv_offloading_backend": "lmcache"}, "only `native`"),
         ({"enable_prefix_caching": False}, "with prefix caching"),
-        ({"kv_transfer_config": '{"kv_connector": "NixlConnector"}'}, "together with --kv-transfer-config"),
+        (
+            {"kv_transfer_config": '{"kv_connector": "NixlConnector"}'},
+            "together with --kv-transfer-config",
+        ),
         ({"kv_offloading_size": 0.0}, "more than 0"),
     ],
 )
-async def test_what_a_server_cannot_offload_is_refused_by_name(more: dict[str, Any], complaint: str):
+async def test_what_a_server_cannot_offload_is_refused_by_name(
+    more: dict[str, Any], complaint: str
+):
     with pytest.raises(SettingsError, match=complaint):
         async with twin(**{"kv_offloading_size": 1.0} | more):
             pass
@@ -338,8 +409,13 @@ async def test_what_a_server_cannot_offload_is_refused_by_name(more: dict[str, A
 
 def test_combinations_that_are_not_simulated_are_refused() -> None:
     with pytest.raises(ValueError, match="without speculative decoding"):
-        SimulatedScheduler(SimulatedSchedulerConfig(num_speculative_tokens=2), offloading=OffloadingConfig(4))
+        SimulatedScheduler(
+            SimulatedSchedulerConfig(num_speculative_tokens=2), offloading=OffloadingConfig(4)
+        )
     with pytest.raises(ValueError, match="less than one chunk"):
         PROFILE.build_offloading(0.001).build_config(16)
     with pytest.raises(ValueError, match="a link to the host is required"):
-        EngineCore(SimulatedScheduler(SimulatedSchedulerConfig(), offloading=OffloadingConfig(4)), lambda _: 1.0)
+        EngineCore(
+            SimulatedScheduler(SimulatedSchedulerConfig(), offloading=OffloadingConfig(4)),
+            lambda _: 1.0,
+        )

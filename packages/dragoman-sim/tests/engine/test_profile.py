@@ -8,18 +8,44 @@ import pytest
 
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.latency import LatencyModel, TokenCost
-from dragoman_sim.engine.profile import Hardware, ModelProfile, Prior, ProfileError, SimulatorProfile, dumps, estimate_prior, list_profiles, load, loads
+from dragoman_sim.engine.profile import (
+    Hardware,
+    ModelProfile,
+    Prior,
+    ProfileError,
+    SimulatorProfile,
+    dumps,
+    estimate_prior,
+    list_profiles,
+    load,
+    loads,
+)
 from dragoman_sim.lab.calibrate import calibrate, compare, read_log, round_numbers
-from dragoman_sim.lab.fitting import CalibrationError, Rows, fit, simulate, solve, solve_non_negative
+from dragoman_sim.lab.fitting import (
+    CalibrationError,
+    Rows,
+    fit,
+    simulate,
+    solve,
+    solve_non_negative,
+)
 from dragoman_check.load.workload import Timing, WorkloadError
 from dragoman_check.load.workload_sources import UniformLength, generate_poisson
 
 PROFILE = SimulatorProfile(
-    "mine", Hardware("a GPU"), ModelProfile("a model"), SimulatedSchedulerConfig(), LatencyModel(0.01)
+    "mine",
+    Hardware("a GPU"),
+    ModelProfile("a model"),
+    SimulatedSchedulerConfig(),
+    LatencyModel(0.01),
 )
 TRUTH = LatencyModel(0.012, (TokenCost(0, 3e-5),), per_context_token=8e-8, per_prefill_pair=1e-9)
 WORKLOAD = generate_poisson(
-    np.random.default_rng(5), count=120, rate=4.0, inputs=UniformLength(50, 2000), outputs=UniformLength(20, 200)
+    np.random.default_rng(5),
+    count=120,
+    rate=4.0,
+    inputs=UniformLength(50, 2000),
+    outputs=UniformLength(20, 200),
 )
 
 
@@ -51,7 +77,9 @@ def test_defaults_are_vllms_and_numbers_may_have_suffixes(tmp_path: Path) -> Non
         (("name: mine\n", "\n"), "name"),
     ],
 )
-def test_a_broken_profile_is_refused_with_place_and_field(change: tuple[str, str], complaint: str) -> None:
+def test_a_broken_profile_is_refused_with_place_and_field(
+    change: tuple[str, str], complaint: str
+) -> None:
     with pytest.raises(ProfileError, match=complaint) as raised:
         loads(dumps(PROFILE).replace(*change), "broken.yaml")
     assert str(raised.value).startswith("broken.yaml: ")
@@ -65,7 +93,9 @@ def test_an_unknown_profile_is_an_error_that_lists_the_known_ones() -> None:
 
 
 def test_hardware_and_model_tell_what_to_expect() -> None:
-    prior = estimate_prior(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024))
+    prior = estimate_prior(
+        Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024)
+    )
     assert prior.base == pytest.approx(0.01)
     assert prior.per_context_token == pytest.approx(6.5536e-8)
     assert estimate_prior(Hardware("g"), ModelProfile("m", 16e9)) == Prior()
@@ -78,9 +108,14 @@ def observe(seconds: LatencyModel = TRUTH) -> list[Timing]:
 def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
     measured = observe()
     found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
-    error = compare(measured[60:], simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:])
+    error = compare(
+        measured[60:],
+        simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:],
+    )
     assert max(abs(error.tpot.mean), abs(error.latency.mean)) < 0.005
-    assert abs(error.ttft.mean) < 0.03, "few requests on an idle server: depends on their arrival within a step"
+    assert abs(error.ttft.mean) < 0.03, (
+        "few requests on an idle server: depends on their arrival within a step"
+    )
     assert found.error < 0.05
 
 
@@ -96,10 +131,18 @@ def test_a_fit_never_gives_steps_for_nothing() -> None:
     [
         (observe()[:19], "at least 20"),
         ([msgspec.structs.replace(each, id="x") for each in observe()[:30]], "not in the workload"),
-        ([msgspec.structs.replace(each, first_token_s=each.arrival_s) for each in observe()[:30]], "order"),
+        (
+            [
+                msgspec.structs.replace(each, first_token_s=each.arrival_s)
+                for each in observe()[:30]
+            ],
+            "order",
+        ),
     ],
 )
-def test_measurements_that_cannot_be_fitted_are_refused(timings: list[Timing], complaint: str) -> None:
+def test_measurements_that_cannot_be_fitted_are_refused(
+    timings: list[Timing], complaint: str
+) -> None:
     with pytest.raises(CalibrationError, match=complaint):
         fit(WORKLOAD, timings, SimulatedSchedulerConfig(), Prior())
 

@@ -21,7 +21,9 @@ def prompt(length: int, first: int = 0) -> list[int]:
 
 def shares(step: SchedulerOutput) -> dict[str, int]:
     """Return the number of tokens that each sequence computes."""
-    return {each.id: 1 for each in step.decodes} | {chunk.sequence.id: chunk.num_tokens for chunk in step.chunks}
+    return {each.id: 1 for each in step.decodes} | {
+        chunk.sequence.id: chunk.num_tokens for chunk in step.chunks
+    }
 
 
 def add_all(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
@@ -105,7 +107,12 @@ def test_no_more_run_than_may() -> None:
 
 def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
     tested = scheduler(num_gpu_blocks=5)
-    add_all(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
+    add_all(
+        tested,
+        sequence("a", prompt(8), 3),
+        sequence("b", prompt(12, 50), 1),
+        sequence("c", prompt(1, 90), 1),
+    )
     assert step(tested) == {"a": 8}
     assert step(tested) == {"a": 1}
     assert [each.id for each in tested.list_waiting()] == ["b", "c"]
@@ -137,7 +144,12 @@ def test_what_was_preempted_finds_its_own_blocks_again() -> None:
     a = sequence("a", prompt(7), 3)
     b = sequence("b", prompt(8, 50), 4)
     add_all(tested, a, b)
-    assert [step(tested) for _ in range(4)] == [{"a": 7, "b": 8}, {"a": 1, "b": 1}, {"a": 1}, {"b": 2}]
+    assert [step(tested) for _ in range(4)] == [
+        {"a": 7, "b": 8},
+        {"a": 1, "b": 1},
+        {"a": 1},
+        {"b": 2},
+    ]
     assert (b.num_preemptions, b.num_output_tokens) == (1, 3)
 
 
@@ -206,7 +218,12 @@ def test_as_many_adapters_run_as_may() -> None:
 
 def test_admission_is_by_priority_then_arrival() -> None:
     tested = scheduler(scheduling_policy="priority")
-    for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):
+    for id, priority, arrival in (
+        ("late", 0, 2.0),
+        ("early", 0, 1.0),
+        ("low", 5, 0.0),
+        ("high", -1, 3.0),
+    ):
         tested.add(sequence(id, prompt(1), 1, priority=priority, arrival=arrival))
     assert [each.id for each in tested.list_waiting()] == ["high", "early", "late", "low"]
 
@@ -251,7 +268,9 @@ def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
     sample(decoding)
     assert tested.pool.list_cached_blocks() == {}
     assert shares(tested.schedule()) == next_step
-    assert len(tested.pool.list_cached_blocks()) == len(next_step), "in the next step, if there is one"
+    assert len(tested.pool.list_cached_blocks()) == len(next_step), (
+        "in the next step, if there is one"
+    )
     tested.update(filling)
     assert len(tested.pool.list_cached_blocks()) == 1
 
@@ -270,7 +289,9 @@ def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_s
     held = [list(each.blocks) for each in finished]
     for each in finished:
         tested.finish(each)
-    assert tested.pool.allocate(4) == [*reversed(held[1]), *reversed(held[0])], "the last one freed is reused first"
+    assert tested.pool.allocate(4) == [*reversed(held[1]), *reversed(held[0])], (
+        "the last one freed is reused first"
+    )
 
 
 def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
@@ -327,8 +348,12 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
 
 
 @pytest.mark.parametrize(("tokens", "is_held"), [(1, False), (2, True)])
-def test_only_a_request_that_got_all_its_tokens_keeps_its_blocks(tokens: int, is_held: bool) -> None:
-    scheduler = SimulatedScheduler(SimulatedSchedulerConfig(num_gpu_blocks=10, enable_prefix_caching=False))
+def test_only_a_request_that_got_all_its_tokens_keeps_its_blocks(
+    tokens: int, is_held: bool
+) -> None:
+    scheduler = SimulatedScheduler(
+        SimulatedSchedulerConfig(num_gpu_blocks=10, enable_prefix_caching=False)
+    )
     producer = sequence("producer", [1] * 20, 2)
     producer.keeps_blocks = True
     scheduler.add(producer)

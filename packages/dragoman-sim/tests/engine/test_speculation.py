@@ -11,7 +11,14 @@ import pytest
 
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.latency import DraftAcceptance, LatencyModel, SpeculativeConfig, StepLoad, parse_acceptance_rates, parse_speculative_config
+from dragoman_sim.engine.latency import (
+    DraftAcceptance,
+    LatencyModel,
+    SpeculativeConfig,
+    StepLoad,
+    parse_acceptance_rates,
+    parse_speculative_config,
+)
 from dragoman_sim.engine.scheduler import SchedulerStats, SimulatedScheduler
 from dragoman_sim.lab.replay import replay
 from dragoman_check.load.workload import Timing, WorkloadRequest
@@ -27,10 +34,15 @@ def serve(
     rates: tuple[float, ...], drafts: int, workload: list[WorkloadRequest], *, is_async: bool
 ) -> tuple[list[Timing], SchedulerStats]:
     config = SimulatedSchedulerConfig(
-        num_gpu_blocks=400, async_scheduling=is_async, num_speculative_tokens=drafts, num_lookahead_tokens=drafts
+        num_gpu_blocks=400,
+        async_scheduling=is_async,
+        num_speculative_tokens=drafts,
+        num_lookahead_tokens=drafts,
     )
     core = EngineCore(
-        SimulatedScheduler(config), lambda _: 1.0, DraftAcceptance(rates).count_sampled if rates else None
+        SimulatedScheduler(config),
+        lambda _: 1.0,
+        DraftAcceptance(rates).count_sampled if rates else None,
     )
     timings = replay(workload, [core]).timings
     assert core.scheduler.pool.num_used == 0
@@ -45,7 +57,10 @@ def test_drafts_are_accepted_as_often_as_the_rates_say() -> None:
         request.num_output_tokens = index
         counts[acceptance.count_sampled(request, 3)] += 1
     total = sum(counts.values())
-    at_least = [sum(count for sampled, count in counts.items() if sampled > position) / total for position in (1, 2, 3)]
+    at_least = [
+        sum(count for sampled, count in counts.items() if sampled > position) / total
+        for position in (1, 2, 3)
+    ]
     assert at_least == pytest.approx([0.8, 0.4, 0.2], abs=0.015)
     assert acceptance.count_sampled(request, 0) == 1
 
@@ -69,7 +84,9 @@ def test_a_request_draws_the_same_whatever_runs_beside_it() -> None:
 def test_accepted_drafts_save_steps(is_async: bool) -> None:
     workload = [WorkloadRequest("a", 0.0, 20, 41), WorkloadRequest("b", 0.0, 20, 6)]
     (first, second), stats = serve((1.0,), 3, workload, is_async=is_async)
-    assert (first.last_token_s, second.last_token_s) == (11.0, 3.0), "four tokens per step after the prompt"
+    assert (first.last_token_s, second.last_token_s) == (11.0, 3.0), (
+        "four tokens per step after the prompt"
+    )
     assert first.tpot == pytest.approx(10 / 40)
     assert second.tpot == pytest.approx(2 / 5)
     assert stats.num_accepted_tokens == 41 + 6 - 2 - stats.num_drafts
@@ -114,8 +131,14 @@ async def test_answers_are_the_same_with_drafts_and_their_metrics_are_counted() 
         for name, value in re.findall(r"^vllm:spec_decode_(\w+)\{[^}]*\} (\S+)$", metrics, re.M)
         if "per_pos" not in name
     }
-    assert values["num_draft_tokens_total"] > values["num_accepted_tokens_total"] > values["num_drafts_total"]
-    by_position = [float(value) for value in re.findall(r'per_pos_total\{.*position="\d".*\} (\S+)', metrics)]
+    assert (
+        values["num_draft_tokens_total"]
+        > values["num_accepted_tokens_total"]
+        > values["num_drafts_total"]
+    )
+    by_position = [
+        float(value) for value in re.findall(r'per_pos_total\{.*position="\d".*\} (\S+)', metrics)
+    ]
     assert len(by_position) == 3
     assert by_position == sorted(by_position, reverse=True)
     assert sum(by_position) == values["num_accepted_tokens_total"]
@@ -123,12 +146,22 @@ async def test_answers_are_the_same_with_drafts_and_their_metrics_are_counted() 
 
 async def test_several_tokens_of_a_step_stream_as_one_after_the_other() -> None:
     async with twin(speculative_config=SPECULATIVE, sim_acceptance_rates="1") as sim:
-        question = {"seed": 3, "max_tokens": 30, "messages": [{"role": "user", "content": "Hi."}], "logprobs": True}
+        question = {
+            "seed": 3,
+            "max_tokens": 30,
+            "messages": [{"role": "user", "content": "Hi."}],
+            "logprobs": True,
+        }
         whole = (await sim.post("/v1/chat/completions", question)).json()
         streamed = (await sim.post("/v1/chat/completions", question | {"stream": True})).text
-    chunks: list[Any] = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    chunks: list[Any] = [
+        json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")
+    ]
     deltas: list[Any] = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
-    assert "".join(delta["delta"].get("content") or "" for delta in deltas) == whole["choices"][0]["message"]["content"]
+    assert (
+        "".join(delta["delta"].get("content") or "" for delta in deltas)
+        == whole["choices"][0]["message"]["content"]
+    )
     scores: list[Any] = []
     for delta in deltas:
         scores += (delta.get("logprobs") or {"content": []})["content"]
@@ -138,7 +171,9 @@ async def test_several_tokens_of_a_step_stream_as_one_after_the_other() -> None:
 def test_vllms_settings_are_read() -> None:
     config = parse_speculative_config(SPECULATIVE).merge_into(SimulatedSchedulerConfig())
     assert (config.num_speculative_tokens, config.num_lookahead_tokens) == (3, 3)
-    ngram = SpeculativeConfig(5, "ngram", prompt_lookup_max=4).merge_into(SimulatedSchedulerConfig())
+    ngram = SpeculativeConfig(5, "ngram", prompt_lookup_max=4).merge_into(
+        SimulatedSchedulerConfig()
+    )
     assert (ngram.num_speculative_tokens, ngram.num_lookahead_tokens) == (5, 0)
 
 

@@ -1,4 +1,6 @@
-"""Control of a running simulator: faults, sleep and pause, replies, adapters, and their metrics."""
+"""Control of a running simulator: faults, sleep and pause, replies, adapters, and their
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ async def test_a_stream_that_is_cut_ends_without_a_terminal_event():
     async def receive() -> Message:
         if not sent and not left.is_set():
             left.set()
-            return {"type": "http.request", "body": json.dumps({**HELLO, "stream": True}).encode(), "more_body": False}
+            return {
+                "type": "http.request",
+                "body": json.dumps({**HELLO, "stream": True}).encode(),
+                "more_body": False,
+            }
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -55,19 +61,26 @@ async def test_a_stream_that_is_cut_ends_without_a_terminal_event():
         sent.append(message)
 
     async with twin() as sim:
-        await sim.app(scope("/v1/chat/completions", {"x-dragoman-fault": '{"cut_after": 7}'}), receive, send)
+        await sim.app(
+            scope("/v1/chat/completions", {"x-dragoman-fault": '{"cut_after": 7}'}), receive, send
+        )
         text = b"".join(message.get("body", b"") for message in sent).decode()
         assert text.count("data: ") == 8  # the role, and seven tokens
         assert all(word not in text for word in ("[DONE]", "error"))
         assert all(message.get("more_body", True) for message in sent)
-        assert read(await sim.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
+        assert (
+            read(await sim.get("/metrics"), "vllm:request_success_total", finished_reason="error")
+            == 1
+        )
 
 
 async def test_a_stream_that_fails_ends_with_its_dialects_error():
     async with twin() as sim:
         headers = {"x-dragoman-fault": '{"fail_after": 3, "message": "Out of memory."}'}
         async with sim.http() as client:
-            answer = await client.post("/v1/chat/completions", json={**HELLO, "stream": True}, headers=headers)
+            answer = await client.post(
+                "/v1/chat/completions", json={**HELLO, "stream": True}, headers=headers
+            )
         assert "Out of memory." in answer.text
         assert "[DONE]" not in answer.text
 
@@ -102,16 +115,22 @@ async def test_a_header_cannot_crash_the_engine():
         assert sim.engine.health().ready
 
 
-@pytest.mark.parametrize("faults", [{}, {"status": 200}, {"hang": -1}, {"sattus": 429}, {"cut_after": 1.5}, 7, "x"])
+@pytest.mark.parametrize(
+    "faults", [{}, {"status": 200}, {"hang": -1}, {"sattus": 429}, {"cut_after": 1.5}, 7, "x"]
+)
 async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
     async with twin() as sim:
         assert (await put_faults(sim, faults)).status_code == 400
-        answer = await sim.post("/v1/chat/completions", HELLO, {"x-dragoman-fault": json.dumps(faults)})
+        answer = await sim.post(
+            "/v1/chat/completions", HELLO, {"x-dragoman-fault": json.dumps(faults)}
+        )
         assert answer.status_code == 400
 
 
 def test_a_fault_plan_hits_the_named_requests_and_is_repeatable_by_seed():
-    plan = FaultPlan(parse_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4)
+    plan = FaultPlan(
+        parse_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4
+    )
     first = [plan.next_fault() for _ in range(60)]
     plan.set(plan.faults)
     assert [plan.next_fault() for _ in range(60)] == first
@@ -184,7 +203,9 @@ async def test_adapters_are_models_of_their_own_name_that_come_and_go():
         assert (await sim.post("/v1/load_lora_adapter", more)).status_code == 400
         assert (await sim.chat(model="more"))["model"] == "more"
         assert (await sim.post("/v1/unload_lora_adapter", {"lora_name": "more"})).status_code == 200
-        assert (await sim.post("/v1/chat/completions", {**HELLO, "model": "more"})).status_code == 404
+        assert (
+            await sim.post("/v1/chat/completions", {**HELLO, "model": "more"})
+        ).status_code == 404
         assert (await sim.post("/v1/unload_lora_adapter", {"lora_name": "more"})).status_code == 404
 
 
@@ -209,7 +230,8 @@ async def test_ranks_share_the_requests_and_are_counted_apart():
         await asyncio.gather(*(sim.chat() for _ in range(9)))
         scraped = await sim.get("/metrics")
     counts = [
-        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop") for rank in range(3)
+        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop")
+        for rank in range(3)
     ]
     assert sum(count or 0 for count in counts) == 9
     assert all(counts)
@@ -221,20 +243,29 @@ async def test_a_router_may_name_the_rank():
             await sim.chat(headers={"x-data-parallel-rank": rank})
         scraped = await sim.get("/metrics")
         refused = [
-            await sim.post("/v1/chat/completions", HELLO, {"x-data-parallel-rank": rank}) for rank in ("3", "-1", "one")
+            await sim.post("/v1/chat/completions", HELLO, {"x-data-parallel-rank": rank})
+            for rank in ("3", "-1", "one")
         ]
     counts = [
-        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop") for rank in range(3)
+        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop")
+        for rank in range(3)
     ]
     assert counts == [1, 0, 2]
     assert {answer.status_code for answer in refused} == {400}
 
 
 async def test_a_full_cache_queues_and_the_gauges_follow():
-    """/metrics counts running streams; requests that do not fit wait and complete later."""
-    async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
+    """/metrics counts running streams; requests that do not fit wait and complete
+    later.
+    """
+    async with twin(
+        time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16
+    ) as sim:
         await sim.engine.pause("keep")
-        requests = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
+        requests = [
+            sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True)
+            for number in range(4)
+        ]
         answers = [asyncio.create_task(each) for each in requests]
         while sim.engine.health().waiting < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -244,7 +275,9 @@ async def test_a_full_cache_queues_and_the_gauges_follow():
         await sim.engine.pause("keep")
         scraped = await sim.get("/metrics")
         await sim.engine.resume()
-        running, waiting = (read(scraped, f"vllm:num_requests_{state}") or 0 for state in ("running", "waiting"))
+        running, waiting = (
+            read(scraped, f"vllm:num_requests_{state}") or 0 for state in ("running", "waiting")
+        )
         assert running >= 1
         assert waiting >= 1
         assert running + waiting == 4
@@ -272,7 +305,9 @@ async def test_metrics_distinguish_token_sources_and_request_durations():
     assert read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="device") == hits
     assert read(scraped, "vllm:prompt_tokens_cached_total") == hits
     assert read(scraped, "vllm:request_prefill_kv_computed_tokens_sum") == sources["local_compute"]
-    assert read(scraped, "vllm:request_max_num_generation_tokens_count") == 2, "the choices of a request count as one"
+    assert read(scraped, "vllm:request_max_num_generation_tokens_count") == 2, (
+        "the choices of a request count as one"
+    )
     assert read(scraped, "vllm:request_max_num_generation_tokens_sum") == 10
     assert read(scraped, "vllm:request_num_preemptions_count") == 3
     assert read(scraped, "vllm:mm_cache_queries_total") == 0
@@ -281,9 +316,14 @@ async def test_metrics_distinguish_token_sources_and_request_durations():
 async def test_requests_that_wait_for_their_adapter_are_deferred():
     adapters = ("a=/a", "b=/b")
     async with twin(time_scale=10.0, lora_modules=adapters, max_loras=1) as sim:
-        streams = [asyncio.create_task(sim.chat(model=name, max_tokens=4000, ignore_eos=True)) for name in ("a", "b")]
+        streams = [
+            asyncio.create_task(sim.chat(model=name, max_tokens=4000, ignore_eos=True))
+            for name in ("a", "b")
+        ]
         scraped = await sim.get("/metrics")
-        while not (deferred := read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")):
+        while not (
+            deferred := read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")
+        ):
             await asyncio.sleep(0)  # The scrape alone does not let the other tasks run.
             scraped = await sim.get("/metrics")
         assert deferred == read(scraped, "vllm:num_requests_waiting") == 1
@@ -296,12 +336,16 @@ async def test_requests_that_wait_for_their_adapter_are_deferred():
 
 def test_the_server_says_at_start_which_vllm_it_simulates():
     settings = Settings(model="sim")
-    assert "simulating vLLM 0.33.0" in build_greeting(settings, build_models(settings, SystemClock()), 8000)[0]
+    assert (
+        "simulating vLLM 0.33.0"
+        in build_greeting(settings, build_models(settings, SystemClock()), 8000)[0]
+    )
 
 
 def test_a_size_that_the_profile_was_not_measured_with_is_refused_by_name():
     with pytest.raises(
-        SettingsError, match=r"--tensor-parallel-size 2: the times of rtx4090-llama-3\.1-8b are those of 1"
+        SettingsError,
+        match=r"--tensor-parallel-size 2: the times of rtx4090-llama-3\.1-8b are those of 1",
     ):
         build_models(Settings(model="sim", tensor_parallel_size=2), SystemClock())
     assert build_models(Settings(model="sim", tensor_parallel_size=1), SystemClock())
@@ -327,12 +371,18 @@ async def test_the_state_of_the_replicas_is_exposed():
     async with twin(data_parallel_size=2, num_gpu_blocks_override=99, block_size=16) as sim:
         await asyncio.gather(*(sim.chat(max_tokens=40, ignore_eos=True) for _ in range(4)))
         (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
-        assert (state["model"], state["time_scale"], state["block_size"]) == ("sim-model", 1000.0, 16)
-        assert [(rank["blocks"], rank["used_blocks"], rank["running"], rank["waiting"]) for rank in state["ranks"]] == [
-            (98, 0, 0, 0)
-        ] * 2
+        assert (state["model"], state["time_scale"], state["block_size"]) == (
+            "sim-model",
+            1000.0,
+            16,
+        )
+        assert [
+            (rank["blocks"], rank["used_blocks"], rank["running"], rank["waiting"])
+            for rank in state["ranks"]
+        ] == [(98, 0, 0, 0)] * 2
         for rank in state["ranks"]:
-            # The first step computes the prompt; 39 more compute a token of each sequence.
+            # The first step computes the prompt; 39 more compute a token of each
+            # sequence.
             assert rank["steps"] >= 40
             assert len(rank["step_seconds"]) == len(rank["step_tokens"]) == min(rank["steps"], 120)
             assert rank["step_tokens"][0] > rank["step_tokens"][-1]
@@ -353,14 +403,20 @@ async def test_the_time_scale_changes_while_it_runs():
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         # At the first scale these steps would take longer than any test.
-        assert (await sim.chat(max_tokens=200, ignore_eos=True))["usage"]["completion_tokens"] == 200
+        assert (await sim.chat(max_tokens=200, ignore_eos=True))["usage"][
+            "completion_tokens"
+        ] == 200
 
 
-@pytest.mark.parametrize("change", [{}, {"time_scale": 0}, {"time_scale": "fast"}, {"time_scale": 1, "scale": 2}, []])
+@pytest.mark.parametrize(
+    "change", [{}, {"time_scale": 0}, {"time_scale": "fast"}, {"time_scale": 1, "scale": 2}, []]
+)
 async def test_a_time_scale_that_makes_no_sense_is_refused(change: object):
     async with twin() as sim, sim.http() as client:
         assert (await client.put("/dragoman/simulator", json=change)).status_code == 400
-        assert (await client.put("/dragoman/simulator", json={"time_scale": 2, "model": "x"})).status_code == 404
+        assert (
+            await client.put("/dragoman/simulator", json={"time_scale": 2, "model": "x"})
+        ).status_code == 404
         assert sim.engine.get_simulation().time_scale == 1000.0
 
 

@@ -39,7 +39,9 @@ class MillisecondLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.virtual.milliseconds / 1000
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, **kwargs: Any
+    ) -> asyncio.TimerHandle:
         self.n_timers += 1
         assert self.n_timers <= 1000, "the loop spins"
         now = self.time()

@@ -1,4 +1,6 @@
-"""One server prefills and another decodes: parameters for routers, held blocks, and transfer times."""
+"""One server prefills and another decodes: parameters for routers, held blocks, and
+transfer times.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from dragoman.core.engine import Ended, Failed
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
 from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.disaggregation import KvAddress, KvTransferParams, KvTransfers, TransferContext, TransferCost, parse_transfer_params
+from dragoman_sim.engine.disaggregation import (
+    KvAddress,
+    KvTransferParams,
+    KvTransfers,
+    TransferContext,
+    TransferCost,
+    parse_transfer_params,
+)
 from dragoman_sim.engine.kv_events import KvNotifier, parse_kv_transfer_config
 from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.engine.sequence import SimulatedSequence
@@ -88,7 +97,9 @@ def test_prefilled_blocks_are_held_until_reported_or_their_lease_expires() -> No
 
 
 @pytest.mark.parametrize("last", [Ended("a", FinishReason.CONTENT_FILTER), Failed("a", "no")])
-def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(last: Ended | Failed) -> None:
+def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(
+    last: Ended | Failed,
+) -> None:
     side = Side()
     assert side.transfers.finish(side.prefilled(), last, 1.0) == last
     assert side.scheduler.pool.num_used == 0
@@ -168,9 +179,15 @@ def test_a_report_counts_only_with_the_secret_and_for_this_instance() -> None:
     here = KvNotifier(config("e", "s"), released.append)
     for secret, engine in (("s", "e"), ("other", "e"), ("s", "f")):
         here.datagram_received(
-            KvNotifier(config("e", secret), print).encode_notice(engine, f"{secret} {engine}"), ("", 0)
+            KvNotifier(config("e", secret), print).encode_notice(engine, f"{secret} {engine}"),
+            ("", 0),
         )
-    for noise in (b"", b"\xff", b"{}", b'{"engine_id": "e", "request_id": "r", "seal": "\xc3\xa9"}'):
+    for noise in (
+        b"",
+        b"\xff",
+        b"{}",
+        b'{"engine_id": "e", "request_id": "r", "seal": "\xc3\xa9"}',
+    ):
         here.datagram_received(noise, ("", 0))
     assert released == ["s e"]
 
@@ -202,14 +219,29 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "body"), CALLS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_router_prefills_here_and_decodes_there(path: str, body: dict[str, Any], stream: bool) -> None:
-    async with instance("kv_producer", lease_seconds=1e9) as prefill, instance("kv_consumer") as decode:
+async def test_a_router_prefills_here_and_decodes_there(
+    path: str, body: dict[str, Any], stream: bool
+) -> None:
+    async with (
+        instance("kv_producer", lease_seconds=1e9) as prefill,
+        instance("kv_consumer") as decode,
+    ):
         first = await prefill.post(
-            path, body | {"max_tokens": 1, "ignore_eos": True, "kv_transfer_params": {"do_remote_decode": True}}
+            path,
+            body
+            | {
+                "max_tokens": 1,
+                "ignore_eos": True,
+                "kv_transfer_params": {"do_remote_decode": True},
+            },
         )
         assert "x-dragoman-warnings" not in first.headers
         params = first.json()["kv_transfer_params"]
-        assert (params["do_remote_prefill"], params["do_remote_decode"], params["remote_engine_id"]) == (
+        assert (
+            params["do_remote_prefill"],
+            params["do_remote_decode"],
+            params["remote_engine_id"],
+        ) == (
             True,
             False,
             "kv_producer",
@@ -226,7 +258,10 @@ async def test_a_router_prefills_here_and_decodes_there(path: str, body: dict[st
         assert second.status_code == 200, second.text
         answer = second.json() if not stream else json.loads(second.text.split("data: ")[-2])
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        assert (cached, answer["usage"]["completion_tokens"]) == (params["remote_num_tokens"] - 1, 5)
+        assert (cached, answer["usage"]["completion_tokens"]) == (
+            params["remote_num_tokens"] - 1,
+            5,
+        )
         await until_free(prefill)
         assert usage(decode) == 0
 
@@ -257,7 +292,10 @@ async def test_blocks_are_not_fetched_from_an_unknown_peer() -> None:
 
 async def test_without_a_config_the_parameter_is_warned_about() -> None:
     async with twin() as sim:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "kv_transfer_params": {"do_remote_decode": True}}
+        body = {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "kv_transfer_params": {"do_remote_decode": True},
+        }
         answered = await sim.post("/v1/chat/completions", body | {"max_tokens": 1})
     assert "kv_transfer_params is ignored" in answered.headers["x-dragoman-warnings"]
 
@@ -270,11 +308,17 @@ async def test_an_engine_that_dies_with_held_blocks_restarts_empty() -> None:
 
 
 async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]:
-    """Begin a request on the decode side that has its blocks and waits for their contents."""
+    """Begin a request on the decode side that has its blocks and waits for their
+    contents.
+    """
     body = {"prompt": "word " * 100, "ignore_eos": True}
     prefill_body = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
-    params = (await prefill.post("/v1/completions", body | prefill_body)).json()["kv_transfer_params"]
-    waiting = asyncio.create_task(decode.post("/v1/completions", body | {"kv_transfer_params": params}))
+    params = (await prefill.post("/v1/completions", body | prefill_body)).json()[
+        "kv_transfer_params"
+    ]
+    waiting = asyncio.create_task(
+        decode.post("/v1/completions", body | {"kv_transfer_params": params})
+    )
     async with asyncio.timeout(10):
         while not usage(decode):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)

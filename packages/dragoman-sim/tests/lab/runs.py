@@ -1,4 +1,6 @@
-"""The measured runs and the settings of their servers, from the runs' README; all are fitted with the same method."""
+"""The measured runs and the settings of their servers, from the runs' README; all are
+fitted with the same method.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,25 @@ class Run(Struct, frozen=True):
     engine: SimulatedSchedulerConfig
 
 
-LLAMA_8B = ModelProfile("Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2)
+LLAMA_8B = ModelProfile(
+    "Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2
+)
 RUNS = (
     Run(
         "rtx4090-llama-3.1-8b",
         Hardware("1x NVIDIA RTX 4090", memory_bandwidth=1008e9),
         LLAMA_8B,
-        SimulatedSchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=2588),
+        SimulatedSchedulerConfig(
+            max_num_seqs=256, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=2588
+        ),
     ),
     Run(
         "rtxpro6000-llama-3.1-8b",
         Hardware("1x NVIDIA RTX PRO 6000", memory_bandwidth=1597e9),
         LLAMA_8B,
-        SimulatedSchedulerConfig(max_num_seqs=128, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=32000),
+        SimulatedSchedulerConfig(
+            max_num_seqs=128, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=32000
+        ),
     ),
 )
 
@@ -46,7 +54,9 @@ def log(name: str) -> tuple[list[WorkloadRequest], list[Timing]]:
         return read_log(lines)
 
 
-def calibrate_run(run: Run, measured: tuple[list[WorkloadRequest], list[Timing]]) -> SimulatorProfile:
+def calibrate_run(
+    run: Run, measured: tuple[list[WorkloadRequest], list[Timing]]
+) -> SimulatorProfile:
     return calibrate(
         run.name,
         measured,

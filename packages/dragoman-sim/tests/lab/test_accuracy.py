@@ -1,4 +1,6 @@
-"""Fitted to the first 100 requests of a measured run, the simulator predicts the other 200."""
+"""Fitted to the first 100 requests of a measured run, the simulator predicts the other
+200.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ import numpy as np
 import pytest
 
 from dragoman_sim.engine.profile import HeldOutError, Prior, SimulatorProfile, load
-from dragoman_sim.lab.calibrate import NUM_VARIATIONS, calibrate, compare, list_variations, measure_spread
+from dragoman_sim.lab.calibrate import (
+    NUM_VARIATIONS,
+    calibrate,
+    compare,
+    list_variations,
+    measure_spread,
+)
 from dragoman_sim.lab.fitting import fit, simulate
 from dragoman_sim.lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman_check.load.workload import WorkloadRequest
@@ -19,14 +27,18 @@ runs = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 def compute_held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
     workload, measured = log(run.name)
-    simulated = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
+    simulated = simulate(
+        workload, profile.engine, profile.latency, profile.frontend_seconds
+    ).timings
     return compare(measured[FITTED:], simulated[FITTED:])
 
 
 def worst(error: HeldOutError) -> tuple[float, float]:
     """Return the largest errors of the means and of the percentiles."""
     metrics = (error.ttft, error.latency, error.tpot)
-    percentiles = [abs(value) for metric in metrics for value in (metric.p50, metric.p90, metric.p99)]
+    percentiles = [
+        abs(value) for metric in metrics for value in (metric.p50, metric.p90, metric.p99)
+    ]
     return max(abs(metric.mean) for metric in metrics), max(percentiles)
 
 
@@ -39,11 +51,15 @@ def test_means_are_within_two_per_cent_and_percentiles_within_five(run: Run) -> 
 
 @runs
 def test_nothing_but_the_log_is_needed(run: Run) -> None:
-    """The fit works without information about hardware and model, and without scheduled_s."""
+    """The fit works without information about hardware and model, and without
+    scheduled_s.
+    """
     workload, measured = log(run.name)
     observed = [msgspec.structs.replace(timing, scheduled_s=None) for timing in measured[:FITTED]]
     found = fit(workload, observed, run.engine, Prior())
-    bare = msgspec.structs.replace(get_profile(run), latency=found.latency, frontend_seconds=found.frontend_seconds)
+    bare = msgspec.structs.replace(
+        get_profile(run), latency=found.latency, frontend_seconds=found.frontend_seconds
+    )
     mean, percentile = worst(compute_held_out(run, bare))
     assert mean < 0.02
     assert percentile < 0.05
@@ -70,7 +86,9 @@ def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
         msgspec.structs.replace(
             each,
             first_token_s=each.arrival_s + each.ttft * first[index],
-            last_token_s=each.arrival_s + each.ttft * first[index] + (each.latency - each.ttft) * last[index],
+            last_token_s=each.arrival_s
+            + each.ttft * first[index]
+            + (each.latency - each.ttft) * last[index],
         )
         for index, each in enumerate(measured[:FITTED])
     ]
@@ -84,7 +102,9 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
     run = RUNS[1]
     workload, measured = log(run.name)
     lies = [
-        msgspec.structs.replace(each, first_token_s=each.arrival_s + 1, last_token_s=each.arrival_s + 2)
+        msgspec.structs.replace(
+            each, first_token_s=each.arrival_s + 1, last_token_s=each.arrival_s + 2
+        )
         for each in measured[FITTED:]
     ]
     lied_to = calibrate_run(run, (workload, [*measured[:FITTED], *lies]))
@@ -97,14 +117,18 @@ def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
     """Update it with `python -m benchmarks.simulator --write-profiles`."""
     shipped = load(run.name)
     found = get_profile(run)
-    assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
-        msgspec.structs.replace(found, calibration=None, frontend_seconds=0)
-    )
+    assert msgspec.structs.replace(
+        shipped, latency=found.latency, calibration=None, frontend_seconds=0
+    ) == (msgspec.structs.replace(found, calibration=None, frontend_seconds=0))
     assert shipped.latency.base == pytest.approx(found.latency.base, rel=0.01)
-    assert shipped.latency.per_context_token == pytest.approx(found.latency.per_context_token, rel=0.01)
+    assert shipped.latency.per_context_token == pytest.approx(
+        found.latency.per_context_token, rel=0.01
+    )
     assert shipped.calibration is not None
     assert shipped.calibration.error is not None
-    assert worst(shipped.calibration.error) == pytest.approx(worst(compute_held_out(run, shipped)), abs=1e-4)
+    assert worst(shipped.calibration.error) == pytest.approx(
+        worst(compute_held_out(run, shipped)), abs=1e-4
+    )
 
 
 @runs
@@ -122,7 +146,9 @@ def test_the_spread_is_over_other_clocks_and_other_requests_to_fit(run: Run) -> 
 
 
 def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
-    """With a simulated log the fit is exact, so that only the clocks' resolution of a millisecond causes the error."""
+    """With a simulated log the fit is exact, so that only the clocks' resolution of a
+    millisecond causes the error.
+    """
     profile = load(RUNS[1].name)
     workload = [WorkloadRequest(f"{number}", number / 5, 200, 20) for number in range(60)]
     measured = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
@@ -150,12 +176,18 @@ def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
     assert spread.highest.ttft.mean > spread.lowest.ttft.mean
 
 
-@pytest.mark.parametrize("wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}])
+@pytest.mark.parametrize(
+    "wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}]
+)
 def test_a_wrong_setting_increases_the_error(wrong: dict[str, int]) -> None:
-    """Negative case: the figures above depend on the scheduler's rules, not on a lucky average."""
+    """Negative case: the figures above depend on the scheduler's rules, not on a lucky
+    average.
+    """
     profile = load(RUNS[0].name)
     engine = msgspec.structs.replace(profile.engine, **wrong)
-    assert worst(compute_held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
+    assert (
+        worst(compute_held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
+    )
 
 
 def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> None:
@@ -172,7 +204,9 @@ def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> No
     ranks = predicted.hardware.ranks
     assert prior is not None
     found = fit(workload, measured[:FITTED], predicted.engine, prior, ranks=ranks)
-    simulated = simulate(workload, predicted.engine, found.latency, found.frontend_seconds, ranks=ranks).timings
+    simulated = simulate(
+        workload, predicted.engine, found.latency, found.frontend_seconds, ranks=ranks
+    ).timings
     error = compare(measured[FITTED:], simulated[FITTED:])
     assert found.latency.per_mixed_sequence > 5e-5
     for metric in (error.ttft, error.latency, error.tpot):

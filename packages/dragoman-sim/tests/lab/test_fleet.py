@@ -1,4 +1,6 @@
-"""Routing policies, routers with stale loads, fleets with several profiles, and autoscaling in virtual time."""
+"""Routing policies, routers with stale loads, fleets with several profiles, and
+autoscaling in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.report import build_report
 from dragoman_sim.lab.routing import ROUTING_POLICIES, ReplicaRouter, Routing
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import FixedLength, SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman_check.load.workload_sources import (
+    FixedLength,
+    SessionOptions,
+    UniformLength,
+    generate_poisson,
+    generate_sessions,
+)
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=2000, max_num_seqs=8)
 SLOW = load("rtx4090-llama-3.1-8b")
@@ -25,7 +33,10 @@ FAST = load("rtxpro6000-llama-3.1-8b")
 
 
 def cores(count: int) -> list[EngineCore]:
-    return [EngineCore(SimulatedScheduler(CONFIG), lambda load: 0.02 + 1e-5 * load.tokens) for _ in range(count)]
+    return [
+        EngineCore(SimulatedScheduler(CONFIG), lambda load: 0.02 + 1e-5 * load.tokens)
+        for _ in range(count)
+    ]
 
 
 def route(workload: Sequence[WorkloadRequest], router: ReplicaRouter, count: int = 4) -> list[int]:
@@ -38,9 +49,14 @@ def requests(count: int, seconds: float, *, outputs: int = 20) -> list[WorkloadR
 
 @pytest.mark.parametrize("policy", ROUTING_POLICIES)
 def test_every_policy_answers_all_requests_and_is_deterministic(policy: Routing) -> None:
-    talks = SessionOptions(FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
+    talks = SessionOptions(
+        FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5
+    )
     workload = generate_sessions(np.random.default_rng(1), count=20, rate=5.0, options=talks)
-    runs = [route(workload, ReplicaRouter(policy, state_delay=delay, seed=7)) for delay in (0.0, 0.3, 0.3)]
+    runs = [
+        route(workload, ReplicaRouter(policy, state_delay=delay, seed=7))
+        for delay in (0.0, 0.3, 0.3)
+    ]
     assert len(runs[0]) == 60
     assert runs[1] == runs[2]
     assert set(runs[0]) == {0, 1, 2, 3}
@@ -58,7 +74,9 @@ def test_the_fewest_tokens_are_not_the_fewest_requests() -> None:
 
 
 def test_a_conversation_stays_with_its_replica() -> None:
-    talks = SessionOptions(FixedLength(5), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
+    talks = SessionOptions(
+        FixedLength(5), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5
+    )
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=5.0, options=talks)
     replicas = route(workload, ReplicaRouter("session-affinity"))
     by_session: dict[str, set[int]] = {}
@@ -79,7 +97,9 @@ def test_a_conversation_stays_with_its_replica() -> None:
 
 
 def test_a_router_that_knows_old_loads_sends_herds() -> None:
-    """All requests between two polls go to the replica that was idle; power-of-two is less affected."""
+    """All requests between two polls go to the replica that was idle; power-of-two is
+    less affected.
+    """
     workload = requests(200, 0.01)
     fresh, old = (
         max(np.bincount(route(workload[:50], ReplicaRouter("least-requests", state_delay=delay))))
@@ -88,7 +108,9 @@ def test_a_router_that_knows_old_loads_sends_herds() -> None:
     assert fresh < 20
     assert old > 35
     ttft = {
-        policy: build_report(replay(workload, cores(4), router=ReplicaRouter(policy, state_delay=0.4))).ttft.mean
+        policy: build_report(
+            replay(workload, cores(4), router=ReplicaRouter(policy, state_delay=0.4))
+        ).ttft.mean
         for policy in ("least-requests", "power-of-two")
     }
     assert ttft["power-of-two"] < ttft["least-requests"]
@@ -96,7 +118,11 @@ def test_a_router_that_knows_old_loads_sends_herds() -> None:
 
 def test_llm_ds_scores_find_prefixes_and_avoid_queues() -> None:
     talks = SessionOptions(
-        FixedLength(4), UniformLength(100, 300), UniformLength(20, 60), think_seconds=1.0, system_tokens=320
+        FixedLength(4),
+        UniformLength(100, 300),
+        UniformLength(20, 60),
+        think_seconds=1.0,
+        system_tokens=320,
     )
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=2.0, options=talks)
     hits = {
@@ -115,29 +141,45 @@ def test_the_delay_must_not_be_negative() -> None:
 
 def test_a_fleet_of_two_profiles_serves_by_both() -> None:
     workload = generate_poisson(
-        np.random.default_rng(4), count=120, rate=6.0, inputs=UniformLength(50, 500), outputs=FixedLength(40)
+        np.random.default_rng(4),
+        count=120,
+        rate=6.0,
+        inputs=UniformLength(50, 500),
+        outputs=FixedLength(40),
     )
     fleet = Fleet(profile=SLOW, replicas=1, others=(ReplicaGroup(FAST, 2),), routing="least-loaded")
     result = fleet.serve(workload)
     tpot = {
-        replica: [each.tpot for each in result.timings if each.replica == replica and each.tpot] for replica in range(3)
+        replica: [each.tpot for each in result.timings if each.replica == replica and each.tpot]
+        for replica in range(3)
     }
     assert np.mean(tpot[0]) > 1.2 * np.mean(tpot[1])
     assert "1 x rtx4090-llama-3.1-8b and 2 x rtxpro6000-llama-3.1-8b" in fleet.description
-    other = msgspec.structs.replace(FAST, engine=msgspec.structs.replace(FAST.engine, block_size=32))
+    other = msgspec.structs.replace(
+        FAST, engine=msgspec.structs.replace(FAST.engine, block_size=32)
+    )
     with pytest.raises(ValueError, match="block size"):
         Fleet(profile=SLOW, others=(ReplicaGroup(other),))
 
 
 SCALER = AutoscalerConfig(
-    metric="requests", target=4, max_replicas=5, interval=5.0, startup_seconds=10.0, scale_down_window=20.0
+    metric="requests",
+    target=4,
+    max_replicas=5,
+    interval=5.0,
+    startup_seconds=10.0,
+    scale_down_window=20.0,
 )
 
 
 def wave() -> list[WorkloadRequest]:
-    """Return a low load for a minute, a high load for two minutes, and a low load for four minutes."""
+    """Return a low load for a minute, a high load for two minutes, and a low load for
+    four minutes.
+    """
     gaps = [2.0] * 30 + [0.06] * 2000 + [2.0] * 120
-    return [WorkloadRequest(f"r{index}", float(at), 64, 40) for index, at in enumerate(np.cumsum(gaps))]
+    return [
+        WorkloadRequest(f"r{index}", float(at), 64, 40) for index, at in enumerate(np.cumsum(gaps))
+    ]
 
 
 def test_replicas_follow_the_load() -> None:
@@ -162,7 +204,9 @@ def test_fewer_replicas_must_have_been_enough_for_the_whole_window() -> None:
     result = replay_autoscaled(wave(), cores(5), SCALER, router=ReplicaRouter("least-requests"))
     ends = max(each.arrival_s for each in result.timings[:2030])
     peak = max(point.replicas for point in result.replica_counts)
-    first_below = next(point.at for point in result.replica_counts if point.at > ends and point.replicas < peak)
+    first_below = next(
+        point.at for point in result.replica_counts if point.at > ends and point.replicas < peak
+    )
     assert first_below >= ends + SCALER.scale_down_window - SCALER.interval
 
 

@@ -1,4 +1,6 @@
-"""Ranks in lock-step: steps of a server begin and end together, and every request is served as by independent ranks."""
+"""Ranks in lock-step: steps of a server begin and end together, and every request is
+served as by independent ranks.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,23 @@ def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(config), LATENCY.compute_seconds) for _ in range(count)]
 
 
-def run_ranks(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
+def run_ranks(
+    workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True
+) -> ReplayResult:
     engines = cores(count, is_async=is_async)
     result = replay_in_lock_step(workload, engines, ranks, router=ReplicaRouter())
-    assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [(0, 0)] * count
+    assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [
+        (0, 0)
+    ] * count
     return result
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
-    workload = [WorkloadRequest(f"r{index}", 0.013 * index, 40 + 200 * (index % 2), 8) for index in range(12)]
+    workload = [
+        WorkloadRequest(f"r{index}", 0.013 * index, 40 + 200 * (index % 2), 8)
+        for index in range(12)
+    ]
     result = run_ranks(workload, 4, 2, is_async=is_async)
     assert len(result.timings) == 12
     for first in (0, 2):
@@ -44,7 +53,9 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
         assert list(one.ends) == list(other.ends)
         assert list(one.tokens) == list(other.tokens), "the load that the duration is due to"
         assert min(one.running) == 0 or min(other.running) == 0, "no dummy step was run"
-    assert list(result.steps[0].ends) != list(result.steps[2].ends), "servers are independent of each other"
+    assert list(result.steps[0].ends) != list(result.steps[2].ends), (
+        "servers are independent of each other"
+    )
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -62,7 +73,9 @@ def test_a_long_prompt_holds_up_the_other_rank() -> None:
     alone = replay([decoding, prompt], cores(2), router=ReplicaRouter())
     together = run_ranks([decoding, prompt], 2, 2)
     held_up = together.timings[0].latency - alone.timings[0].latency
-    assert held_up == pytest.approx(LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1)))
+    assert held_up == pytest.approx(
+        LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1))
+    )
 
 
 def test_experts_work_for_the_tokens_of_all_ranks() -> None:
@@ -71,25 +84,45 @@ def test_experts_work_for_the_tokens_of_all_ranks() -> None:
     assert latency.compute_seconds(StepLoad(100, expert_tokens=50)) == pytest.approx(0.015)
     config = SimulatedSchedulerConfig(num_gpu_blocks=1000)
     ranks = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(2)]
-    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, router=ReplicaRouter())
-    assert result.timings[0].ttft == pytest.approx(0.015), "the other rank's dummy step has no tokens"
+    result = replay_in_lock_step(
+        [WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, router=ReplicaRouter()
+    )
+    assert result.timings[0].ttft == pytest.approx(0.015), (
+        "the other rank's dummy step has no tokens"
+    )
 
 
 def test_a_fit_finds_the_latencies_of_ranks_in_lock_step() -> None:
     """Also for ranks that share experts, whose initial estimate is a fifth too low."""
     experts = (TokenCost(0, 4e-4), TokenCost(16, 5e-5))
-    actual = LatencyModel(0.012, (TokenCost(0, 2e-5),), per_context_token=2e-8, per_expert_token=experts)
+    actual = LatencyModel(
+        0.012, (TokenCost(0, 2e-5),), per_context_token=2e-8, per_expert_token=experts
+    )
     config = SimulatedSchedulerConfig(num_gpu_blocks=20_000, max_num_seqs=64)
     ranks = RankLayout(2, lock_step=True)
     workload = generate_poisson(
-        np.random.default_rng(3), count=120, rate=6.0, inputs=UniformLength(50, 900), outputs=UniformLength(20, 200)
+        np.random.default_rng(3),
+        count=120,
+        rate=6.0,
+        inputs=UniformLength(50, 900),
+        outputs=UniformLength(20, 200),
     )
     measured = simulate(workload, config, actual, 0.001, ranks=ranks).timings
-    expected = Prior(base=0.012, per_expert_token=tuple(TokenCost(cost.beyond, 0.8 * cost.seconds) for cost in experts))
+    expected = Prior(
+        base=0.012,
+        per_expert_token=tuple(TokenCost(cost.beyond, 0.8 * cost.seconds) for cost in experts),
+    )
     found = fit(workload, measured[:60], config, expected, ranks=ranks)
     error = evaluate(
-        (workload, measured), config, found.latency, found.frontend_seconds, {each.id for each in measured[:60]}, ranks
+        (workload, measured),
+        config,
+        found.latency,
+        found.frontend_seconds,
+        {each.id for each in measured[:60]},
+        ranks,
     )
     assert max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot)) < 0.02
-    alone = evaluate((workload, measured), config, found.latency, found.frontend_seconds, set(), RankLayout(2))
+    alone = evaluate(
+        (workload, measured), config, found.latency, found.frontend_seconds, set(), RankLayout(2)
+    )
     assert abs(alone.ttft.mean) > 0.02, "lock-step makes a difference here"

@@ -1,4 +1,6 @@
-"""The fast replay for millions of requests gives the same figures as the replay of every token."""
+"""The fast replay for millions of requests gives the same figures as the replay of
+every token.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ from dragoman_sim.lab.plain_replica import WeightedSample
 from dragoman_sim.lab.replay import ReplayResult
 from dragoman_sim.lab.report import Slo, build_report
 from dragoman_check.load.workload import RequestTable, WorkloadRequest, scale_arrivals
-from dragoman_check.load.workload_sources import FixedLength, SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman_check.load.workload_sources import (
+    FixedLength,
+    SessionOptions,
+    UniformLength,
+    generate_poisson,
+    generate_sessions,
+)
 
 PROFILE = load("rtx4090-llama-3.1-8b")
-SMALL = SimulatedSchedulerConfig(num_gpu_blocks=30, max_num_seqs=8, max_num_batched_tokens=32, block_size=4)
+SMALL = SimulatedSchedulerConfig(
+    num_gpu_blocks=30, max_num_seqs=8, max_num_batched_tokens=32, block_size=4
+)
 SLO = Slo(ttft=0.1, tpot=0.02, latency=2.0)
 
 
@@ -34,7 +44,9 @@ def table(rows: list[tuple[float, int, int]]) -> RequestTable:
     return RequestTable.build("r", ((index, *row) for index, row in enumerate(rows)))
 
 
-def run_plain(requests: RequestTable, config: SimulatedSchedulerConfig, replicas: int = 1) -> PlainReplay:
+def run_plain(
+    requests: RequestTable, config: SimulatedSchedulerConfig, replicas: int = 1
+) -> PlainReplay:
     plain = PlainReplay(requests, profile(config), replicas)
     plain.run()
     return plain
@@ -46,7 +58,10 @@ def assert_equal(plain: PlainReplay, exact: ReplayResult) -> None:
         assert times.scheduled[index] == timing.scheduled_s
         assert times.first_token[index] == timing.first_token_s
         assert times.last_token[index] == timing.last_token_s
-        assert (times.preemptions[index], times.replicas[index]) == (timing.preemptions, timing.replica)
+        assert (times.preemptions[index], times.replicas[index]) == (
+            timing.preemptions,
+            timing.replica,
+        )
     assert plain.totals.steps == sum(len(log.ends) for log in exact.steps)
     expected = build_report(exact, SLO)
     report = plain.build_report(SLO)
@@ -74,7 +89,9 @@ configs = st.builds(
     max_num_active_seqs=st.sampled_from([None, 1]),
 )
 rows = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.001, 0.05, 0.3, 2.0]), st.integers(1, 24), st.integers(1, 20)),
+    st.tuples(
+        st.sampled_from([0.0, 0.001, 0.05, 0.3, 2.0]), st.integers(1, 24), st.integers(1, 20)
+    ),
     min_size=1,
     max_size=25,
 )
@@ -103,7 +120,11 @@ def test_it_holds_for_runs_with_many_preemptions(
         scheduler_reserve_full_isl=False,
     )
     requests = generate_poisson(
-        np.random.default_rng(seed), count=80, rate=20.0, inputs=UniformLength(1, 40), outputs=UniformLength(1, 60)
+        np.random.default_rng(seed),
+        count=80,
+        rate=20.0,
+        inputs=UniformLength(1, 40),
+        outputs=UniformLength(1, 60),
     )
     exact = Fleet(profile=profile(config)).serve(requests)
     assert sum(timing.preemptions for timing in exact.timings) > 20
@@ -114,7 +135,11 @@ def test_it_holds_for_runs_with_many_preemptions(
 def test_it_holds_where_long_runs_of_steps_are_computed_at_once(async_scheduling: bool) -> None:
     config = SimulatedSchedulerConfig(num_gpu_blocks=400, async_scheduling=async_scheduling)
     requests = generate_poisson(
-        np.random.default_rng(3), count=60, rate=1.0, inputs=UniformLength(1, 900), outputs=UniformLength(1, 900)
+        np.random.default_rng(3),
+        count=60,
+        rate=1.0,
+        inputs=UniformLength(1, 900),
+        outputs=UniformLength(1, 900),
     )
     exact = Fleet(profile=profile(config), replicas=2).serve(requests)
     plain = run_plain(requests, config, 2)
@@ -126,16 +151,24 @@ def test_ten_times_the_tokens_take_as_many_rounds_and_no_more_memory() -> None:
     rounds: list[int] = []
     for outputs in (200, 2000):
         requests = table([(float(outputs * index) / 100, 100, outputs) for index in range(40)])
-        rounds.append(run_plain(requests, SimulatedSchedulerConfig(num_gpu_blocks=4000)).totals.rounds)
+        rounds.append(
+            run_plain(requests, SimulatedSchedulerConfig(num_gpu_blocks=4000)).totals.rounds
+        )
     assert rounds[1] < 1.5 * rounds[0]
 
 
 def test_memory_is_of_columns_and_of_the_requests_that_run() -> None:
     count = 4000
     requests = generate_poisson(
-        np.random.default_rng(5), count=count, rate=20.0, inputs=FixedLength(200), outputs=FixedLength(20)
+        np.random.default_rng(5),
+        count=count,
+        rate=20.0,
+        inputs=FixedLength(200),
+        outputs=FixedLength(20),
     )
-    plain = PlainReplay(requests, profile(SimulatedSchedulerConfig(num_gpu_blocks=4000)), 4, max_gaps=1000)
+    plain = PlainReplay(
+        requests, profile(SimulatedSchedulerConfig(num_gpu_blocks=4000)), 4, max_gaps=1000
+    )
     tracemalloc.start()
     try:
         plain.run()
@@ -147,7 +180,11 @@ def test_memory_is_of_columns_and_of_the_requests_that_run() -> None:
 
 def test_a_fleet_takes_it_where_requests_and_replicas_are_independent() -> None:
     requests = generate_poisson(
-        np.random.default_rng(1), count=50, rate=5.0, inputs=UniformLength(10, 300), outputs=UniformLength(1, 60)
+        np.random.default_rng(1),
+        count=50,
+        rate=5.0,
+        inputs=UniformLength(10, 300),
+        outputs=UniformLength(1, 60),
     )
     for fleet in (
         Fleet(profile=PROFILE, replicas=2),
@@ -158,7 +195,9 @@ def test_a_fleet_takes_it_where_requests_and_replicas_are_independent() -> None:
         report = fleet.build_report(requests, SLO)
         assert report.latency.p99 == pytest.approx(expected.latency.p99, rel=1e-9)
         assert report.waiting_mean == pytest.approx(expected.waiting_mean, rel=1e-9, abs=1e-12)
-    talks = SessionOptions(FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
+    talks = SessionOptions(
+        FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5
+    )
     sessions = generate_sessions(np.random.default_rng(1), count=10, rate=5.0, options=talks)
     assert RequestTable.convert(sessions) is None
     assert Fleet(profile=PROFILE).build_report(sessions).cache_hits > 0.2
@@ -174,7 +213,9 @@ def test_a_fleet_takes_it_where_requests_and_replicas_are_independent() -> None:
     ],
 )
 def test_other_settings_are_replayed_step_by_step(changes: dict[str, object]) -> None:
-    assert not is_plain(profile(msgspec.convert(msgspec.to_builtins(SMALL) | changes, SimulatedSchedulerConfig)))
+    assert not is_plain(
+        profile(msgspec.convert(msgspec.to_builtins(SMALL) | changes, SimulatedSchedulerConfig))
+    )
 
 
 def test_what_can_never_run_is_refused() -> None:
@@ -186,14 +227,23 @@ def test_a_table_is_the_list_of_its_requests() -> None:
     requests = table([(1.0, 5, 6), (0.5, 7, 8)])
     assert list(requests) == [WorkloadRequest("r0", 1.0, 5, 6), WorkloadRequest("r1", 0.5, 7, 8)]
     assert requests[1:] == [requests[-1]]
-    assert list(requests.sort()) == [WorkloadRequest("r1", 0.0, 7, 8), WorkloadRequest("r0", 0.5, 5, 6)]
+    assert list(requests.sort()) == [
+        WorkloadRequest("r1", 0.0, 7, 8),
+        WorkloadRequest("r0", 0.5, 5, 6),
+    ]
     assert [request.arrival_s for request in scale_arrivals(requests, 2.0)] == [0.5, 0.25]
     assert scale_arrivals(list(requests), 2.0) == list(scale_arrivals(requests, 2.0))
 
 
 def test_the_memoized_latency_is_the_models_to_the_last_digit() -> None:
     model = LatencyModel(
-        0.003, (TokenCost(0, 1e-5), TokenCost(64, 3e-5)), 3e-8, 7e-9, 1e-5, 0.0031, (TokenCost(0, 2e-6),)
+        0.003,
+        (TokenCost(0, 1e-5), TokenCost(64, 3e-5)),
+        3e-8,
+        7e-9,
+        1e-5,
+        0.0031,
+        (TokenCost(0, 2e-6),),
     )
     model = msgspec.structs.replace(model, per_mixed_sequence=3e-5)
     memoized = MemoizedLatency(model)

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman_sim.lab.planner import FleetOption, Objective, PlanError, build_candidates, parse_objectives, plan, render_plan
+from dragoman_sim.lab.planner import (
+    FleetOption,
+    Objective,
+    PlanError,
+    build_candidates,
+    parse_objectives,
+    plan,
+    render_plan,
+)
 from dragoman_sim.lab.report import build_report
 from dragoman_sim.lab.roofline import find_gpu, load_model_shape
 from dragoman_check.load.workload import WorkloadRequest
@@ -20,14 +28,21 @@ OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 def workload() -> Sequence[WorkloadRequest]:
     generator = np.random.default_rng(0)
     return generate_poisson(
-        generator, count=120, rate=12.0, inputs=UniformLength(200, 1500), outputs=UniformLength(20, 120)
+        generator,
+        count=120,
+        rate=12.0,
+        inputs=UniformLength(200, 1500),
+        outputs=UniformLength(20, 120),
     )
 
 
 @pytest.fixture(scope="module")
 def candidates() -> list[FleetOption]:
     found, refused = build_candidates(
-        [(name, find_gpu(name), price) for name, price in (("l4", 0.7), ("l40s", 0.9), ("rtx4090", 0.4))],
+        [
+            (name, find_gpu(name), price)
+            for name, price in (("l4", 0.7), ("l40s", 0.9), ("rtx4090", 0.4))
+        ],
         [load_model_shape("meta-llama/Llama-3.1-8B")],
         tensor_parallel=(1, 2),
         max_num_seqs=(32, 256),
@@ -39,7 +54,9 @@ def candidates() -> list[FleetOption]:
     return found
 
 
-def brute_force(candidates: list[FleetOption], workload: Sequence[WorkloadRequest], most: int) -> float:
+def brute_force(
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest], most: int
+) -> float:
     """Return the minimum cost per hour over all configurations and numbers of replicas."""
     costs: list[float] = []
     for candidate in candidates:
@@ -57,13 +74,21 @@ def test_the_answer_is_that_of_trying_everything(
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     assert result.best is not None
     assert result.best.cost_per_hour == pytest.approx(brute_force(candidates, workload, 8))
-    assert any(fleet.units > 1 for fleet in result.fleets), "one replica is enough for all: the search was trivial"
-    assert any(not fleet.units for fleet in result.fleets), "every configuration is enough: none was rejected"
+    assert any(fleet.units > 1 for fleet in result.fleets), (
+        "one replica is enough for all: the search was trivial"
+    )
+    assert any(not fleet.units for fleet in result.fleets), (
+        "every configuration is enough: none was rejected"
+    )
 
 
-def test_several_processes_find_the_same(candidates: list[FleetOption], workload: Sequence[WorkloadRequest]) -> None:
+def test_several_processes_find_the_same(
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
+) -> None:
     few = candidates[:6]
-    assert plan(few, workload, OBJECTIVES, max_devices=4, processes=2) == plan(few, workload, OBJECTIVES, max_devices=4)
+    assert plan(few, workload, OBJECTIVES, max_devices=4, processes=2) == plan(
+        few, workload, OBJECTIVES, max_devices=4
+    )
 
 
 def test_the_pareto_front_is_beaten_by_no_fleet(

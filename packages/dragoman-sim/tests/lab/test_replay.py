@@ -11,15 +11,27 @@ from dragoman_sim.lab.replay import replay
 from dragoman_sim.lab.report import Slo, build_report, render_report, summarize
 from dragoman_sim.lab.routing import ReplicaRouter
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import FixedLength, SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman_check.load.workload_sources import (
+    FixedLength,
+    SessionOptions,
+    UniformLength,
+    generate_poisson,
+    generate_sessions,
+)
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=1000, async_scheduling=False)
 TALKS = SessionOptions(
-    FixedLength(4), UniformLength(100, 300), UniformLength(20, 60), think_seconds=1.0, system_tokens=320
+    FixedLength(4),
+    UniformLength(100, 300),
+    UniformLength(20, 60),
+    think_seconds=1.0,
+    system_tokens=320,
 )
 
 
-def cores(count: int = 1, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG) -> list[EngineCore]:
+def cores(
+    count: int = 1, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG
+) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
@@ -40,7 +52,9 @@ def test_a_turn_arrives_when_the_one_before_it_is_answered() -> None:
 
 
 def test_a_conversation_finds_its_own_history() -> None:
-    replayed = replay(generate_sessions(np.random.default_rng(1), count=1, rate=1.0, options=TALKS), cores())
+    replayed = replay(
+        generate_sessions(np.random.default_rng(1), count=1, rate=1.0, options=TALKS), cores()
+    )
     before = 0
     for timing in replayed.timings:
         assert timing.cached_tokens == before // 16 * 16
@@ -59,7 +73,11 @@ def test_what_can_never_run_is_refused() -> None:
 
 def test_the_same_workload_gives_the_same_run() -> None:
     workload = generate_poisson(
-        np.random.default_rng(3), count=40, rate=3.0, inputs=UniformLength(1, 900), outputs=FixedLength(20)
+        np.random.default_rng(3),
+        count=40,
+        rate=3.0,
+        inputs=UniformLength(1, 900),
+        outputs=FixedLength(20),
     )
     assert replay(workload, cores(2, 0.03)) == replay(workload, cores(2, 0.03))
 
@@ -69,8 +87,15 @@ def test_requests_go_round_robin_by_default() -> None:
     assert [timing.replica for timing in replay(workload, cores(2)).timings] == [0, 1, 0, 1]
     rotated = replay(workload, cores(3), router=ReplicaRouter()).timings
     assert [timing.replica for timing in rotated] == [0, 1, 2, 0]
-    apart = [WorkloadRequest("long", 0.0, 1, 30), WorkloadRequest("x", 5.0, 1, 1), WorkloadRequest("y", 9.0, 1, 1)]
-    assert [timing.replica for timing in replay(apart, cores(2), router=ReplicaRouter("least-loaded")).timings] == [
+    apart = [
+        WorkloadRequest("long", 0.0, 1, 30),
+        WorkloadRequest("x", 5.0, 1, 1),
+        WorkloadRequest("y", 9.0, 1, 1),
+    ]
+    assert [
+        timing.replica
+        for timing in replay(apart, cores(2), router=ReplicaRouter("least-loaded")).timings
+    ] == [
         0,
         1,
         1,
@@ -89,7 +114,12 @@ def test_routing_by_prefix_finds_more_in_the_caches() -> None:
 def test_a_report_adds_up() -> None:
     workload = [WorkloadRequest("a", 0.0, 32, 3), WorkloadRequest("b", 0.0, 16, 1)]
     found = build_report(replay(workload, cores()), Slo(latency=2.0))
-    assert (found.requests, found.duration, found.good, found.goodput) == (2, 3.0, 1, pytest.approx(1 / 3))
+    assert (found.requests, found.duration, found.good, found.goodput) == (
+        2,
+        3.0,
+        1,
+        pytest.approx(1 / 3),
+    )
     assert (found.request_rate, found.input_token_rate) == (pytest.approx(2 / 3), 16.0)
     assert found.output_token_rate == pytest.approx(4 / 3)
     assert (found.ttft.mean, found.itl.p99, found.latency.mean) == (1.0, 1.0, 2.0)

@@ -1,4 +1,6 @@
-"""Predictions from datasheets: sizes from a config, memory limits, and the errors on measured runs."""
+"""Predictions from datasheets: sizes from a config, memory limits, and the errors on
+measured runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ import pytest
 from dragoman_sim.engine.latency import StepLoad
 from dragoman_sim.engine.profile import ProfileError, dumps, loads
 from dragoman_sim.lab.fleet import Fleet
-from dragoman_sim.lab.roofline import Gpu, ModelShape, Parallelism, find_gpu, load_gpus, load_model_shape, load_models, predict_profile, read_model_shape
+from dragoman_sim.lab.roofline import (
+    Gpu,
+    ModelShape,
+    Parallelism,
+    find_gpu,
+    load_gpus,
+    load_model_shape,
+    load_models,
+    predict_profile,
+    read_model_shape,
+)
 from dragoman_check.load.workload import Timing
 
 from .runs import log
@@ -74,7 +86,9 @@ def test_four_bit_experts_leave_the_other_layers_as_they_are() -> None:
         (None, "bf16"),
     ],
 )
-def test_the_format_of_the_weights_is_the_configs(quantization: dict[str, Any] | None, dtype: str) -> None:
+def test_the_format_of_the_weights_is_the_configs(
+    quantization: dict[str, Any] | None, dtype: str
+) -> None:
     config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": quantization}
     assert read_model_shape(config, "quantized").dtype == dtype
 
@@ -82,7 +96,10 @@ def test_the_format_of_the_weights_is_the_configs(quantization: dict[str, Any] |
 def test_a_config_file_and_its_directory_are_read(tmp_path: Path) -> None:
     config = {"text_config": dict(load_models()["Qwen/Qwen3-8B"]), "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load_model_shape(str(tmp_path)).total_params == load_model_shape("Qwen/Qwen3-8B").total_params
+    assert (
+        load_model_shape(str(tmp_path)).total_params
+        == load_model_shape("Qwen/Qwen3-8B").total_params
+    )
     assert load_model_shape(str(tmp_path / "config.json")).layers == 36
 
 
@@ -98,7 +115,12 @@ def test_a_model_that_does_not_fit_says_what_would_help() -> None:
     shape = load_model_shape("meta-llama/Llama-3.3-70B-Instruct")
     with pytest.raises(ProfileError, match=r"does not fit on 1 x NVIDIA H100 SXM: 141\.1 GB"):
         predict_profile(find_gpu("h100-sxm"), shape, name="too large")
-    assert predict_profile(find_gpu("h100-sxm"), shape, Parallelism(4), name="fits").engine.num_gpu_blocks > 10_000
+    assert (
+        predict_profile(
+            find_gpu("h100-sxm"), shape, Parallelism(4), name="fits"
+        ).engine.num_gpu_blocks
+        > 10_000
+    )
 
 
 def test_parallelism_that_cannot_be_is_refused() -> None:
@@ -159,7 +181,10 @@ def test_tokens_touch_further_experts_until_all_are_read() -> None:
 
 def test_a_predicted_profile_survives_its_file() -> None:
     profile = predict_profile(
-        find_gpu("b200"), load_model_shape("Qwen/Qwen3-30B-A3B"), Parallelism(1, 2, expert=True), name="moe"
+        find_gpu("b200"),
+        load_model_shape("Qwen/Qwen3-30B-A3B"),
+        Parallelism(1, 2, expert=True),
+        name="moe",
     )
     assert loads(dumps(profile)) == profile
     assert profile.hardware.lock_step
@@ -187,7 +212,9 @@ def test_a_prediction_comes_near_a_measured_run(
 ) -> None:
     workload, measured = log(run)
     settings = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 2048}
-    profile = predict_profile(find_gpu(gpu), load_model_shape(model), parallelism, name=run, settings=settings)
+    profile = predict_profile(
+        find_gpu(gpu), load_model_shape(model), parallelism, name=run, settings=settings
+    )
     routing = "least-loaded" if parallelism.data > 1 else "round-robin"
     simulated = Fleet(profile=profile, routing=routing).serve(workload).timings
     for metric in ("ttft", "latency", "tpot"):
@@ -196,7 +223,9 @@ def test_a_prediction_comes_near_a_measured_run(
 
 
 def _mean(timings: list[Timing], metric: str) -> float:
-    return float(np.mean([value for timing in timings if (value := getattr(timing, metric)) is not None]))
+    return float(
+        np.mean([value for timing in timings if (value := getattr(timing, metric)) is not None])
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +247,10 @@ def _mean(timings: list[Timing], metric: str) -> float:
         ({"max_position_embeddings": "long"}, "'max_position_embeddings' is"),
         ({"quantization_config": "awq"}, "'quantization_config' must be an object"),
         ({"quantization_config": {"quant_method": "gptq", "bits": "four"}}, "'bits' is"),
-        ({"quantization_config": {"quant_method": "novel"}}, "'novel' in 'quantization_config'); set it with --dtype"),
+        (
+            {"quantization_config": {"quant_method": "novel"}},
+            "'novel' in 'quantization_config'); set it with --dtype",
+        ),
         ({"text_config": [1]}, "'text_config' must be an object"),
     ],
 )
@@ -229,20 +261,31 @@ def test_an_impossible_field_of_a_config_is_named(fields: dict[str, Any], named:
 
 
 def test_an_unknown_weight_format_can_be_specified() -> None:
-    config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": {"quant_method": "novel"}}
+    config = {
+        **load_models()["meta-llama/Llama-3.1-8B"],
+        "quantization_config": {"quant_method": "novel"},
+    }
     assert read_model_shape(config, "novel", "int4").dtype == "int4"
 
 
 @pytest.mark.parametrize(
     ("spelling", "name"),
-    [("h100", "h100-sxm"), ("H100_SXM", "h100-sxm"), ("RTX 4090", "rtx4090"), ("A100", "a100-sxm"), ("l40s", "l40s")],
+    [
+        ("h100", "h100-sxm"),
+        ("H100_SXM", "h100-sxm"),
+        ("RTX 4090", "rtx4090"),
+        ("A100", "a100-sxm"),
+        ("l40s", "l40s"),
+    ],
 )
 def test_a_device_is_found_by_its_usual_spellings(spelling: str, name: str) -> None:
     assert find_gpu(spelling) == load_gpus()[name]
 
 
 def test_a_near_name_is_suggested(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"no GPU 'h100-sxm5'; known are .*; did you mean h100-sxm\?"):
+    with pytest.raises(
+        ProfileError, match=r"no GPU 'h100-sxm5'; known are .*; did you mean h100-sxm\?"
+    ):
         find_gpu("h100-sxm5")
     with pytest.raises(ProfileError, match=r"did you mean meta-llama/Llama-3\.1-8B\?"):
         load_model_shape("meta-llama/Llama-3.1-8B-Instruct")

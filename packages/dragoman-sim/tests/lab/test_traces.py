@@ -30,14 +30,20 @@ VLLM_BENCH = """{"request_throughput": 1.0, "total_input_tokens": 30, "input_len
  "ttfts": [0.5, 0.25], "itls": [[0.1], []], "start_times": [100.0, 101.5], "errors": ["", ""]}"""
 
 
-def read(text: str, options: TraceOptions | None = None) -> tuple[Sequence[WorkloadRequest], tuple[str, ...]]:
+def read(
+    text: str, options: TraceOptions | None = None
+) -> tuple[Sequence[WorkloadRequest], tuple[str, ...]]:
     trace = read_trace(text.encode(), options or TraceOptions(), np.random.default_rng(1))
     return trace.requests, trace.notes
 
 
 def test_azure_has_a_time_and_counts_for_every_request() -> None:
     requests, _ = read(AZURE)
-    assert [(each.input_tokens, each.output_tokens) for each in requests] == [(4808, 10), (7, 1), (110, 27)]
+    assert [(each.input_tokens, each.output_tokens) for each in requests] == [
+        (4808, 10),
+        (7, 1),
+        (110, 27),
+    ]
     assert [each.arrival_s for each in requests] == pytest.approx([0.0, 0.01, 0.052])
 
 
@@ -63,13 +69,21 @@ def test_turns_of_sharegpt_continue_their_conversation() -> None:
 
 def test_a_benchmark_log_is_a_workload() -> None:
     requests, _ = read(VLLM_BENCH)
-    assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [(0, 10, 2), (1.5, 20, 1)]
+    assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [
+        (0, 10, 2),
+        (1.5, 20, 1),
+    ]
 
 
 def test_traces_of_our_own_are_read_as_they_were() -> None:
-    requests = [WorkloadRequest("a", 0.0, 40, 3, ("x", "y")), WorkloadRequest("b", 1.0, 2, 2, after="a")]
+    requests = [
+        WorkloadRequest("a", 0.0, 40, 3, ("x", "y")),
+        WorkloadRequest("b", 1.0, 2, 2, after="a"),
+    ]
     assert read(encode_workload(requests))[0] == requests
-    mooncake = '{"timestamp": 2000, "input_length": 1025, "output_length": 3, "hash_ids": [1, 2, 3]}\n'
+    mooncake = (
+        '{"timestamp": 2000, "input_length": 1025, "output_length": 3, "hash_ids": [1, 2, 3]}\n'
+    )
     assert read(mooncake)[0] == [WorkloadRequest("line1", 2.0, 1025, 3, ("1", "2"), 512)]
 
 
@@ -94,7 +108,13 @@ def test_errors_of_traces_are_workload_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["1.0,ChatGPT,inf,5", "nan,ChatGPT,5,5", "inf,ChatGPT,5,5", "1.0,ChatGPT,5,99999999999999999999"]
+    "row",
+    [
+        "1.0,ChatGPT,inf,5",
+        "nan,ChatGPT,5,5",
+        "inf,ChatGPT,5,5",
+        "1.0,ChatGPT,5,99999999999999999999",
+    ],
 )
 def test_a_row_that_is_no_request_is_an_error(row: str) -> None:
     text = f"Timestamp,Model,Request tokens,Response tokens\n0.5,ChatGPT,3,4\n{row}\n"

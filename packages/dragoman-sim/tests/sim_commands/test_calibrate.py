@@ -1,4 +1,6 @@
-"""`dragoman calibrate` fits a profile to logs, or to load on a server, and reports its error."""
+"""`dragoman calibrate` fits a profile to logs, or to load on a server, and reports its
+error.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
-    output = get_output("calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path)
+    output = get_output(
+        "calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path
+    )
     assert "fitted on 30 requests, evaluated on the other 60" in output
     profile = load(path)
-    assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
+    assert (profile.name, profile.hardware.name, profile.model.name) == (
+        "mine",
+        "1x NVIDIA RTX 4090",
+        "other",
+    )
     assert profile.calibration is not None
     assert profile.calibration.source == "JSON Lines: log.jsonl"
     assert profile.calibration.error is not None
@@ -53,7 +61,9 @@ def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) 
 
 
 def test_several_logs_are_fitted_together(log: str) -> None:
-    assert "fitted on 60 requests, evaluated on the other 120" in get_output("calibrate", log, log, *LIKE)
+    assert "fitted on 60 requests, evaluated on the other 120" in get_output(
+        "calibrate", log, log, *LIKE
+    )
     assert "fitted on 40 requests" in get_output("calibrate", log, *LIKE, "--fit-requests", "40")
 
 
@@ -93,16 +103,24 @@ def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
     assert str(path) in error
     assert "start_times are missing" in error
     path.write_bytes(examples.vllm_bench())
-    assert "at least 20 requests are needed" in get_error("calibrate", str(path), "--fit-requests", "3")
-    assert "at least one must be fitted, and one held out" in get_error("calibrate", str(path), "--fit-requests", "4")
+    assert "at least 20 requests are needed" in get_error(
+        "calibrate", str(path), "--fit-requests", "3"
+    )
+    assert "at least one must be fitted, and one held out" in get_error(
+        "calibrate", str(path), "--fit-requests", "4"
+    )
 
 
 def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
     path = tmp_path / "edited.yaml"
     get_output("calibrate", log, *LIKE, "--out", str(path))
     lines = path.read_text().splitlines()
-    path.write_text("\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines))
-    assert "base must be more than 0 seconds" in get_error("simulate", "poisson", "--profile", str(path))
+    path.write_text(
+        "\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines)
+    )
+    assert "base must be more than 0 seconds" in get_error(
+        "simulate", "poisson", "--profile", str(path)
+    )
 
 
 # A live server.
@@ -117,7 +135,9 @@ def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
     with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
         log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)
     assert sorted(done) == list(range(1, 8))
-    assert sorted(request.id for request in log.requests) == sorted(request.id for request in workload)
+    assert sorted(request.id for request in log.requests) == sorted(
+        request.id for request in workload
+    )
     assert [timing.output_tokens for timing in log.timings if timing.id != "next"] == [4] * 6
     assert all(timing.input_tokens >= 5 for timing in log.timings)
     times = {timing.id: timing for timing in log.timings}
@@ -130,13 +150,27 @@ def test_a_server_that_refuses_is_quoted() -> None:
         serve_app(create_app(build_models(Settings(), SystemClock()))) as url,
         pytest.raises(LogError, match=r"the first error: 404: .*absent"),
     ):
-        measure_server(Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None)
+        measure_server(
+            Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None
+        )
 
 
 def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
-    load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
+    load = (
+        "poisson",
+        "--num-prompts",
+        "8",
+        "--request-rate",
+        "500",
+        "--input-len",
+        "4",
+        "--output-len",
+        "3",
+    )
     with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
-        error = get_error("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
+        error = get_error(
+            "calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path)
+        )
     assert "at least 20" in error
     assert len(read_any(path.read_bytes()).requests) == 8

@@ -11,7 +11,17 @@ from dragoman_sim.engine.profile import load
 
 from ..commands.cli_runner import get_error, get_output
 
-SMALL = ("poisson", "--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
+SMALL = (
+    "poisson",
+    "--num-prompts",
+    "30",
+    "--request-rate",
+    "5",
+    "--input-len",
+    "50-200",
+    "--output-len",
+    "20",
+)
 LLAMA = "meta-llama/Llama-3.1-8B"
 QUESTION = (
     "plan",
@@ -30,7 +40,17 @@ QUESTION = (
 def test_a_predicted_profile_is_simulated_like_any_other(tmp_path: Path) -> None:
     path = str(tmp_path / "l40s.yaml")
     output = get_output(
-        "profile", "--gpu", "l40s", "--model", LLAMA, "--dtype", "fp8", "--max-num-seqs", "64", "-o", path
+        "profile",
+        "--gpu",
+        "l40s",
+        "--model",
+        LLAMA,
+        "--dtype",
+        "fp8",
+        "--max-num-seqs",
+        "64",
+        "-o",
+        path,
     )
     assert "Llama-3.1-8B fp8 on 1x NVIDIA L40S, predicted from datasheets" in output
     assert load(path).engine.max_num_seqs == 64
@@ -38,7 +58,9 @@ def test_a_predicted_profile_is_simulated_like_any_other(tmp_path: Path) -> None
 
 
 def test_without_a_file_the_profile_is_printed() -> None:
-    output = get_output("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep")
+    output = get_output(
+        "profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep"
+    )
     assert "lock_step: true" in output
     assert "per_expert_token:" in output
 
@@ -61,7 +83,9 @@ def test_the_cheapest_fleet_is_named_with_its_cost() -> None:
 def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = tmp_path / "plan.html"
-    document = json.loads(get_output(*QUESTION, "--prefill-decode", "1:1", "--json", "--plots", str(page)))
+    document = json.loads(
+        get_output(*QUESTION, "--prefill-decode", "1:1", "--json", "--plots", str(page))
+    )
     assert len(document["fleets"]) == 8
     best = document["fleets"][0]
     assert best["meets_slo"]
@@ -74,15 +98,33 @@ def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("profile", "--gpu", "h1000", "--model", LLAMA), "there is no GPU 'h1000'; known are a100-sxm"),
-        (("profile", "--gpu", "l4", "--model", "llama"), "llama: neither a config.json nor a model of the table"),
-        (("profile", "--gpu", "l4", "--model", LLAMA, "--dtype", "fp16"), "--dtype: must be one of bf16"),
-        (("plan", *SMALL, "--slo", "fast", "--gpus", "l4:1", "--models", LLAMA), "'fast' is not an objective"),
-        (("plan", *SMALL, "--slo", "p99 ttft < 1s", "--gpus", "l4", "--models", LLAMA), "'l4' is not NAME:PRICE"),
+        (
+            ("profile", "--gpu", "h1000", "--model", LLAMA),
+            "there is no GPU 'h1000'; known are a100-sxm",
+        ),
+        (
+            ("profile", "--gpu", "l4", "--model", "llama"),
+            "llama: neither a config.json nor a model of the table",
+        ),
+        (
+            ("profile", "--gpu", "l4", "--model", LLAMA, "--dtype", "fp16"),
+            "--dtype: must be one of bf16",
+        ),
+        (
+            ("plan", *SMALL, "--slo", "fast", "--gpus", "l4:1", "--models", LLAMA),
+            "'fast' is not an objective",
+        ),
+        (
+            ("plan", *SMALL, "--slo", "p99 ttft < 1s", "--gpus", "l4", "--models", LLAMA),
+            "'l4' is not NAME:PRICE",
+        ),
         ((*QUESTION, "--prefill-decode", "1"), "'1' is not P:D"),
         ((*QUESTION, "--routing", "random"), "--routing: "),
         ((*QUESTION, "--tp", "0,1"), "--tp: '0,1' is not a list of positive integers"),
-        ((*QUESTION, "--max-num-seqs", "-4"), "--max-num-seqs: '-4' is not a list of positive integers"),
+        (
+            (*QUESTION, "--max-num-seqs", "-4"),
+            "--max-num-seqs: '-4' is not a list of positive integers",
+        ),
         ((*QUESTION, "--gpus", "l4:nan"), "--gpus: 'l4:nan' is not NAME:PRICE"),
         ((*QUESTION, "--gpus", "l4:-1"), "--gpus: 'l4:-1' is not NAME:PRICE"),
         ((*QUESTION, "--gpus", "l4:inf"), "--gpus: 'l4:inf' is not NAME:PRICE"),

@@ -14,7 +14,16 @@ from dragoman_sim.lab.calibrate import read_log
 
 from ..commands.cli_runner import get_error, get_output
 
-SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
+SMALL = (
+    "--num-prompts",
+    "30",
+    "--request-rate",
+    "5",
+    "--input-len",
+    "50-200",
+    "--output-len",
+    "20",
+)
 
 
 def run_simulation(*arguments: str) -> dict[str, Any]:
@@ -70,7 +79,9 @@ def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(json.dumps(line) for line in lines))
     found = run_simulation(str(path))
-    assert found["cache_hits"] == pytest.approx(1024 / 2060), "the last block is incomplete, so it is not shared"
+    assert found["cache_hits"] == pytest.approx(1024 / 2060), (
+        "the last block is incomplete, so it is not shared"
+    )
 
 
 def test_vllms_flags_change_the_engine() -> None:
@@ -132,8 +143,12 @@ def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     enough = int(verdict.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
     assert shares[enough] >= 99 > shares[enough - 1], "the minimum"
-    assert get_output("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
-    assert json.loads(get_output("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
+    assert get_output("simulate", *load, "--sweep", "--max-replicas", "2").startswith(
+        "2 replicas are not enough"
+    )
+    assert (
+        json.loads(get_output("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
+    )
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html", ".svg"])
@@ -156,18 +171,27 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--input-len", "9-3"], "'9-3' is not a length"),
         (["poisson", "--request-rate", "0"], "rate and burstiness must be more than 0"),
         (["poisson", "--request-rate", "nan"], "rate and burstiness must be more than 0"),
-        (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; included profiles are a100-llama"),
+        (
+            ["poisson", "--profile", "rtx9090"],
+            "there is no profile 'rtx9090'; included profiles are a100-llama",
+        ),
         (["poisson", "--profile", "absent.yaml"], "absent.yaml: No such file"),
         (["poisson", "--routing", "random"], "Invalid enum value 'random'"),
         (["poisson", "--scheduling-policy", "random"], "--scheduling-policy: Invalid enum value"),
         (["poisson", "--block-size", "0"], "--block-size must be at least 1"),
-        (["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"], "without chunked prefill"),
+        (
+            ["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"],
+            "without chunked prefill",
+        ),
         (["poisson", "--slo", "ttft"], "'ttft' is not NAME:MILLISECONDS"),
         (["poisson", "--slo", "speed:3"], "must be one of ttft, tpot, latency"),
         (["poisson", "--sweep"], "needs an SLO"),
         (["poisson", "--prefill-replicas", "1", "--kv-links", "x"], "Invalid enum value 'x'"),
         (["poisson", "--prefill-replicas", "1", "--kv-protocol", "x"], "Invalid enum value 'x'"),
-        (["poisson", "--prefill-replicas", "1", "--kv-transfer-bandwidth", "0"], "must be more than 0"),
+        (
+            ["poisson", "--prefill-replicas", "1", "--kv-transfer-bandwidth", "0"],
+            "must be more than 0",
+        ),
         (["poisson", "--speedup", "0"], "factor must be more than 0"),
         (["poisson", "--plots", "x.gif"], "must end in one of .png"),
         (["poisson", "--max-model-len", "10"], "context"),
@@ -184,7 +208,10 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
     ("text", "why"),
     [
         ('{"id": "a"}', "line 1: Object missing required field `arrival_s`"),
-        ('\n{"id": "a", "arrival_s": 0, "input_tokens": 0, "output_tokens": 1}', "line 2: Expected `int` >= 1"),
+        (
+            '\n{"id": "a", "arrival_s": 0, "input_tokens": 0, "output_tokens": 1}',
+            "line 2: Expected `int` >= 1",
+        ),
         ('{"input_length": 0, "output_length": 3}', "line 1: Expected `int` >= 1"),
         ("", "contains no requests"),
         ("{\xff", "line 1"),
@@ -198,7 +225,14 @@ def test_an_error_in_a_trace_names_its_line(text: str, why: str, tmp_path: Path)
 
 def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> None:
     load = ("poisson", "--num-prompts", "60", "--request-rate", "8")
-    mixed = get_output("simulate", *load, "--add-replicas", "rtxpro6000-llama-3.1-8b:2", "--routing", "power-of-two")
+    mixed = get_output(
+        "simulate",
+        *load,
+        "--add-replicas",
+        "rtxpro6000-llama-3.1-8b:2",
+        "--routing",
+        "power-of-two",
+    )
     assert "1 x rtx4090-llama-3.1-8b and 2 x rtxpro6000-llama-3.1-8b, power-of-two" in mixed
     scaled = get_output(
         "simulate", *load, "--autoscale", "requests:4", "--max-replicas", "3", "--autoscale-interval", "1",
@@ -244,7 +278,9 @@ def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
     details = tmp_path / "sweep.jsonl"
     slo = "ttft:100000" if enough else "ttft:0.001"
     files = ("--plots", str(plots), "--save-detailed", str(details))
-    output = get_output("simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files)
+    output = get_output(
+        "simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files
+    )
     assert f"{1 if enough else 2} replica" in plots.read_text()
     assert len(details.read_text().splitlines()) == 30
     assert ("1 replica is enough" if enough else "2 replicas are not enough") in output
@@ -256,10 +292,14 @@ def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> N
     message = get_error(command, "poison", *more)
     assert (
         message
-        == "Error: poison: no such file or workload; did you mean poisson? Workloads: poisson, bursts, sessions\n"
+        == "Error: poison: no such file or workload; did you mean poisson? Workloads: poisson, "
+        "bursts, sessions\n"
     )
     message = get_error(command, "absent.jsonl", *more)
-    assert message == "Error: absent.jsonl: no such file or workload. Workloads: poisson, bursts, sessions\n"
+    assert (
+        message
+        == "Error: absent.jsonl: no such file or workload. Workloads: poisson, bursts, sessions\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +314,9 @@ def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> N
         ("calibrate", "--kv-bytes-per-token", "0"),
     ],
 )
-def test_an_impossible_number_is_rejected_with_its_option(command: str, option: str, value: str) -> None:
+def test_an_impossible_number_is_rejected_with_its_option(
+    command: str, option: str, value: str
+) -> None:
     assert f"Invalid value for '{option}'" in get_error(command, "absent.jsonl", option, value)
 
 

@@ -1,4 +1,6 @@
-"""Every flag of vLLM's engine is an option of the simulator's commands, or an error that says what to use instead."""
+"""Every flag of vLLM's engine is an option of the simulator's commands, or an error
+that says what to use instead.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def read_flags() -> list[str]:
 
 def list_options(name: str) -> set[str]:
     command: Any = typer.main.get_command(create_app(lambda _settings, _say, _reload: 0, {}))
-    return {flag for option in command.commands[name].params for flag in (*option.opts, *option.secondary_opts)}
+    return {
+        flag
+        for option in command.commands[name].params
+        for flag in (*option.opts, *option.secondary_opts)
+    }
 
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate", "profile", "serve"])
@@ -34,7 +40,9 @@ def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
     flags = read_flags()
     options = list_options(command)
     assert len(flags) > 300
-    unnamed = [flag for flag in flags if flag not in options | ALIASES and explain_vllm_flag(flag) is None]
+    unnamed = [
+        flag for flag in flags if flag not in options | ALIASES and explain_vllm_flag(flag) is None
+    ]
     assert unnamed == []
 
 
@@ -46,13 +54,18 @@ def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
         (("simulate", "poisson", "-tp", "2"), "profile of such servers"),
         (("simulate", "poisson", "--no-enforce-eager"), "dragoman calibrate"),
         (("simulate", "poisson", "--enable-sliding-window"), "caches other than of full attention"),
-        (("calibrate", "log.jsonl", "--kv-offloading-size", "4"), "not of a second tier of the KV cache"),
+        (
+            ("calibrate", "log.jsonl", "--kv-offloading-size", "4"),
+            "not of a second tier of the KV cache",
+        ),
         (("calibrate", "log.jsonl", "--pipeline-parallel-size", "2"), "not simulated"),
         (("profile", "--gpu", "l4", "--compilation-config.mode", "3"), "dragoman calibrate"),
         (("serve", "sim", "--swap-space", "4"), "no such flag any more"),
     ],
 )
-def test_a_flag_that_is_no_option_is_rejected_with_the_reason(arguments: tuple[str, ...], reason: str) -> None:
+def test_a_flag_that_is_no_option_is_rejected_with_the_reason(
+    arguments: tuple[str, ...], reason: str
+) -> None:
     complaint = " ".join(get_error(*arguments).split())
     assert "of vLLM is not an option of" in complaint
     assert any(part in complaint for part in reason.split("|"))
@@ -64,25 +77,54 @@ def test_other_engines_and_unknown_flags_have_clicks_own_error() -> None:
 
 
 def test_vllms_names_of_negated_flags_are_options() -> None:
-    assert get_output("simulate", "poisson", *SHORT, "--disable-prefix-caching", "--disable-chunked-prefill")
+    assert get_output(
+        "simulate", "poisson", *SHORT, "--disable-prefix-caching", "--disable-chunked-prefill"
+    )
 
 
 @pytest.mark.parametrize(
-    "flags", [("--tensor-parallel-size", "4"), ("--data-parallel-size", "4"), ("--no-enable-expert-parallel",)]
+    "flags",
+    [
+        ("--tensor-parallel-size", "4"),
+        ("--data-parallel-size", "4"),
+        ("--no-enable-expert-parallel",),
+    ],
 )
-def test_a_layout_that_the_profile_has_no_times_of_is_rejected(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_layout_that_the_profile_has_no_times_of_is_rejected(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
     profile = str(tmp_path / "shared-experts.yaml")
-    get_output("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep", "--out", profile)
+    get_output(
+        "profile",
+        "--gpu",
+        "h100-sxm",
+        "--model",
+        "Qwen/Qwen3-30B-A3B",
+        "--dp",
+        "2",
+        "--ep",
+        "--out",
+        profile,
+    )
     complaint = get_error("simulate", "poisson", *SHORT, "--profile", profile, *flags)
     assert f"Error: {flags[0]}" in complaint
     assert "use a profile of such servers" in complaint
     get_output(
-        "simulate", "poisson", *SHORT, "--profile", profile, "--data-parallel-size", "2", "--enable-expert-parallel"
+        "simulate",
+        "poisson",
+        *SHORT,
+        "--profile",
+        profile,
+        "--data-parallel-size",
+        "2",
+        "--enable-expert-parallel",
     )
 
 
 def test_independent_ranks_are_as_many_replicas() -> None:
-    ranks = get_output("simulate", "poisson", *SHORT, "--data-parallel-size", "2", "--tensor-parallel-size", "1")
+    ranks = get_output(
+        "simulate", "poisson", *SHORT, "--data-parallel-size", "2", "--tensor-parallel-size", "1"
+    )
     replicas = get_output("simulate", "poisson", *SHORT, "--replicas", "2", "--enable-lora")
     assert ranks.splitlines()[2:] == replicas.splitlines()[2:]
 
@@ -90,7 +132,13 @@ def test_independent_ranks_are_as_many_replicas() -> None:
 def test_more_of_the_memory_gives_more_blocks() -> None:
     outputs = [
         get_output(
-            "profile", "--gpu", "h100-sxm", "--model", "meta-llama/Llama-3.1-8B", "--gpu-memory-utilization", share
+            "profile",
+            "--gpu",
+            "h100-sxm",
+            "--model",
+            "meta-llama/Llama-3.1-8B",
+            "--gpu-memory-utilization",
+            share,
         )
         for share in ("0.5", "0.9")
     ]
@@ -113,9 +161,15 @@ def test_the_list_is_that_of_the_installed_vllm(monkeypatch: pytest.MonkeyPatch)
     if not str(vllm.__version__).startswith("0.33.0"):
         pytest.skip("the list is of vLLM 0.33.0")
     platform: Any = import_module("vllm.platforms.cpu").CpuPlatform()
-    monkeypatch.setattr(import_module("vllm.platforms"), "current_platform", platform, raising=False)
-    monkeypatch.setattr(import_module("vllm.config.device"), "current_platform", platform, raising=False)
+    monkeypatch.setattr(
+        import_module("vllm.platforms"), "current_platform", platform, raising=False
+    )
+    monkeypatch.setattr(
+        import_module("vllm.config.device"), "current_platform", platform, raising=False
+    )
     arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
-    parser = arguments.add_cli_args(import_module("vllm.utils.argparse_utils").FlexibleArgumentParser())
+    parser = arguments.add_cli_args(
+        import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
+    )
     listed = {flag for action in parser._actions for flag in action.option_strings}
     assert listed - {"-h", "--help"} == set(read_flags())

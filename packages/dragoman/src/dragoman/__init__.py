@@ -1,6 +1,8 @@
-"""Dragoman: one server process for the OpenAI, Anthropic and other LLM APIs, in front of any engine.
+"""Dragoman: one server process for the OpenAI, Anthropic and other LLM APIs, in front
+    of any engine.
 
-The names below are the public interface. Each is imported on first use, to keep `import dragoman` fast.
+The names below are the public interface. Each is imported on first use, to keep `import
+dragoman` fast.
 """
 
 from importlib import import_module
@@ -27,8 +29,30 @@ if TYPE_CHECKING:
         TokenOutput,
         TokenRequest,
     )
-    from .core.errors import ContextTooLong, DragomanError, EngineError, Overloaded, RequestError, Unsupported
-    from .core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+    from .core.errors import (
+        ContextTooLong,
+        DragomanError,
+        EngineError,
+        Overloaded,
+        RequestError,
+        Unsupported,
+    )
+    from .core.events import (
+        Alternative,
+        ChoiceFinished,
+        Event,
+        FinishReason,
+        Finished,
+        PromptTokens,
+        ReasoningDelta,
+        RefusalDelta,
+        Started,
+        TextDelta,
+        Token,
+        ToolCallDelta,
+        ToolCallStart,
+        Usage,
+    )
     from .core.message import (
         Audio,
         CustomTool,
@@ -59,7 +83,12 @@ if TYPE_CHECKING:
     from .core.syntax import ReasoningFormat, ToolFormat
     from .dialects.all_dialects import Dialect, create_writer, read_request
     from .dialects.base import GenerationCall, Writer
-    from .engines.base import BaseEngine, BaseTokenEngine, CONSTRAINED_TOKEN_CAPABILITIES, TOKEN_CAPABILITIES
+    from .engines.base import (
+        BaseEngine,
+        BaseTokenEngine,
+        CONSTRAINED_TOKEN_CAPABILITIES,
+        TOKEN_CAPABILITIES,
+    )
     from .engines.tiny import find_bundled_model
     from .launch.embedding import create_app
     from .serving.app import Application

@@ -1,6 +1,8 @@
-"""Recording and replay of an upstream's traffic: the same request gets the same bytes at the same times.
+"""Recording and replay of an upstream's traffic: the same request gets the same bytes
+at the same times.
 
-Times are seconds since the whole request has arrived, with its body, so a late chunk does not delay the following ones.
+Times are seconds since the whole request has arrived, with its body, so a late chunk
+does not delay the following ones.
 """
 
 from __future__ import annotations
@@ -29,11 +31,26 @@ RECORDED_REQUEST_HEADERS = frozenset(
     {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
 )  # fmt: skip
-"""Request headers that are recorded. An allowlist, because API keys are sent under many names."""
-OMITTED_HEADER_WORDS = ("authorization", "cookie", "token", "secret", "api-key", "apikey", "organization", "project")
-"""Response headers whose names contain any of these words are not recorded, except counts."""
+"""Request headers that are recorded. An allowlist, because API keys are sent under many
+names.
+"""
+OMITTED_HEADER_WORDS = (
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "api-key",
+    "apikey",
+    "organization",
+    "project",
+)
+"""Response headers whose names contain any of these words are not recorded, except
+counts.
+"""
 SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
-"""Query parameters whose names contain any of these words are recorded without their values."""
+"""Query parameters whose names contain any of these words are recorded without their
+values.
+"""
 HOP_BY_HOP_HEADERS = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade"}
@@ -58,7 +75,9 @@ _NO_PAGES = CorsPolicy()
 
 
 class CassetteError(ValueError):
-    """Raised for files that are not a recording, or one of another version; the message names the line."""
+    """Raised for files that are not a recording, or one of another version; the message
+    names the line.
+    """
 
 
 class Base64Data(Struct, frozen=True):
@@ -99,7 +118,8 @@ class RecordedExchange(Struct, frozen=True, kw_only=True):
     head_at: arrival of the response's head, seconds since the request.
     pieces: the response body.
     end_at: end of the response, seconds since the request.
-    ended: "complete"; "cut" if the upstream broke off; "left" if the client disconnected.
+    ended: "complete"; "cut" if the upstream broke off; "left" if the client
+        disconnected.
     """
 
     at: float
@@ -132,7 +152,8 @@ def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
     """Return the headers of a response that are recorded."""
 
     def is_recorded(name: str) -> bool:
-        # Counts of tokens, such as x-ratelimit-remaining-tokens, are no secrets, and clients use them.
+        # Counts of tokens, such as x-ratelimit-remaining-tokens, are no secrets, and
+        # clients use them.
         is_count = "ratelimit" in name or name.endswith("tokens")
         return is_count or not any(word in name for word in OMITTED_HEADER_WORDS)
 
@@ -142,17 +163,30 @@ def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
 def redact_query(query: str) -> str:
     pairs = parse_qsl(query, keep_blank_values=True)
     return urlencode(
-        [(name, "" if any(word in name.lower() for word in SECRET_QUERY_WORDS) else value) for name, value in pairs]
+        [
+            (name, "" if any(word in name.lower() for word in SECRET_QUERY_WORDS) else value)
+            for name, value in pairs
+        ]
     )
 
 
 def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
-    """Return a hash that equal requests share: of method, path, query, and the body as canonical JSON."""
-    # Redacted as in the file: a hash of a secret's value would match no recorded request.
-    parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
+    """Return a hash that equal requests share: of method, path, query, and the body as
+    canonical JSON.
+    """
+    # Redacted as in the file: a hash of a secret's value would match no recorded
+    # request.
+    parts = [
+        method,
+        path,
+        urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True))),
+    ]
     try:
-        # The order of fields and the white space differ between clients, and do not matter.
-        canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
+        # The order of fields and the white space differ between clients, and do not
+        # matter.
+        canonical_body = (
+            msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
+        )
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         canonical_body = body
     return blake2b("\n".join(parts).encode() + b"\n" + canonical_body, digest_size=16).digest()
@@ -170,12 +204,14 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
         if not line.strip():
             continue
         try:
-            # Only at the start of the line: the body of an exchange may contain the same text.
+            # Only at the start of the line: the body of an exchange may contain the
+            # same text.
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
                 if version != FORMAT_VERSION:
                     raise CassetteError(
-                        f"line {number}: the recording has version {version}; the supported version is {FORMAT_VERSION}"
+                        f"line {number}: the recording has version {version}; the supported "
+                        f"version is {FORMAT_VERSION}"
                     )
                 has_header = True
                 continue
@@ -192,10 +228,13 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
     return exchanges
 
 
-# Shared by the two ASGI applications, ReplayApp and RecordingProxy: lifespan, request body with its checks, errors.
+# Shared by the two ASGI applications, ReplayApp and RecordingProxy: lifespan, request
+# body with its checks, errors.
 
 
-async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
+async def run_lifespan(
+    receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook
+) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
@@ -207,12 +246,15 @@ async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, o
             return
 
 
-async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]) -> bytes | None:
+async def read_body(
+    scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]
+) -> bytes | None:
     """Read the whole body; None if the client has disconnected.
 
     Raises:
-        RequestError: the body is too large, the Host is not allowed, or the request comes from a page of another
-            origin. These checks matter because the upstream may need no key.
+        RequestError: the body is too large, the Host is not allowed, or the request
+            comes from a page of another origin. These checks matter because the
+            upstream may need no key.
     """
     headers = Headers(scope=scope)
     check_host(headers, tuple(hosts))
@@ -232,7 +274,9 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequen
 
 
 async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope) -> None:
-    """Cancel the scope when the client disconnects; runs concurrently with the response."""
+    """Cancel the scope when the client disconnects; runs concurrently with the
+    response.
+    """
     while (await receive())["type"] != "http.disconnect":
         pass
     cancel_scope.cancel()
@@ -245,8 +289,12 @@ def read_raw_path(scope: Scope) -> str:
 
 
 async def send_error(send: Send, status: int, message: str) -> None:
-    """Send an error in OpenAI's envelope, which most clients can show. Such errors are never recorded."""
-    body = msgspec.json.encode({"error": {"message": message, "type": "dragoman_error", "param": None, "code": None}})
+    """Send an error in OpenAI's envelope, which most clients can show. Such errors are
+    never recorded.
+    """
+    body = msgspec.json.encode(
+        {"error": {"message": message, "type": "dragoman_error", "param": None, "code": None}}
+    )
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -262,8 +310,8 @@ async def send_request_error(send: Send, error: RequestError) -> None:
 class ReplayApp:
     """An ASGI application that replays exchanges.
 
-    A request that was recorded several times gets its responses in order, then starts again with the first. Exchanges
-    that the client aborted are not replayed.
+    A request that was recorded several times gets its responses in order, then starts
+    again with the first. Exchanges that the client aborted are not replayed.
 
     hosts: names allowed in the Host header, besides loopback.
     time_scale: speed; 10 is ten times as fast, infinity is without delays.
@@ -288,13 +336,17 @@ class ReplayApp:
         self._next_index: dict[bytes, int] = {}
         for exchange in exchanges:
             if exchange.ended != "left":
-                key = self._build_key(exchange.method, exchange.path, exchange.query, decode_data(exchange.body))
+                key = self._build_key(
+                    exchange.method, exchange.path, exchange.query, decode_data(exchange.body)
+                )
                 self._exchanges.setdefault(key, []).append(exchange)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "lifespan":
-                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, anyio.lowlevel.checkpoint)
+                await run_lifespan(
+                    receive, send, anyio.lowlevel.checkpoint, anyio.lowlevel.checkpoint
+                )
             case "http":
                 await self._handle_http(scope, receive, send)
             case _:
@@ -308,13 +360,16 @@ class ReplayApp:
             return
         if body is None:
             return
-        # RecordingProxy too starts its clock here: a slow upload is not part of the upstream's times.
+        # RecordingProxy too starts its clock here: a slow upload is not part of the
+        # upstream's times.
         started_at = asyncio.get_running_loop().time()
         path = read_raw_path(scope)
         key = self._build_key(scope["method"], path, scope["query_string"].decode("latin-1"), body)
         exchanges = self._exchanges.get(key)
         if exchanges is None:
-            await send_error(send, 404, f"The recording has no response for this {scope['method']} {path}.")
+            await send_error(
+                send, 404, f"The recording has no response for this {scope['method']} {path}."
+            )
             return
         index = self._next_index.get(key, 0)
         self._next_index[key] = index + 1
@@ -326,7 +381,9 @@ class ReplayApp:
 
     def _build_key(self, method: str, path: str, query: str, body: bytes) -> bytes:
         return (
-            hash_request(method, path, query, body) if self._match_mode == "question" else f"{method} {path}".encode()
+            hash_request(method, path, query, body)
+            if self._match_mode == "question"
+            else f"{method} {path}".encode()
         )
 
     async def _play(self, exchange: RecordedExchange, started_at: float, send: Send) -> None:
@@ -336,15 +393,21 @@ class ReplayApp:
                 await asyncio.sleep(delay)
 
         await until(exchange.head_at)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in exchange.answer_headers]
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in exchange.answer_headers
+        ]
         await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
         for chunk in exchange.pieces:
             await until(chunk.at)
-            await send({"type": "http.response.body", "body": decode_data(chunk.data), "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": decode_data(chunk.data), "more_body": True}
+            )
         await until(exchange.end_at)
         if exchange.ended == "complete":
             await send({"type": "http.response.body"})
-        # After "cut" the response stays unfinished, so the server closes the connection as the upstream did.
+        # After "cut" the response stays unfinished, so the server closes the connection
+        # as the upstream did.
 
 
 # Recording.
@@ -357,7 +420,8 @@ class CassetteSink(Protocol):
 
 
 class RecordingProxy:
-    """An ASGI application that forwards requests to an upstream, relays the response as it arrives, and records both.
+    """An ASGI application that forwards requests to an upstream, relays the response as
+    it arrives, and records both.
 
     client: sends to the upstream, which is its base_url, without a query.
     now: monotonic clock, seconds.
@@ -373,7 +437,8 @@ class RecordingProxy:
         hosts: Sequence[str],
         max_body_bytes: int = 32 * 2**20,
     ) -> None:
-        # The upstream must not see default headers, such as User-Agent, that the original client did not send.
+        # The upstream must not see default headers, such as User-Agent, that the
+        # original client did not send.
         for name in list(client.headers):
             del client.headers[name]
         self._client = client
@@ -436,37 +501,58 @@ class _ProxiedRequest:
         base = client.base_url
         query = self._scope["query_string"]
         # Always below the upstream's URL: no path of a client can select another host.
-        path = base.raw_path.rstrip(b"/") + b"/" + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
+        path = (
+            base.raw_path.rstrip(b"/")
+            + b"/"
+            + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
+        )
         url = base.copy_with(raw_path=path + (b"?" + query if query else b""))
         headers: RawHeaders = list(self._scope["headers"])
-        connection = b",".join(value for name, value in headers if name == b"connection").decode("latin-1")
+        connection = b",".join(value for name, value in headers if name == b"connection").decode(
+            "latin-1"
+        )
         # httpx2 sets Host and Content-Length itself.
         excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(connection)
         excluded |= {"host", "accept-encoding", "content-length"}
         headers = [pair for pair in headers if pair[0].decode("latin-1") not in excluded]
         headers.append((b"accept-encoding", b"identity"))
         try:
-            async with client.stream(self._scope["method"], url, headers=headers, content=self._body) as response:
+            async with client.stream(
+                self._scope["method"], url, headers=headers, content=self._body
+            ) as response:
                 self._head_at = self._now() - self._started_at
                 self._status = response.status_code
-                excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(response.headers.get("connection", ""))
+                excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(
+                    response.headers.get("connection", "")
+                )
                 self._response_headers = [
-                    pair for pair in response.headers.raw if pair[0].lower().decode("latin-1") not in excluded
+                    pair
+                    for pair in response.headers.raw
+                    if pair[0].lower().decode("latin-1") not in excluded
                 ]
-                await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self._status,
+                        "headers": self._response_headers,
+                    }
+                )
                 async for raw in response.aiter_raw():
                     # The time is taken before `send`, which waits for a slow client.
                     self._chunks.append((self._now() - self._started_at, raw))
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
                 self._end_at = self._now() - self._started_at
-                # Set before the last `send`: the upstream's response is complete even if the client disconnects now.
+                # Set before the last `send`: the upstream's response is complete even
+                # if the client disconnects now.
                 self._outcome = "complete"
                 await send({"type": "http.response.body"})
         except httpx2.HTTPError as error:
             self._end_at = self._now() - self._started_at
             self._outcome = "cut"
             if self._status is None:
-                await send_error(send, 502, f"The upstream did not respond: {type(error).__name__}.")
+                await send_error(
+                    send, 502, f"The upstream did not respond: {type(error).__name__}."
+                )
             # A truncated response stays unfinished: the server closes the connection.
 
     def build_exchange(self) -> RecordedExchange | None:
@@ -500,7 +586,9 @@ def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
 
 
 class CassetteWriter:
-    """Appends exchanges to a file in a thread, and flushes after each one. Must be closed."""
+    """Appends exchanges to a file in a thread, and flushes after each one. Must be
+    closed.
+    """
 
     def __init__(self, path: Path, upstream: str) -> None:
         self._file = path.open("ab")

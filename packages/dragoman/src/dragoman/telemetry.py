@@ -1,8 +1,11 @@
-"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP by a thread, so that requests never wait for it.
+"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP by a thread, so that
+    requests never wait for it.
 
-The module encodes spans and cumulative histograms in protobuf's wire format, without a protobuf library. Field numbers
-are those of the .proto files (https://github.com/open-telemetry/opentelemetry-proto, v1), names of histograms those of
-the semantic conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/).
+The module encodes spans and cumulative histograms in protobuf's wire format, without a
+protobuf library. Field numbers are those of the .proto files
+(https://github.com/open-telemetry/opentelemetry-proto, v1), names of histograms those
+of the semantic conventions for generative AI
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/).
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ class SpanKind(IntEnum):
 class Span:
     """A span. It does not change after its end.
 
-    context: the context that its children refer to; if the trace is not sampled, it is only passed on.
+    context: the context that its children refer to; if the trace is not sampled, it is
+        only passed on.
     parent_id: span id of the parent; empty for a root span.
     start, end: Unix nanoseconds.
     error: reason of the failure; None without one.
@@ -90,7 +94,9 @@ class Span:
 
     __slots__ = ("attributes", "context", "end", "error", "kind", "name", "parent_id", "start")
 
-    def __init__(self, name: str, kind: SpanKind, context: SpanContext, parent_id: str, start: int) -> None:
+    def __init__(
+        self, name: str, kind: SpanKind, context: SpanContext, parent_id: str, start: int
+    ) -> None:
         self.name = name
         self.kind = kind
         self.context = context
@@ -107,7 +113,8 @@ class Tracer:
     export: receives ended spans; must not block.
     now: returns Unix seconds.
     random_hex: returns the given number of random hexadecimal digits.
-    ratio: share of new traces that are recorded, 0 to 1. For a request with `traceparent` the client decides.
+    ratio: share of new traces that are recorded, 0 to 1. For a request with
+        `traceparent` the client decides.
     """
 
     def __init__(
@@ -122,7 +129,9 @@ class Tracer:
         self._random_hex = random_hex
         self._ratio = ratio
 
-    def start(self, name: str, kind: SpanKind, parent: SpanContext | None, attributes: Attributes) -> Span:
+    def start(
+        self, name: str, kind: SpanKind, parent: SpanContext | None, attributes: Attributes
+    ) -> Span:
         if parent is None:
             trace_id = self._random_hex(32)
             # Sampled by the trace id, so that all servers of a trace decide alike.
@@ -143,7 +152,8 @@ class Tracer:
     def end(self, span: Span, attributes: Attributes, error: str | None = None) -> None:
         """End a span, and export it if it is sampled.
 
-        error: a short reason, such as a status or an error code; never text that could quote a prompt.
+        error: a short reason, such as a status or an error code; never text that could
+            quote a prompt.
         """
         if not span.context.is_sampled:
             return
@@ -153,7 +163,8 @@ class Tracer:
         self._export(span)
 
     def _read_clock(self) -> int:
-        # Rounded to microseconds: a float of Unix seconds has a resolution of about 0.2 microseconds.
+        # Rounded to microseconds: a float of Unix seconds has a resolution of about 0.2
+        # microseconds.
         return round(self._now() * 1_000_000) * 1000
 
 
@@ -227,8 +238,15 @@ class GenAiMetrics:
     def __init__(self, metrics: MetricSet) -> None:
         self._metrics = metrics
         metrics.define("gen_ai.server.request.duration", "Duration of a call.", "s", _SECONDS)
-        metrics.define("gen_ai.server.time_to_first_token", "Time to the first token of a call.", "s", _TTFT)
-        metrics.define("gen_ai.server.time_per_output_token", "Time per token after the first.", "s", _PER_TOKEN)
+        metrics.define(
+            "gen_ai.server.time_to_first_token", "Time to the first token of a call.", "s", _TTFT
+        )
+        metrics.define(
+            "gen_ai.server.time_per_output_token",
+            "Time per token after the first.",
+            "s",
+            _PER_TOKEN,
+        )
         metrics.define("gen_ai.client.token.usage", "Tokens of a call.", "{token}", _TOKENS)
 
     def record(
@@ -250,8 +268,16 @@ class GenAiMetrics:
                 per_token = (seconds - ttft) / (output_tokens - 1)
                 observe("gen_ai.server.time_per_output_token", per_token, attributes)
         if input_tokens is not None:
-            observe("gen_ai.client.token.usage", input_tokens, {**attributes, "gen_ai.token.type": "input"})
-            observe("gen_ai.client.token.usage", output_tokens, {**attributes, "gen_ai.token.type": "output"})
+            observe(
+                "gen_ai.client.token.usage",
+                input_tokens,
+                {**attributes, "gen_ai.token.type": "input"},
+            )
+            observe(
+                "gen_ai.client.token.usage",
+                output_tokens,
+                {**attributes, "gen_ai.token.type": "output"},
+            )
 
 
 # Export.
@@ -270,8 +296,11 @@ class OtlpSettings(Struct, frozen=True):
     resource: Mapping[str, str] = {}
 
 
-def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], version: str) -> OtlpSettings | None:
-    """Read the settings from OpenTelemetry's environment variables; None if no endpoint is set.
+def read_otlp_environment(
+    endpoint: str | None, environment: Mapping[str, str], version: str
+) -> OtlpSettings | None:
+    """Read the settings from OpenTelemetry's environment variables; None if no endpoint
+    is set.
 
     endpoint: takes precedence over the variables; None if unset.
 
@@ -291,7 +320,8 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
         "telemetry.sdk.language": "python",
         **_parse_pairs(environment.get("OTEL_RESOURCE_ATTRIBUTES", "")),
     }
-    # By specification this variable takes precedence over a `service.name` in OTEL_RESOURCE_ATTRIBUTES.
+    # By specification this variable takes precedence over a `service.name` in
+    # OTEL_RESOURCE_ATTRIBUTES.
     if environment.get("OTEL_SERVICE_NAME"):
         resource["service.name"] = environment["OTEL_SERVICE_NAME"]
     headers = _parse_pairs(environment.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
@@ -309,7 +339,8 @@ def _parse_pairs(text: str) -> dict[str, str]:
 
 
 class OtlpExporter:
-    """The exporter: a queue of ended spans, and a thread that sends them and the metrics.
+    """The exporter: a queue of ended spans, and a thread that sends them and the
+    metrics.
 
     scope: name and version of this program.
     """
@@ -333,12 +364,14 @@ class OtlpExporter:
             self._dropped += 1
 
     def close(self) -> None:
-        """Send the remaining spans and metrics without retries, and stop the thread. Blocks.
+        """Send the remaining spans and metrics without retries, and stop the thread.
+        Blocks.
 
         What remains is dropped if the receiver does not respond.
         """
         self._is_closing.set()
-        # While the queue is full, the thread takes spans until it gets the None, unless it has failed.
+        # While the queue is full, the thread takes spans until it gets the None, unless
+        # it has failed.
         while self._thread.is_alive():
             try:
                 self._spans.put(None, timeout=0.1)
@@ -357,21 +390,29 @@ class OtlpExporter:
         next_metrics = time.monotonic() + METRIC_INTERVAL
         import httpx2  # noqa: PLC0415 - servers without telemetry do not need it
 
-        with httpx2.Client(timeout=TIMEOUT, headers={**self._settings.headers, "content-type": CONTENT_TYPE}) as client:
+        with httpx2.Client(
+            timeout=TIMEOUT, headers={**self._settings.headers, "content-type": CONTENT_TYPE}
+        ) as client:
             while True:
                 spans, has_ended = self._take_batch()
                 if spans:
-                    self._send(client, "traces", encode_traces(self._settings.resource, self._scope, spans))
+                    self._send(
+                        client, "traces", encode_traces(self._settings.resource, self._scope, spans)
+                    )
                 if has_ended or time.monotonic() >= next_metrics:
                     next_metrics = time.monotonic() + METRIC_INTERVAL
                     if metrics := self._metrics.collect():
-                        body = encode_metrics(self._settings.resource, self._scope, metrics, time.time_ns())
+                        body = encode_metrics(
+                            self._settings.resource, self._scope, metrics, time.time_ns()
+                        )
                         self._send(client, "metrics", body)
                 if has_ended:
                     return
 
     def _take_batch(self) -> tuple[list[Span], bool]:
-        """Wait for a full batch or the flush interval; return the spans, and whether the exporter is closed."""
+        """Wait for a full batch or the flush interval; return the spans, and whether
+        the exporter is closed.
+        """
         spans: list[Span] = []
         deadline = time.monotonic() + FLUSH_INTERVAL
         while len(spans) < BATCH_SIZE:
@@ -399,7 +440,8 @@ class OtlpExporter:
             except (httpx2.HTTPError, OSError) as error:
                 failure = type(error).__name__
                 is_final = False
-                # Each further request could wait for the timeout and delay the end of the server.
+                # Each further request could wait for the timeout and delay the end of
+                # the server.
                 self._has_given_up = self._is_closing.is_set()
             if failure is None:
                 self._has_failed = False
@@ -407,10 +449,17 @@ class OtlpExporter:
             if is_final or delay is None or self._is_closing.is_set():
                 break
             self._is_closing.wait(delay)
-        # Logged only for the first of consecutive failures: a receiver that is down must not flood the log.
+        # Logged only for the first of consecutive failures: a receiver that is down
+        # must not flood the log.
         if not self._has_failed:
             dropped = self._dropped
-            log.warning("%s cannot be sent to %s: %s; the full queue dropped %d spans", signal, url, failure, dropped)
+            log.warning(
+                "%s cannot be sent to %s: %s; the full queue dropped %d spans",
+                signal,
+                url,
+                failure,
+                dropped,
+            )
         self._has_failed = True
 
 
@@ -437,24 +486,31 @@ def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[
             _encode_attributes(9, span.attributes),
             b""
             if span.error is None
-            else _encode_message(15, _encode_text(2, span.error) + _encode_number(3, _STATUS_ERROR)),
+            else _encode_message(
+                15, _encode_text(2, span.error) + _encode_number(3, _STATUS_ERROR)
+            ),
             # `flags`: the lower byte has the W3C trace flags.
             _encode_tag(16, _FIXED32) + struct.pack("<I", int(context.is_sampled)),
         )
         scope_spans.append(_encode_message(2, b"".join(fields)))
     return _encode_message(
-        1, _encode_message(1, _encode_attributes(1, resource)) + _encode_message(2, b"".join(scope_spans))
+        1,
+        _encode_message(1, _encode_attributes(1, resource))
+        + _encode_message(2, b"".join(scope_spans)),
     )
 
 
-def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterable[HistogramMetric], now: int) -> bytes:
+def encode_metrics(
+    resource: Attributes, scope: tuple[str, str], metrics: Iterable[HistogramMetric], now: int
+) -> bytes:
     """Encode an ExportMetricsServiceRequest. now: Unix nanoseconds."""
     scope_metrics = [_encode_message(1, _encode_scope(scope))]
     for metric in metrics:
         points: list[bytes] = []
         for point in metric.points:
             histogram = point.histogram
-            # Copied: the event loop may count during the encoding, and `count` must equal the sum of the buckets.
+            # Copied: the event loop may count during the encoding, and `count` must
+            #     equal the sum of the buckets.
             counts = list(histogram.counts)
             fields = (
                 _encode_fixed64(2, point.start),
@@ -466,7 +522,11 @@ def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterab
                 _encode_attributes(9, point.attributes),
             )
             points.append(_encode_message(1, b"".join(fields)))
-        names = _encode_text(1, metric.name) + _encode_text(2, metric.description) + _encode_text(3, metric.unit)
+        names = (
+            _encode_text(1, metric.name)
+            + _encode_text(2, metric.description)
+            + _encode_text(3, metric.unit)
+        )
         data = _encode_message(9, b"".join(points) + _encode_number(2, _CUMULATIVE))
         scope_metrics.append(_encode_message(2, names + data))
     encoded_resource = _encode_message(1, _encode_attributes(1, resource))
@@ -497,7 +557,9 @@ def _encode_value(value: AttributeValue) -> bytes:
         case float():
             return _encode_tag(4, _FIXED64) + struct.pack("<d", value)
         case Sequence():
-            return _encode_message(5, b"".join(_encode_message(1, _encode_value(item)) for item in value))
+            return _encode_message(
+                5, b"".join(_encode_message(1, _encode_value(item)) for item in value)
+            )
 
 
 def _encode_varint(number: int) -> bytes:

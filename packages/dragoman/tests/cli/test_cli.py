@@ -28,7 +28,9 @@ class Recorder:
         self.error = error
         self.settings: list[Settings] = []
 
-    def __call__(self, settings: Settings, tell: Callable[[str], None], read: Callable[[], Settings]) -> int:
+    def __call__(
+        self, settings: Settings, tell: Callable[[str], None], read: Callable[[], Settings]
+    ) -> int:
         self.settings.append(settings)
         self.read = read
         if self.error is not None:
@@ -39,7 +41,9 @@ class Recorder:
 
 def call(*arguments: str, run: Recorder | None = None, environment: dict[str, str] | None = None):
     app = create_app(run or Recorder(), environment or {})
-    return CliRunner().invoke(app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return CliRunner().invoke(
+        app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"}
+    )
 
 
 def settings(*arguments: str, **environment: str) -> Settings:
@@ -68,7 +72,12 @@ def test_options_are_settings():
         "--no-access-log", "--override-generation-config", '{"temperature": 0}',
     )  # fmt: skip
     assert loaded.model == "scripted:x.yaml"
-    assert (loaded.port, loaded.max_model_len, loaded.strict, loaded.access_log) == (0, 8000, True, False)
+    assert (loaded.port, loaded.max_model_len, loaded.strict, loaded.access_log) == (
+        0,
+        8000,
+        True,
+        False,
+    )
     assert loaded.api_key == ("a,b", "c")
     assert loaded.override_generation_config.temperature == 0
 
@@ -83,20 +92,30 @@ def test_former_names_are_accepted_and_hidden(caplog: pytest.LogCaptureFixture):
     assert "--max-waiting" not in call("serve", "--help").output
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
+@pytest.mark.parametrize(
+    "field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name
+)
 def test_a_switch_can_be_turned_both_ways(field: SettingField):
     assert getattr(settings(field.flag, "--no-auth"), field.name) is True
     assert getattr(settings(field.off_flag), field.name) is False
-    assert getattr(settings(**{field.environment_variable: "true"}), field.name) is not field.default
+    assert (
+        getattr(settings(**{field.environment_variable: "true"}), field.name) is not field.default
+    )
 
 
 def test_the_help_of_a_negated_switch_is_not_that_of_the_switch():
     lines = call("serve", "--help").output.splitlines()
-    assert next(line.split()[1:] for line in lines if line.split()[:1] == ["--no-ui"]) == ["Opposite", "of", "--ui."]
+    assert next(line.split()[1:] for line in lines if line.split()[:1] == ["--no-ui"]) == [
+        "Opposite",
+        "of",
+        "--ui.",
+    ]
 
 
 def test_the_list_of_commands_cuts_no_summary():
-    result = CliRunner().invoke(create_app(Recorder(), {}), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    result = CliRunner().invoke(
+        create_app(Recorder(), {}), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}
+    )
     _, _, commands = result.output.partition("Commands:")
     assert "keys" in commands
     assert "..." not in commands
@@ -116,7 +135,9 @@ def test_the_list_of_commands_cuts_no_summary():
     ],
 )
 def test_the_usage_has_brackets_around_what_may_be_left_out(command: str, usage: str):
-    assert f"Usage: dragoman {command} [OPTIONS] {usage}\n" in call(*command.split(), "--help").output
+    assert (
+        f"Usage: dragoman {command} [OPTIONS] {usage}\n" in call(*command.split(), "--help").output
+    )
 
 
 def test_the_command_line_counts_before_the_environment():
@@ -163,14 +184,21 @@ def test_help_shows_every_setting_and_no_key():
         assert f"\n{group}:\n" in result.output
 
 
-@pytest.mark.parametrize("command", ["serve", "run", "chat", "launch", "simulate", "calibrate", "record", "replay"])
+@pytest.mark.parametrize(
+    "command", ["serve", "run", "chat", "launch", "simulate", "calibrate", "record", "replay"]
+)
 def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str):
     app = create_app(Recorder(), {})
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
     assert max(map(len, output.splitlines())) <= 80
     group: Any = typer.main.get_command(app)
     visible = [one for one in group.commands[command].params if not one.hidden]
-    flags = {flag for one in visible for flag in (*one.opts, *one.secondary_opts) if flag.startswith("--")}
+    flags = {
+        flag
+        for one in visible
+        for flag in (*one.opts, *one.secondary_opts)
+        if flag.startswith("--")
+    }
     assert flags <= set(output.replace(",", " ").split())
 
 
@@ -199,7 +227,17 @@ def test_no_command_shows_the_commands():
     assert "serve" in call().output
 
 
-HEAVY = ["numpy", "starlette", "uvicorn", "llguidance", "tokenizers", "jinja2", "anyio", "yaml", "jsonschema_rs"]
+HEAVY = [
+    "numpy",
+    "starlette",
+    "uvicorn",
+    "llguidance",
+    "tokenizers",
+    "jinja2",
+    "anyio",
+    "yaml",
+    "jsonschema_rs",
+]
 
 
 def test_help_and_version_import_nothing_heavy():
@@ -208,15 +246,31 @@ def test_help_and_version_import_nothing_heavy():
         "import sys\n"
         "from dragoman.cli import main\n"
         "try:\n    main()\n"
-        f"finally:\n    print('loaded:', [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+        f"finally:\n    print('loaded:', [name for name in {HEAVY} if name in sys.modules], "
+        f"file=sys.stderr)"
     )
     for arguments in (["--help"], ["version"], ["serve", "--help"], ["launch", "--help"]):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
         assert done.stderr == "loaded: []\n"
 
 
-OTHERS = ["httpx2", "torch", "transformers", "mlx", "asyncpg", "websockets", "matplotlib", "zmq", "llguidance"]
-OTHER_ENGINES = [f"dragoman.engines.{name}" for name in ("upstream", "transformers", "mlx", "encoder", "scripted")]
+OTHERS = [
+    "httpx2",
+    "torch",
+    "transformers",
+    "mlx",
+    "asyncpg",
+    "websockets",
+    "matplotlib",
+    "zmq",
+    "llguidance",
+]
+OTHER_ENGINES = [
+    f"dragoman.engines.{name}"
+    for name in ("upstream", "transformers", "mlx", "encoder", "scripted")
+]
 
 
 def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(tmp_path: Path):
@@ -224,7 +278,8 @@ def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(
         "import sys\n"
         "from dragoman.cli import main\n"
         "try:\n    main()\n"
-        f"finally:\n    print([name for name in {OTHERS + OTHER_ENGINES} if name in sys.modules], file=sys.stderr)"
+        f"finally:\n    print([name for name in {OTHERS + OTHER_ENGINES} if name in sys.modules], "
+        f"file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "serve", "sim", "--port", "0", "--store", "none"]
     pipe = subprocess.PIPE
@@ -242,11 +297,27 @@ def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(
 def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
-        transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_port": taken.getsockname()[1]}
+        transfer = {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+            "kv_port": taken.getsockname()[1],
+        }
         extra = {"kv_connector_extra_config": {"bytes_per_token": 1}}
-        command = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--store", "none"]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman",
+            "serve",
+            "sim",
+            "--port",
+            "0",
+            "--store",
+            "none",
+        ]
         arguments = [*command, "--kv-transfer-config", json.dumps(transfer | extra)]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
+        )
     assert done.returncode == 3
     assert "--kv-transfer-config: could not bind" in done.stderr
     assert "Traceback" not in done.stderr
@@ -255,6 +326,8 @@ def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
 def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
     outside = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=outside)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=outside
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: --port" in done.stderr

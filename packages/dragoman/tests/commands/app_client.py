@@ -1,4 +1,6 @@
-"""A client of an ASGI application in the same event loop; in virtual time, the machine does not affect it."""
+"""A client of an ASGI application in the same event loop; in virtual time, the machine
+does not affect it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from starlette.types import ASGIApp, Message
 
 
 class AppResponse:
-    """Implements `LoadResponse`: each piece of the body is available when the application has sent it."""
+    """Implements `LoadResponse`: each piece of the body is available when the
+    application has sent it.
+    """
 
-    def __init__(self, status: int, sent: asyncio.Queue[Message], task: asyncio.Future[None]) -> None:
+    def __init__(
+        self, status: int, sent: asyncio.Queue[Message], task: asyncio.Future[None]
+    ) -> None:
         self.status = status
         self._sent = sent
         self._task = task
@@ -43,7 +49,9 @@ class AppClient:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> AppResponse:
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AppResponse:
         sent = asyncio.Queue[Message]()
         requests = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -64,7 +72,10 @@ class AppClient:
             "raw_path": target.path.encode(),
             "root_path": "",
             "query_string": target.query.encode(),
-            "headers": [(b"host", target.netloc.encode()), *((k.encode(), v.encode()) for k, v in headers.items())],
+            "headers": [
+                (b"host", target.netloc.encode()),
+                *((k.encode(), v.encode()) for k, v in headers.items()),
+            ],
             "server": ("localhost", 80),
             "client": ("127.0.0.1", 1),
         }

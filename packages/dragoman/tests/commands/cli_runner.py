@@ -9,7 +9,9 @@ from dragoman.cli import create_app
 
 def call(*arguments: str) -> Result:
     app = create_app(lambda _settings, _say, _reload: 0, {})
-    return CliRunner().invoke(app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return CliRunner().invoke(
+        app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"}
+    )
 
 
 def get_output(*arguments: str) -> str:

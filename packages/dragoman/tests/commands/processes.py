@@ -18,10 +18,14 @@ COMMAND = (sys.executable, "-m", "dragoman")
 
 
 def build_environment(**variables: str) -> dict[str, str]:
-    """Return the environment without Dragoman's settings, colors and proxies, and with these variables."""
+    """Return the environment without Dragoman's settings, colors and proxies, and with
+    these variables.
+    """
     dropped = ("NO_PROXY", "no_proxy", "FORCE_COLOR")
     outside = {
-        name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX) and name not in dropped
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ENV_PREFIX) and name not in dropped
     }
     return {**outside, "NO_COLOR": "1", **variables}
 
@@ -51,7 +55,9 @@ def start_command(*arguments: str, **variables: str) -> Generator[subprocess.Pop
     pipe = subprocess.PIPE
     command = [*COMMAND, *arguments]
     environment = build_environment(**variables)
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+    ) as process:
         try:
             yield process
         finally:

@@ -26,11 +26,19 @@ def url() -> Generator[str]:
 
 def test_the_embedded_model_remembers_the_conversation(tmp_path: Path):
     lines = "Hello\nWhat is 17 + 26?\n/save chat.json\n/exit\nnever sent\n"
-    done = run_command("chat", "--temperature", "0", "--reasoning-effort", "none", stdin=lines, cwd=tmp_path)
+    done = run_command(
+        "chat", "--temperature", "0", "--reasoning-effort", "none", stdin=lines, cwd=tmp_path
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "Hello! How can I help you today?\n17 + 26 = 43.\nSaved 4 messages to chat.json\n"
+    assert (
+        done.stdout
+        == "Hello! How can I help you today?\n17 + 26 = 43.\nSaved 4 messages to chat.json\n"
+    )
     saved = json.loads((tmp_path / "chat.json").read_text())
-    assert [message["content"] for message in saved["messages"]][:2] == ["Hello", "Hello! How can I help you today?"]
+    assert [message["content"] for message in saved["messages"]][:2] == [
+        "Hello",
+        "Hello! How can I help you today?",
+    ]
 
 
 def test_reasoning_is_marked_and_can_be_hidden(url: str):
@@ -43,7 +51,9 @@ def test_tool_calls_are_printed_and_answered_by_the_next_lines(url: str, tmp_pat
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
     ask = '[[tool add {"a": 1}]] [[tool add {"a": 2}]] [[then]] [[say Done.]]'
-    done = run_command("chat", url, "--tools", "tools.json", stdin=f"{ask}\n1\n2\n/save c.json\n", cwd=tmp_path)
+    done = run_command(
+        "chat", url, "--tools", "tools.json", stdin=f"{ask}\n1\n2\n/save c.json\n", cwd=tmp_path
+    )
     assert done.stdout == '-> add({"a": 1})\n-> add({"a": 2})\nDone.\nSaved 5 messages to c.json\n'
     messages = json.loads((tmp_path / "c.json").read_text())["messages"]
     calls = [call["id"] for call in messages[1]["tool_calls"]]
@@ -69,7 +79,13 @@ def test_commands_change_the_conversation(url: str, tmp_path: Path):
     assert "unknown command /save" in done.stderr
     assert "/absent/c.json: No such file" in done.stderr
     messages = json.loads((tmp_path / "c.json").read_text())["messages"]
-    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
 def test_a_failed_message_is_forgotten_and_piped_input_ends_with_code_1(url: str, tmp_path: Path):
@@ -116,7 +132,9 @@ class Terminal:
         return seen.decode().replace("\r\n", "\n")
 
     def interrupt(self) -> None:
-        """Press Ctrl-C until the chat answers: readline loses a signal that comes just before it waits for a key."""
+        """Press Ctrl-C until the chat answers: readline loses a signal that comes just
+        before it waits for a key.
+        """
         for _ in range(60):
             self.process.send_signal(signal.SIGINT)
             if select.select([self._controller], [], [], 0.5)[0]:

@@ -1,4 +1,6 @@
-"""`dragoman keys`: its output and its file; neither the file nor the arguments contain a key."""
+"""`dragoman keys`: its output and its file; neither the file nor the arguments contain
+a key.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def call(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def test_a_new_key_is_printed_once_and_stored_as_a_hash(path: Path) -> None:
-    result = call("add", "team-a", "--model", "tiny", "--requests-per-minute", "60", "--weight", "2")
+    result = call(
+        "add", "team-a", "--model", "tiny", "--requests-per-minute", "60", "--weight", "2"
+    )
     assert result.exit_code == 0
     key = result.stdout.strip()
     assert key.startswith("sk-dragoman-")
@@ -58,10 +62,15 @@ def test_rotating_without_grace_ends_the_former_key_at_once(path: Path) -> None:
 
 def test_rotating_a_key_that_was_locked_by_hand_does_not_unlock_it(path: Path) -> None:
     call("add", "a")
-    edit_key_file(path, lambda tenants: tenants.update(a=msgspec.structs.replace(tenants["a"], disabled=True)))
+    edit_key_file(
+        path, lambda tenants: tenants.update(a=msgspec.structs.replace(tenants["a"], disabled=True))
+    )
     second = call("rotate", "a").stdout.strip()
     tenant = load_key_file(path)["a"]
-    assert ([each.sha256 for each in tenant.secrets], tenant.disabled) == ([hash_key(second)], False)
+    assert ([each.sha256 for each in tenant.secrets], tenant.disabled) == (
+        [hash_key(second)],
+        False,
+    )
 
 
 @pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e8", "1e300"])
@@ -103,7 +112,9 @@ def test_an_existing_key_comes_from_standard_input(path: Path) -> None:
         (["add", "b c"], "a name is 1 to 64 letters"),
     ],
 )
-def test_mistakes_are_named_and_change_nothing(path: Path, arguments: list[str], message: str) -> None:
+def test_mistakes_are_named_and_change_nothing(
+    path: Path, arguments: list[str], message: str
+) -> None:
     call("add", "a")
     before = path.read_bytes()
     result = call(*arguments)

@@ -1,4 +1,6 @@
-"""`dragoman launch` in a separate process, with a program instead of an agent that records how it was started."""
+"""`dragoman launch` in a separate process, with a program instead of an agent that
+records how it was started.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,15 @@ def is_refused(url: str) -> bool:
 
 def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
     done = run_command(
-        "launch", "claude", "scripted", "--", "-p", "--", "hi there", PATH=path, ANTHROPIC_API_KEY="secret"
+        "launch",
+        "claude",
+        "scripted",
+        "--",
+        "-p",
+        "--",
+        "hi there",
+        PATH=path,
+        ANTHROPIC_API_KEY="secret",
     )
     assert done.returncode == 7, done.stderr
     record = read_record(done)
@@ -84,9 +94,14 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
 
 
 def test_a_running_server_is_used_and_left_alone(path: str):
-    with serve_app(create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))) as url:
+    with serve_app(
+        create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))
+    ) as url:
         done = run_command("launch", "claude", "--url", url, "--", "die", PATH=path)
-        assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (128 + 9, "m")
+        assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (
+            128 + 9,
+            "m",
+        )
         assert "The context of m is 4096 tokens" in done.stderr
         done = run_command("launch", "claude", "gpt-5", "--url", f"{url}/v1", PATH=path)
         assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (7, "gpt-5")
@@ -144,7 +159,9 @@ def test_a_server_does_not_outlive_a_killed_launcher(path: str):
         ([], 2, "is not one of claude, codex, opencode"),
     ],
 )
-def test_what_cannot_be_launched_is_one_sentence(arguments: list[str], code: int, why: str, tmp_path: Path):
+def test_what_cannot_be_launched_is_one_sentence(
+    arguments: list[str], code: int, why: str, tmp_path: Path
+):
     done = run_command("launch", *arguments, PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (code, "")
     assert why in done.stderr
@@ -154,22 +171,45 @@ def test_what_cannot_be_launched_is_one_sentence(arguments: list[str], code: int
 def test_a_server_that_cannot_start_is_reported(path: str):
     done = run_command("launch", "claude", "tinny", PATH=path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?\n"
-    done = run_command("launch", "claude", "--url", "http://192.0.2.1:1", PATH=path, HTTP_PROXY="http://127.0.0.1:1")
+    assert (
+        done.stderr
+        == "Error: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?\n"
+    )
+    done = run_command(
+        "launch",
+        "claude",
+        "--url",
+        "http://192.0.2.1:1",
+        PATH=path,
+        HTTP_PROXY="http://127.0.0.1:1",
+    )
     assert done.returncode == 2
     assert "a server can be started only on this machine" in done.stderr
 
 
 def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path: Path):
     done = run_command(
-        "launch", "claude", "a/b c", "--print", "--url", "http://127.0.0.1:9", "--", "-p", "x y", PATH=path
+        "launch",
+        "claude",
+        "a/b c",
+        "--print",
+        "--url",
+        "http://127.0.0.1:9",
+        "--",
+        "-p",
+        "x y",
+        PATH=path,
     )
     assert (done.returncode, done.stderr) == (0, "")
     script = done.stdout.replace("claude ", f"{shlex.quote(str(tmp_path / 'claude'))} ").replace(
         "export ANTHROPIC_BASE_URL", "export X"
     )
     shell = subprocess.run(
-        ["/bin/sh", "-c", script], capture_output=True, text=True, env=build_environment(), check=False
+        ["/bin/sh", "-c", script],
+        capture_output=True,
+        text=True,
+        env=build_environment(),
+        check=False,
     )
     record = read_record(shell)
     assert record["arguments"] == ["-p", "x y"]
@@ -178,7 +218,11 @@ def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path:
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [("hf:org/name", "org/name"), ("tiny:./some/Model", "Model"), ("gguf:org/name:q8_0@v1", "org/name:q8_0")],
+    [
+        ("hf:org/name", "org/name"),
+        ("tiny:./some/Model", "Model"),
+        ("gguf:org/name:q8_0@v1", "org/name:q8_0"),
+    ],
 )
 def test_print_names_the_model_as_the_server_will(model: str, name: str):
     done = run_command("launch", "claude", model, "--print", "--url", "http://127.0.0.1:9")
@@ -186,9 +230,14 @@ def test_print_names_the_model_as_the_server_will(model: str, name: str):
 
 
 def test_print_cannot_name_the_model_of_an_upstream():
-    done = run_command("launch", "claude", "http://127.0.0.1:9", "--print", "--url", "http://127.0.0.1:9")
+    done = run_command(
+        "launch", "claude", "http://127.0.0.1:9", "--print", "--url", "http://127.0.0.1:9"
+    )
     assert done.returncode == 2
-    assert "the model names of http://127.0.0.1:9 are unknown; pass the address as --url" in done.stderr
+    assert (
+        "the model names of http://127.0.0.1:9 are unknown; pass the address as --url"
+        in done.stderr
+    )
 
 
 def test_variables_for_other_programs_are_printed():
@@ -233,7 +282,9 @@ def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
         (ServerTarget("u", "tiny"), ("tools",), ["an agent needs a larger model"]),
     ],
 )
-def test_advice_names_what_an_agent_lacks(target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]):
+def test_advice_names_what_an_agent_lacks(
+    target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]
+):
     advice = find_advice(target, capabilities)
     assert len(advice) == len(words)
     assert all(word in sentence for word, sentence in zip(words, advice, strict=True))

@@ -1,4 +1,6 @@
-"""The server that a command starts for itself: its progress output until it is ready, and its failures."""
+"""The server that a command starts for itself: its progress output until it is ready,
+and its failures.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_a_server_that_cannot_start_says_why():
     with pytest.raises(ServerFailed) as failure, start_server("/no/such/model", lines.append):
         pass
     assert failure.value.code == 2
-    message = "/no/such/model does not exist; check the path, or serve `org/name` to download a model"
+    message = (
+        "/no/such/model does not exist; check the path, or serve `org/name` to download a model"
+    )
     assert lines == [f"Error: cannot serve /no/such/model: {message}"]
 
 

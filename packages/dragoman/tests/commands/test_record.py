@@ -19,7 +19,12 @@ from ..loopback import serve_app
 from .cli_runner import get_error
 
 HOSTS = ("localhost", "127.0.0.1")
-STREAM = {"model": "tiny", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
+STREAM = {
+    "model": "tiny",
+    "stream": True,
+    "temperature": 0,
+    "messages": [{"role": "user", "content": "Hello"}],
+}
 
 
 def get_answer(url: str) -> str:
@@ -32,14 +37,18 @@ def get_answer(url: str) -> str:
 
 def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     answer = httpx2.post(f"{url}/v1/chat/completions", json=STREAM)
-    return sorted(pair for pair in answer.headers.raw if pair[0] != b"transfer-encoding"), answer.content
+    return sorted(
+        pair for pair in answer.headers.raw if pair[0] != b"transfer-encoding"
+    ), answer.content
 
 
 def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with serve_app(create_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
-        recorder = RecordingProxy(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
+        recorder = RecordingProxy(
+            httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS
+        )
         with serve_app(recorder) as url:
             through = get_answer(url)
             passed = raw(url)
@@ -59,8 +68,14 @@ def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         (["record", "--upstream", "openai", "--out", "x"], "'openai' is not a URL"),
-        (["record", "--upstream", "http://x?key=1", "--out", "x"], "--upstream: a URL without query and fragment"),
-        (["record", "--upstream", "http://x/#a", "--out", "x"], "--upstream: a URL without query and fragment"),
+        (
+            ["record", "--upstream", "http://x?key=1", "--out", "x"],
+            "--upstream: a URL without query and fragment",
+        ),
+        (
+            ["record", "--upstream", "http://x/#a", "--out", "x"],
+            "--upstream: a URL without query and fragment",
+        ),
         (["record", "--upstream", "http://x", "--out", "/absent/x"], "/absent/x: No such file"),
         (["record", "--upstream", "http://x", "--out", "x", "--host", "0.0.0.0"], "--no-auth"),
         (["replay", "absent.jsonl"], "absent.jsonl: No such file"),

@@ -1,4 +1,6 @@
-"""`dragoman run` in a separate process: one answer to a prompt from the arguments, from a pipe, or both."""
+"""`dragoman run` in a separate process: one answer to a prompt from the arguments, from
+a pipe, or both.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ def url() -> Generator[str]:
 
 def test_an_answer_of_the_embedded_model_is_printed():
     done = run_command("run", "tiny", "What is the capital", "of Japan?", "--temperature", "0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "The capital of Japan is Tokyo.\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "The capital of Japan is Tokyo.\n",
+        "",
+    )
 
 
 def test_json_is_the_whole_response():
-    done = run_command("run", "tiny", "--json", "--max-tokens", "2", "--system", "Be brief.", stdin="Hello\n")
+    done = run_command(
+        "run", "tiny", "--json", "--max-tokens", "2", "--system", "Be brief.", stdin="Hello\n"
+    )
     response = json.loads(done.stdout)
     assert (done.returncode, response["choices"][0]["finish_reason"]) == (0, "length")
     assert response["usage"]["completion_tokens"] == 2
@@ -96,11 +104,21 @@ def test_a_key_of_the_environment_is_sent():
     with serve_app(create_app("scripted", store="none", api_key=("k1", "k2"))) as url:
         assert run_command("run", url, "[[say Hi.]]").returncode == 2
         assert run_command("run", url, "[[say Hi.]]", DRAGOMAN_API_KEY="k2").stdout == "Hi.\n"
-        assert run_command("run", url, "[[say Hi.]]", "--api-key", "k1", DRAGOMAN_API_KEY="x").stdout == "Hi.\n"
+        assert (
+            run_command("run", url, "[[say Hi.]]", "--api-key", "k1", DRAGOMAN_API_KEY="x").stdout
+            == "Hi.\n"
+        )
 
 
 def test_settings_of_the_environment_hold_for_the_server_that_is_started():
-    done = run_command("run", "tiny", "Hello", DRAGOMAN_MAX_MODEL_LEN="8", DRAGOMAN_API_KEY="k", DRAGOMAN_UDS="/absent")
+    done = run_command(
+        "run",
+        "tiny",
+        "Hello",
+        DRAGOMAN_MAX_MODEL_LEN="8",
+        DRAGOMAN_API_KEY="k",
+        DRAGOMAN_UDS="/absent",
+    )
     assert done.returncode == 1
     assert "8 tokens" in done.stderr
 

@@ -1,4 +1,6 @@
-"""The answers that a grammar accepts, with markers that are tokens and with markers that are text."""
+"""The answers that a grammar accepts, with markers that are tokens and with markers
+that are text.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,22 @@ import pytest
 from msgspec import Struct
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
+from dragoman.constraints.lark import (
+    CallForm,
+    ConstraintGrammar,
+    ReasoningSection,
+    ToolCallRules,
+    compose_grammar,
+)
 from dragoman.core.errors import RequestError
-from dragoman.core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
+from dragoman.core.request import (
+    Constraint,
+    ContextFreeGrammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    StringChoices,
+)
 from dragoman.core.syntax import FreeText, JsonValue, LiteralText, ReasoningSyntax
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
@@ -40,14 +55,18 @@ def calls(required: bool = False, parallel: bool = True) -> ToolCallRules:
 
 
 def llama(name: str) -> CallForm:
-    return CallForm((LiteralText(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), LiteralText("}")))
+    return CallForm(
+        (LiteralText(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), LiteralText("}"))
+    )
 
 
 LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
 class Judge:
-    """Decides which texts are complete answers. `tokens` parses names of control tokens as those tokens."""
+    """Decides which texts are complete answers. `tokens` parses names of control tokens
+    as those tokens.
+    """
 
     def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
         self.tokenizer = tokenizer
@@ -81,7 +100,9 @@ class GrammarArguments(Struct, frozen=True):
     thought: ReasoningSection | None = None
 
     def grammar(self, tokenizer: HfTokenizer) -> ConstraintGrammar:
-        return compose_grammar(tokenizer.special_tokens, body=self.body, calls=self.calls, reasoning=self.thought)
+        return compose_grammar(
+            tokenizer.special_tokens, body=self.body, calls=self.calls, reasoning=self.thought
+        )
 
 
 GRAMMARS = {
@@ -189,18 +210,27 @@ def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) ->
     ],
 )
 def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) -> None:
-    body = JsonSchema('{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}')
-    assert judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA, body=body), answer) is fits
+    body = JsonSchema(
+        '{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}'
+    )
+    assert (
+        judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA, body=body), answer)
+        is fits
+    )
 
 
 @pytest.mark.parametrize(
-    ("answer", "fits"), [("", True), ("hello", True), ('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1}x', False)]
+    ("answer", "fits"),
+    [("", True), ("hello", True), ('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1}x', False)],
 )
 def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Judge) -> None:
     form = CallForm((JsonValue(SCHEMA),))
     assert (
         judge(
-            compose_grammar(judge.tokenizer.special_tokens, calls=ToolCallRules((form,), allows_parallel=False)), answer
+            compose_grammar(
+                judge.tokenizer.special_tokens, calls=ToolCallRules((form,), allows_parallel=False)
+            ),
+            answer,
         )
         is fits
     )
@@ -208,19 +238,26 @@ def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Ju
 
 def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge) -> None:
     form = CallForm((LiteralText("CALL "), JsonValue('{"properties":{"a":{"type":"integer"}}}')))
-    grammar = compose_grammar(judge.tokenizer.special_tokens, calls=ToolCallRules((form,), is_required=True))
+    grammar = compose_grammar(
+        judge.tokenizer.special_tokens, calls=ToolCallRules((form,), is_required=True)
+    )
     assert judge(grammar, 'CALL {"a": 1}')
     assert not judge(grammar, "CALL 1")
 
 
-@pytest.mark.parametrize("name", ["auto", "required", "auto and body", "thought and required calls", "everything"])
+@pytest.mark.parametrize(
+    "name", ["auto", "required", "auto and body", "thought and required calls", "everything"]
+)
 def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> None:
     compiled = judge.compiler.compile(GRAMMARS[name].grammar(judge.tokenizer))
     matchers = [compiled.build_matcher() for _ in range(8)]
     if name.startswith("thought"):  # chance would hardly end one
         thought = judge.tokenizer.encode("hm\n</think>\n\n", special=judge.tokens)
         assert all(advance(matcher, thought) for matcher in matchers)
-    walks = [walk(matcher, judge.tokenizer, judge.eos, Random(f"{name}{n}")) for n, matcher in enumerate(matchers)]
+    walks = [
+        walk(matcher, judge.tokenizer, judge.eos, Random(f"{name}{n}"))
+        for n, matcher in enumerate(matchers)
+    ]
     ended = [text(judge.tokenizer, ids) for ids in walks if ids is not None]
     assert ended
     for answer in ended:
@@ -248,11 +285,17 @@ def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> 
         ("(?i)yes", "YeS", True),
     ],
 )
-def test_a_regex_holds_for_the_whole_answer(pattern: str, answer: str, fits: bool, judge: Judge) -> None:
-    assert judge(compose_grammar(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
+def test_a_regex_holds_for_the_whole_answer(
+    pattern: str, answer: str, fits: bool, judge: Judge
+) -> None:
+    assert (
+        judge(compose_grammar(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
+    )
 
 
-@pytest.mark.parametrize(("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)])
+@pytest.mark.parametrize(
+    ("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)]
+)
 def test_choices_are_exact(answer: str, fits: bool, judge: Judge) -> None:
     body = StringChoices(("a", "ab", 'q"\\\n', "é", "a"))
     assert judge(compose_grammar(judge.tokenizer.special_tokens, body=body), answer) is fits
@@ -270,7 +313,9 @@ GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
 
 
 @pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
-def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: str, judge: Judge) -> None:
+def test_a_grammar_composes_with_calls_and_reasoning(
+    definition: str, syntax: str, judge: Judge
+) -> None:
     special = judge.tokenizer.special_tokens
     body = ContextFreeGrammar(definition, syntax)
     alone = compose_grammar(special, body=body)
@@ -299,7 +344,10 @@ def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: st
         (ContextFreeGrammar("start: a\na: start"), "no answer"),
         (ContextFreeGrammar('start: "a"' + " " * 70_000), "64 KiB"),
         (ContextFreeGrammar("start: " + "(" * 5_000 + '"a"' + ")" * 5_000), "nested"),
-        (ContextFreeGrammar("start: X\nX: " + " & ".join(f"/.*{n}.*/" for n in range(12))), "intersects"),
+        (
+            ContextFreeGrammar("start: X\nX: " + " & ".join(f"/.*{n}.*/" for n in range(12))),
+            "intersects",
+        ),
         (ContextFreeGrammar("start: %json {"), "%json"),
         (ContextFreeGrammar('start: %json {"type": "x"}'), "Invalid JSON Schema"),
         (ContextFreeGrammar('start: "a"', "ebnf"), "ebnf"),
@@ -307,15 +355,27 @@ def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: st
         (ContextFreeGrammar('root ::= "a', "gbnf"), "GBNF"),
         (ContextFreeGrammar('root ::= "\\', "gbnf"), "GBNF"),
         (ContextFreeGrammar("root ::= " + "(" * 3_000 + '"a"' + ")" * 3_000, "gbnf"), "nested"),
-        (ContextFreeGrammar('root ::= "a"\n' + "".join(f'r{n} ::= "a"\n' for n in range(2_001)), "gbnf"), "2000 rules"),
+        (
+            ContextFreeGrammar(
+                'root ::= "a"\n' + "".join(f'r{n} ::= "a"\n' for n in range(2_001)), "gbnf"
+            ),
+            "2000 rules",
+        ),
     ],
 )
 def test_a_bad_constraint_is_refused(
-    body: Regex | StringChoices | ContextFreeGrammar, word: str, embedded: HfTokenizer, compiler: Compiler
+    body: Regex | StringChoices | ContextFreeGrammar,
+    word: str,
+    embedded: HfTokenizer,
+    compiler: Compiler,
 ) -> None:
     for thought in (None, THINK):
         with pytest.raises(RequestError, match=re.escape(word)) as caught:
-            compiler.compile(compose_grammar(embedded.special_tokens, body=body, body_param="here", reasoning=thought))
+            compiler.compile(
+                compose_grammar(
+                    embedded.special_tokens, body=body, body_param="here", reasoning=thought
+                )
+            )
         assert (caught.value.status, caught.value.param) == (400, "here")
         assert len(caught.value.message) < 1_200
 
@@ -340,11 +400,16 @@ def test_calls_of_no_tool_are_a_mistake(embedded: HfTokenizer) -> None:
 
 def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:
     grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
-    assert judge(compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)), "&&&&&&&&&&&&")
+    assert judge(
+        compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)),
+        "&&&&&&&&&&&&",
+    )
 
 
 @pytest.mark.parametrize("syntax", ["lark", "gbnf"])
-def test_a_grammar_follows_the_prefix_of_the_answer(syntax: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_a_grammar_follows_the_prefix_of_the_answer(
+    syntax: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     definition = {"lark": "start: /yes|no/", "gbnf": 'root ::= "yes" | "no"'}[syntax]
     body = ContextFreeGrammar(definition, syntax)
     grammar = compose_grammar(embedded.special_tokens, body=body, answer_prefix="<answer>\n")
@@ -354,10 +419,16 @@ def test_a_grammar_follows_the_prefix_of_the_answer(syntax: str, embedded: HfTok
 
 
 @pytest.mark.parametrize("pattern", ["", "^$"])
-def test_a_pattern_may_match_only_the_empty_text(pattern: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_a_pattern_may_match_only_the_empty_text(
+    pattern: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     judge = Judge(embedded, compiler, True)
-    form = CallForm((LiteralText("<"), FreeText(">", max_length=5, pattern=pattern), LiteralText("!")))
-    grammar = compose_grammar(embedded.special_tokens, calls=ToolCallRules((form,), is_required=True))
+    form = CallForm(
+        (LiteralText("<"), FreeText(">", max_length=5, pattern=pattern), LiteralText("!"))
+    )
+    grammar = compose_grammar(
+        embedded.special_tokens, calls=ToolCallRules((form,), is_required=True)
+    )
     assert judge(grammar, "<>!")
     assert not judge(grammar, "<a>!")
     assert judge(compose_grammar(embedded.special_tokens, body=Regex(pattern)), "")

@@ -20,14 +20,18 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.isolation.pool import WorkerLimits
 from tests.constraints.conftest import EOS
 
-BOMB = ContextFreeGrammar("start: A\nA: " + " & ".join(f"/(.{{{n}}})*/" for n in (7, 11, 13, 17, 19, 23)))
+BOMB = ContextFreeGrammar(
+    "start: A\nA: " + " & ".join(f"/(.{{{n}}})*/" for n in (7, 11, 13, 17, 19, 23))
+)
 """2 million states: more than 25 s and 1 GB."""
 ENDLESS = WorkerLimits(seconds=600.0)
 
 
 @pytest.fixture
 def bounded(embedded: HfTokenizer) -> Generator[BoundedCompiler]:
-    compiler = BoundedCompiler(embedded, [embedded.special_tokens[EOS]], worker_limits=WorkerLimits(seconds=0.2))
+    compiler = BoundedCompiler(
+        embedded, [embedded.special_tokens[EOS]], worker_limits=WorkerLimits(seconds=0.2)
+    )
     yield compiler
     compiler.close()
 
@@ -63,7 +67,9 @@ async def test_a_grammar_that_takes_too_long_is_rejected_and_the_next_one_compil
     embedded: HfTokenizer, bounded: BoundedCompiler
 ) -> None:
     with pytest.raises(RequestError, match="too much time to compile") as caught:
-        await bounded.compile(compose_grammar(embedded.special_tokens, body=BOMB, body_param="guided_grammar"))
+        await bounded.compile(
+            compose_grammar(embedded.special_tokens, body=BOMB, body_param="guided_grammar")
+        )
     assert caught.value.param == "guided_grammar"
     compiled = await bounded.compile(compose_grammar(embedded.special_tokens, body=Regex("a+")))
     assert compiled.build_matcher().allows(embedded.encode("a", special=False)[0])
@@ -116,8 +122,13 @@ async def test_the_process_is_killed_when_the_last_request_that_waits_is_cancell
     await wait_until_dead(pid)
 
 
-async def test_closing_ends_what_runs_and_what_waits(embedded: HfTokenizer, endless: BoundedCompiler) -> None:
-    waiting = [asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(9)]
+async def test_closing_ends_what_runs_and_what_waits(
+    embedded: HfTokenizer, endless: BoundedCompiler
+) -> None:
+    waiting = [
+        asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}")))
+        for n in range(9)
+    ]
     pid = await begin_compiling(endless)
     endless.close()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -129,7 +140,8 @@ async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -
     limits = WorkerLimits(seconds=600.0, processes=1, queued=1)
     compiler = BoundedCompiler(embedded, [embedded.special_tokens[EOS]], worker_limits=limits)
     waiting = [
-        asyncio.create_task(compiler.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(2)
+        asyncio.create_task(compiler.compile(ConstraintGrammar(BOMB.definition + f"  // {n}")))
+        for n in range(2)
     ]
     await begin_compiling(compiler)
     with pytest.raises(Overloaded):
@@ -138,19 +150,30 @@ async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_cheap_grammars_do_not_wait_for_costly_ones(embedded: HfTokenizer, endless: BoundedCompiler) -> None:
-    bombs = [asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(60)]
+async def test_cheap_grammars_do_not_wait_for_costly_ones(
+    embedded: HfTokenizer, endless: BoundedCompiler
+) -> None:
+    bombs = [
+        asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}")))
+        for n in range(60)
+    ]
     await begin_compiling(endless)
-    await endless.compile(compose_grammar(embedded.special_tokens, body=JsonSchema('{"type":"integer"}')))
+    await endless.compile(
+        compose_grammar(embedded.special_tokens, body=JsonSchema('{"type":"integer"}'))
+    )
     assert not any(bomb.done() for bomb in bombs)
     endless.close()
     await asyncio.gather(*bombs, return_exceptions=True)
 
 
-async def test_what_is_wrong_says_why_after_the_trial_too(embedded: HfTokenizer, bounded: BoundedCompiler) -> None:
+async def test_what_is_wrong_says_why_after_the_trial_too(
+    embedded: HfTokenizer, bounded: BoundedCompiler
+) -> None:
     with pytest.raises(RequestError, match="no answer can satisfy"):
         await bounded.compile(
-            compose_grammar(embedded.special_tokens, body=ContextFreeGrammar("start: dead\ndead: dead"))
+            compose_grammar(
+                embedded.special_tokens, body=ContextFreeGrammar("start: dead\ndead: dead")
+            )
         )
 
 
@@ -182,7 +205,9 @@ def test_the_values_of_a_schema_are_not_schemas(keyword: str, value: Any) -> Non
 @pytest.mark.parametrize("reference", ["#/default", "#/d%65fault"])
 def test_a_value_that_is_used_as_a_schema_is_bounded(reference: str) -> None:
     with pytest.raises(RequestError, match="multipleOf"):
-        parse_schema(json.dumps({"items": {"$ref": reference}, "default": {"multipleOf": 99_999}}), "x")
+        parse_schema(
+            json.dumps({"items": {"$ref": reference}, "default": {"multipleOf": 99_999}}), "x"
+        )
 
 
 def test_a_property_may_be_named_like_a_keyword() -> None:
@@ -201,13 +226,20 @@ def test_a_property_may_be_named_like_a_keyword() -> None:
         {"properties": {"a": {"items": {"propertyNames": {"pattern": "a"}}}}},
         {"anyOf": [{"$ref": "#/$defs/a", "type": "string"}], "$defs": {"a": True}},
         {"$defs": {"a": {"pattern": "a"}}, "$ref": "#/$defs/a"},
-        {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"pattern": "a{1,1000}b"}]},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "items": [{"pattern": "a{1,1000}b"}],
+        },
         {"properties": {"a": {"$ref": "#/examples/0"}}, "examples": [{"pattern": "a{1,1000}b"}]},
     ],
 )
-def test_a_schema_with_what_may_take_any_time_goes_through_a_trial(embedded: HfTokenizer, schema: Any) -> None:
+def test_a_schema_with_what_may_take_any_time_goes_through_a_trial(
+    embedded: HfTokenizer, schema: Any
+) -> None:
     assert estimate_compile_cost(schema).costly
-    assert not compose_grammar(embedded.special_tokens, body=JsonSchema(json.dumps(schema))).is_cheap
+    assert not compose_grammar(
+        embedded.special_tokens, body=JsonSchema(json.dumps(schema))
+    ).is_cheap
 
 
 def test_so_do_patterns_grammars_and_great_schemas(embedded: HfTokenizer) -> None:
@@ -223,11 +255,17 @@ def test_ordinary_schemas_are_compiled_without_a_trial(embedded: HfTokenizer) ->
     member = {"type": "string", "description": "pattern", "enum": ["allOf", "multipleOf"]}
     schema = {
         "type": "object",
-        "properties": {"pattern": member, "n": {"type": "integer", "minimum": 1}, "when": {"format": "date-time"}},
+        "properties": {
+            "pattern": member,
+            "n": {"type": "integer", "minimum": 1},
+            "when": {"format": "date-time"},
+        },
         "required": ["pattern"],
     }
     assert compose_grammar(embedded.special_tokens, body=JsonSchema(json.dumps(schema))).is_cheap
     assert compose_grammar(embedded.special_tokens, body=JsonObject()).is_cheap
     assert compose_grammar(embedded.special_tokens, body=StringChoices(("a", "b"))).is_cheap
-    calls = ToolCallRules((CallForm((LiteralText("<"), JsonValue(json.dumps(schema)), LiteralText(">"))),))
+    calls = ToolCallRules(
+        (CallForm((LiteralText("<"), JsonValue(json.dumps(schema)), LiteralText(">"))),)
+    )
     assert compose_grammar(embedded.special_tokens, calls=calls).is_cheap

@@ -45,8 +45,12 @@ def json_grammar(schema: dict[str, Any]) -> str:
     return "start: answer\nanswer: %json " + json.dumps(schema)
 
 
-def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, random: Random) -> list[int]:
-    """Sample at random, as an engine does: apply the mask, and let the matcher replace the sampled token."""
+def sample(
+    matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, random: Random
+) -> list[int]:
+    """Sample at random, as an engine does: apply the mask, and let the matcher replace
+    the sampled token.
+    """
     ids: list[int] = []
     while len(ids) < limit and not matcher.finished:
         token = matcher.replace(random.choice(list_allowed(matcher, tokenizer.vocab_size)))
@@ -60,7 +64,9 @@ def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=("person", "any", "array"))
 @pytest.mark.parametrize("limit", [36, 80, 200])
-def test_an_answer_that_is_cut_is_valid(embedded: HfTokenizer, compiler: Compiler, schema: dict[str, Any], limit: int):
+def test_an_answer_that_is_cut_is_valid(
+    embedded: HfTokenizer, compiler: Compiler, schema: dict[str, Any], limit: int
+):
     eos = compiler.vocabulary.eos[0]
     closed = 0
     for seed in range(6):
@@ -73,19 +79,28 @@ def test_an_answer_that_is_cut_is_valid(embedded: HfTokenizer, compiler: Compile
 
 
 @pytest.mark.parametrize(
-    "pattern", [r'[a-z]*x"', r"\d{3}-\d{4}", r"(ab)+c", r"[a-q]{3,40}zz", r"(yes|no), because .{10,200}\."]
+    "pattern",
+    [r'[a-z]*x"', r"\d{3}-\d{4}", r"(ab)+c", r"[a-q]{3,40}zz", r"(yes|no), because .{10,200}\."],
 )
 @pytest.mark.parametrize("limit", [20, 33])
-def test_patterns_are_closed_too(embedded: HfTokenizer, compiler: Compiler, pattern: str, limit: int):
+def test_patterns_are_closed_too(
+    embedded: HfTokenizer, compiler: Compiler, pattern: str, limit: int
+):
     eos = compiler.vocabulary.eos[0]
     for seed in range(4):
         matcher = closing(compiler, f"start: /{pattern}/", limit)
-        assert re.fullmatch(pattern, text(embedded, sample(matcher, embedded, eos, limit, Random(seed))))
+        assert re.fullmatch(
+            pattern, text(embedded, sample(matcher, embedded, eos, limit, Random(seed)))
+        )
 
 
 def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: Compiler):
-    """An answer that fits keeps the model's tokens. A few tokens may remain unused: endings are not minimal."""
-    ids = embedded.encode('{"name":"Susan and her many brothers","age":3,"tags":["alpha","b"]}', special=False)
+    """An answer that fits keeps the model's tokens. A few tokens may remain unused:
+    endings are not minimal.
+    """
+    ids = embedded.encode(
+        '{"name":"Susan and her many brothers","age":3,"tags":["alpha","b"]}', special=False
+    )
     for limit in (len(ids) + 6, 500):
         matcher = closing(compiler, json_grammar(PERSON), limit)
         for token in ids:
@@ -99,7 +114,9 @@ def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: C
     assert matcher.finished
 
 
-def test_a_limit_without_room_for_any_ending_cuts_the_answer(embedded: HfTokenizer, compiler: Compiler):
+def test_a_limit_without_room_for_any_ending_cuts_the_answer(
+    embedded: HfTokenizer, compiler: Compiler
+):
     matcher = closing(compiler, json_grammar(PERSON), 5)
     ids = sample(matcher, embedded, compiler.vocabulary.eos[0], 5, Random(1))
     assert len(ids) == 5
@@ -107,7 +124,9 @@ def test_a_limit_without_room_for_any_ending_cuts_the_answer(embedded: HfTokeniz
 
 
 def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler: Compiler):
-    """Engines that only check sampled tokens, as llama.cpp's is, sample again from the mask."""
+    """Engines that only check sampled tokens, as llama.cpp's is, sample again from the
+    mask.
+    """
     ids = embedded.encode('{"a": {"b": {"c": {', special=False)
     matcher = closing(compiler, json_grammar(ANY), len(ids) + 5)
     assert advance(matcher, ids)
@@ -116,7 +135,9 @@ def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler
     while not matcher.finished:
         token = opener
         if not matcher.allows(token):
-            token = next(id for id in list_allowed(matcher, embedded.vocab_size) if matcher.allows(id))
+            token = next(
+                id for id in list_allowed(matcher, embedded.vocab_size) if matcher.allows(id)
+            )
         assert matcher.advance(token)
         found.append(token)
     assert json.loads(text(embedded, [*ids, *found]))
@@ -202,8 +223,12 @@ def small() -> HfTokenizer:
     return vocabularies.build_tokenizer(data)
 
 
-def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence[int]) -> int | None:
-    """Return the length of the shortest ending of all for an answer that begins with `ids`; None if it exceeds MOST."""
+def count_to_end(
+    grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence[int]
+) -> int | None:
+    """Return the length of the shortest ending of all for an answer that begins with
+    `ids`; None if it exceeds MOST.
+    """
     eos = tokenizer.special_tokens[EOS]
     level: dict[bytes, list[int]] = {b"": []}
     seen = {b""}
@@ -224,8 +249,12 @@ def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence
     return None
 
 
-@pytest.mark.parametrize("rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps"))
-def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: HfTokenizer, rule: Any):
+@pytest.mark.parametrize(
+    "rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps")
+)
+def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(
+    small: HfTokenizer, rule: Any
+):
     """Compared with an exhaustive search."""
     eos = small.special_tokens[EOS]
     decided = 0
@@ -253,10 +282,14 @@ def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: H
                     rest += 1
                 assert rest == fewest, "not the shortest"
                 after = count_to_end(grammar, small, [*ids, token])
-                assert after is None or after > limit - len(ids) - 1, "an ending would fit after the sampled token"
+                assert after is None or after > limit - len(ids) - 1, (
+                    "an ending would fit after the sampled token"
+                )
             ids.append(chosen)
         if not matcher.was_closed and not matcher.finished:
             fewest = count_to_end(grammar, small, [])
             is_whole = count_to_end(grammar, small, ids) == 0
-            assert is_whole or fewest is None or fewest > limit, "truncated although an ending would fit"
+            assert is_whole or fewest is None or fewest > limit, (
+                "truncated although an ending would fit"
+            )
     assert decided, "no answer was closed"

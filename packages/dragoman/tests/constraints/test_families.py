@@ -1,4 +1,6 @@
-"""The parser of a family reads every output that the family's grammar allows as calls that follow their schemas."""
+"""The parser of a family reads every output that the family's grammar allows as calls
+that follow their schemas.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from dragoman.constraints.lark import CallForm, ToolCallRules, compose_grammar
 from dragoman.core.engine import Matcher
 from dragoman.core.events import TextDelta
 from dragoman.core.message import CustomTool, FunctionTool, ToolCall
-from dragoman.core.syntax import Alternation, FreeText, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from dragoman.core.syntax import (
+    Alternation,
+    FreeText,
+    LiteralText,
+    OptionalPieces,
+    RepeatedPieces,
+    SyntaxPiece,
+)
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
 from dragoman.prompts.tokenizer import HfTokenizer
@@ -52,18 +61,38 @@ PROPERTIES: list[Schema] = [
     {"anyOf": [{"type": "string", "enum": ["on"]}, {"type": "boolean"}]},
     {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 3},
     {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-    {"type": "object", "properties": {"k": {"type": "string", "maxLength": 4}}, "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"k": {"type": "string", "maxLength": 4}},
+        "additionalProperties": False,
+    },
     {"$ref": "#/$defs/Colour"},
     {"allOf": [{"$ref": "#/$defs/Size"}]},
     {"description": "anything"},
-    {"anyOf": [{"type": "string"}, {"type": "integer"}], "maxLength": 3, "minimum": 5, "maximum": 9},
+    {
+        "anyOf": [{"type": "string"}, {"type": "integer"}],
+        "maxLength": 3,
+        "minimum": 5,
+        "maximum": 9,
+    },
     {"enum": ["a", "bbbb", 7, 1, None], "maxLength": 2, "minimum": 3},
     {"$ref": "#/$defs/Name", "minLength": 3},
-    {"type": "array", "items": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, "maxItems": 2},
-    {"type": "array", "items": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 1}, "minItems": 1},
+    {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        "maxItems": 2,
+    },
+    {
+        "type": "array",
+        "items": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 1},
+        "minItems": 1,
+    },
     {
         "type": "object",
-        "properties": {"k": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3}, "n": {"type": "boolean"}},
+        "properties": {
+            "k": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3},
+            "n": {"type": "boolean"},
+        },
         "required": ["n"],
         "additionalProperties": False,
     },
@@ -125,21 +154,38 @@ def walk(
 
 @cache
 def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
-    """A vocabulary in which the markers of this family are tokens, or one in which none are."""
-    marks = [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["] if tokens else []
-    tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
+    """A vocabulary in which the markers of this family are tokens, or one in which none
+    are.
+    """
+    marks = (
+        [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["]
+        if tokens
+        else []
+    )
+    tokenizer = vocabularies.build_tokenizer(
+        vocabularies.byte_level_data(("<|im_start|>", EOS, *marks))
+    )
     return tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]])
 
 
-def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool) -> bool:
+def check(
+    name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool
+) -> bool:
     """Return whether the walk ended; its text must be calls that follow their schemas."""
     tokenizer, compiler = vocabulary(name, tokens=tokens)
     format = tool_format(name, tokenizer.special_tokens)
     forms = tuple(CallForm(format.build_call_syntax(tool)) for tool in tools)
     calls = ToolCallRules(
-        forms, format.call_separator, True, True, format.section_delimiters, format.has_unmarked_calls
+        forms,
+        format.call_separator,
+        True,
+        True,
+        format.section_delimiters,
+        format.has_unmarked_calls,
     )
-    matcher = compiler.compile(compose_grammar(tokenizer.special_tokens, calls=calls)).build_matcher()
+    matcher = compiler.compile(
+        compose_grammar(tokenizer.special_tokens, calls=calls)
+    ).build_matcher()
     marks = urges([piece for form in forms for piece in form.pieces])
     ids = walk(matcher, tokenizer, Random(seed), [*marks, format.section_delimiters[1] or " "])
     if ids is None:
@@ -168,8 +214,13 @@ FAMILIES = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
 @given(st.sampled_from(FAMILIES), schemas(), schemas(), st.integers(0, 1_000_000))
-def test_what_is_enforced_is_read_back(tokens: bool, name: str, first: Schema, second: Schema, seed: int):
-    tools = [FunctionTool("f", None, json.dumps(first)), FunctionTool("get_weather", None, json.dumps(second))]
+def test_what_is_enforced_is_read_back(
+    tokens: bool, name: str, first: Schema, second: Schema, seed: int
+):
+    tools = [
+        FunctionTool("f", None, json.dumps(first)),
+        FunctionTool("get_weather", None, json.dumps(second)),
+    ]
     check(name, tools, seed, tokens=tokens)
 
 

@@ -1,4 +1,6 @@
-"""Grammars are compiled once and copied for each answer; failures of the compiler are request errors."""
+"""Grammars are compiled once and copied for each answer; failures of the compiler are
+request errors.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ def test_the_same_grammar_is_compiled_once(embedded: HfTokenizer, compiler: Comp
 
 
 def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None:
-    compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_grammars=4))
-    grammars = [choice(embedded, name) for name in "abc"]  # each is kept twice: whole, and as its only part
+    compiler = Compiler(
+        embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_grammars=4)
+    )
+    grammars = [
+        choice(embedded, name) for name in "abc"
+    ]  # each is kept twice: whole, and as its only part
     a = compiler.compile(grammars[0])
     b = compiler.compile(grammars[1])
     assert compiler.compile(grammars[0]) is a
@@ -51,7 +57,9 @@ def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None
 
 
 def test_the_cache_is_bounded_by_size(embedded: HfTokenizer) -> None:
-    compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_chars=100))
+    compiler = Compiler(
+        embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_chars=100)
+    )
     grammar = choice(embedded, "x" * 200)
     assert compiler.compile(grammar) is not compiler.compile(grammar)
 
@@ -60,7 +68,9 @@ def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Com
     def answer(number: int) -> bool:
         matcher = compiler.compile(choice(embedded, f"answer {number % 3}", "none")).build_matcher()
         ids = embedded.encode(f"answer {number % 3}", special=False)
-        return all(id in list_allowed(matcher, embedded.vocab_size) and matcher.advance(id) for id in ids)
+        return all(
+            id in list_allowed(matcher, embedded.vocab_size) and matcher.advance(id) for id in ids
+        )
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(answer, range(40)))
@@ -85,7 +95,9 @@ def test_an_id_beyond_the_vocabulary_is_rejected(embedded: HfTokenizer, compiler
 def test_a_grammar_that_leads_nowhere_ends_in_an_error_and_not_in_the_end(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    grammar = compose_grammar(embedded.special_tokens, body=ContextFreeGrammar('start: "a" dead\ndead: dead'))
+    grammar = compose_grammar(
+        embedded.special_tokens, body=ContextFreeGrammar('start: "a" dead\ndead: dead')
+    )
     matcher = compiler.compile(grammar).build_matcher()
     assert matcher.advance(embedded.encode("a", special=False)[0])
     with pytest.raises(RequestError, match="cannot be satisfied"):
@@ -103,7 +115,9 @@ def test_every_end_token_ends(embedded: HfTokenizer) -> None:
 def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> None:
     size = embedded.vocab_size + 300
     compiler = Compiler(embedded, [embedded.special_tokens[EOS]], vocab_size=size)
-    matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=Regex("(?s:.*)"))).build_matcher()
+    matcher = compiler.compile(
+        compose_grammar(embedded.special_tokens, body=Regex("(?s:.*)"))
+    ).build_matcher()
     assert len(matcher.mask()) * 8 >= size
     assert max(list_allowed(matcher, size)) < embedded.vocab_size
 
@@ -134,7 +148,9 @@ class Broken:
 
 
 def test_a_panic_at_compile_time_is_the_fault_of_the_request() -> None:
-    """llguidance panics on some grammars within all its limits: that is a 400, not a 500."""
+    """llguidance panics on some grammars within all its limits: that is a 400, not a
+    500.
+    """
     tokenizer: Tokenizer = Broken()
     with pytest.raises(RequestError, match="too complex"):
         Compiler(tokenizer, [3]).compile(ConstraintGrammar('start: "abab"'))
@@ -163,13 +179,19 @@ def test_nothing_is_printed_and_nothing_heavy_is_loaded_before_it_is_needed() ->
 def test_a_bad_grammar_prints_nothing(
     capfd: pytest.CaptureFixture[str], embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    for body in (Regex("("), ContextFreeGrammar("start: x"), ContextFreeGrammar("start: a\na: start")):
+    for body in (
+        Regex("("),
+        ContextFreeGrammar("start: x"),
+        ContextFreeGrammar("start: a\na: start"),
+    ):
         with pytest.raises(RequestError):
             compiler.compile(compose_grammar(embedded.special_tokens, body=body))
     assert capfd.readouterr() == ("", "")
 
 
-def test_masks_of_one_answer_differ_from_step_to_step(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_masks_of_one_answer_differ_from_step_to_step(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     matcher: Matcher = compiler.compile(choice(embedded, "The weather", "A dog")).build_matcher()
     masks = [matcher.mask()]
     for id in embedded.encode("The weather", special=False):

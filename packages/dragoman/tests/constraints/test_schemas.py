@@ -1,4 +1,6 @@
-"""Every output that the masks of a schema allow is an instance of it; keywords that cannot be enforced are rejected."""
+"""Every output that the masks of a schema allow is an instance of it; keywords that
+cannot be enforced are rejected.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +34,54 @@ def close(**properties: Any) -> Schema:
     }
 
 
-NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
+NODE = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+    "required": ["v"],
+}
 SUPPORTED: dict[str, Schema] = {
     "enum of everything": {"enum": ["a", "b c", 1, -2.5, None, True, {"x": [1]}, [], 'q"\\']},
     "const": close(c={"const": {"a": [1, "x"]}}),
-    "recursion": {"$defs": {"node": {**NODE, "additionalProperties": False}}, "$ref": "#/$defs/node"},
-    "definitions": {"definitions": {"n": {"type": "integer"}}, **close(a={"$ref": "#/definitions/n"})},
-    "recursion to the root": {"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False},
+    "recursion": {
+        "$defs": {"node": {**NODE, "additionalProperties": False}},
+        "$ref": "#/$defs/node",
+    },
+    "definitions": {
+        "definitions": {"n": {"type": "integer"}},
+        **close(a={"$ref": "#/definitions/n"}),
+    },
+    "recursion to the root": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#"}},
+        "additionalProperties": False,
+    },
     "anyOf": {"anyOf": [{"type": "integer"}, close(s={"type": "string"}), {"type": "null"}]},
-    "oneOf of disjoint": {"oneOf": [close(k={"const": "a"}, n={"type": "integer"}), close(k={"const": "b"})]},
-    "allOf": {"allOf": [close(a={"type": "integer"}), {"properties": {"a": {"minimum": 3, "maximum": 30}}}]},
+    "oneOf of disjoint": {
+        "oneOf": [close(k={"const": "a"}, n={"type": "integer"}), close(k={"const": "b"})]
+    },
+    "allOf": {
+        "allOf": [
+            close(a={"type": "integer"}),
+            {"properties": {"a": {"minimum": 3, "maximum": 30}}},
+        ]
+    },
     "type list": close(a={"type": ["string", "null", "integer"]}),
     "items": {"type": "array", "items": {"type": "boolean"}},
-    "prefixItems": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
-    "minItems and maxItems": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 2, "maxItems": 4},
+    "prefixItems": {
+        "type": "array",
+        "prefixItems": [{"type": "string"}, {"type": "integer"}],
+        "items": False,
+    },
+    "minItems and maxItems": {
+        "type": "array",
+        "items": {"enum": ["x", "y"]},
+        "minItems": 2,
+        "maxItems": 4,
+    },
     "uuid": close(u={"type": "string", "format": "uuid"}),
-    "addresses": close(a={"type": "string", "format": "ipv4"}, b={"type": "string", "format": "ipv6"}),
+    "addresses": close(
+        a={"type": "string", "format": "ipv4"}, b={"type": "string", "format": "ipv6"}
+    ),
     "pattern": close(p={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}),
     "lengths": close(s={"type": "string", "minLength": 2, "maxLength": 5}),
     "integer bounds": close(n={"type": "integer", "minimum": -7, "exclusiveMaximum": 112}),
@@ -59,14 +93,24 @@ SUPPORTED: dict[str, Schema] = {
         "required": ["b"],
         "additionalProperties": False,
     },
-    "required without properties": {"type": "object", "required": ["a", "b"], "additionalProperties": {"type": "null"}},
-    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 3},
+    "required without properties": {
+        "type": "object",
+        "required": ["a", "b"],
+        "additionalProperties": {"type": "null"},
+    },
+    "additionalProperties": {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+        "maxProperties": 3,
+    },
     "patternProperties": {
         "type": "object",
         "patternProperties": {"^x_[a-z]+$": {"type": "integer"}},
         "additionalProperties": False,
     },
-    "strange names": close(**{'a"b\\': {"type": "integer"}, "é\n": {"type": "integer"}, "": {"type": "null"}}),
+    "strange names": close(
+        **{'a"b\\': {"type": "integer"}, "é\n": {"type": "integer"}, "": {"type": "null"}}
+    ),
     "boolean schemas": {"type": "object", "properties": {"a": True, "b": False}, "required": ["a"]},
     "annotations": {
         "title": "T",
@@ -87,15 +131,27 @@ REFUSED: dict[str, tuple[Schema, str]] = {
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
     "contains": ({"type": "array", "contains": {"type": "integer"}}, "contains"),
     "propertyNames": ({"type": "object", "propertyNames": {"pattern": "^a"}}, "propertyNames"),
-    "dependentRequired": ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
-    "unevaluatedProperties": ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
+    "dependentRequired": (
+        {"type": "object", "dependentRequired": {"a": ["b"]}},
+        "dependentRequired",
+    ),
+    "unevaluatedProperties": (
+        {"type": "object", "unevaluatedProperties": False},
+        "unevaluatedProperties",
+    ),
     "an unknown format": ({"type": "string", "format": "martian"}, "martian"),
-    "oneOf that overlaps": ({"oneOf": [{"minLength": 1, "type": "string"}, {"type": "string"}]}, "oneOf"),
+    "oneOf that overlaps": (
+        {"oneOf": [{"minLength": 1, "type": "string"}, {"type": "string"}]},
+        "oneOf",
+    ),
     "look-around": ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
     "a remote reference": ({"$ref": "http://example.invalid/schema"}, "example.invalid"),
     "a reference to nothing": ({"$ref": "#/$defs/none"}, "$defs/none"),
     "nothing to choose": ({"enum": []}, "nsatisfiable"),
-    "a false property": ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "nsatisfiable"),
+    "a false property": (
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        "nsatisfiable",
+    ),
     "contradicting bounds": ({"type": "integer", "minimum": 5, "maximum": 3}, "minimum"),
     "itself": ({"$ref": "#"}, "no answer"),
     "no schema": ({"type": "strin"}, "strin"),
@@ -105,7 +161,9 @@ REFUSED: dict[str, tuple[Schema, str]] = {
 
 def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> ConstraintGrammar:
     body = JsonSchema(json.dumps(schema), strict)
-    return compose_grammar(tokenizer.special_tokens, body=body, body_param="response_format.json_schema.schema")
+    return compose_grammar(
+        tokenizer.special_tokens, body=body, body_param="response_format.json_schema.schema"
+    )
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
@@ -114,7 +172,9 @@ def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler
     eos = embedded.special_tokens[EOS]
     compiled = compiler.compile(of(embedded, schema))
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    walks = [walk(compiled.build_matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)]
+    walks = [
+        walk(compiled.build_matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)
+    ]
     ended = [text(embedded, ids) for ids in walks if ids is not None]
     assert ended
     for answer in ended:
@@ -126,30 +186,44 @@ def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler
     [
         ("date", r"\d{4}-[01]\d-[0-3]\d"),
         ("time", r"[0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)"),
-        ("date-time", r"\d{4}-[01]\d-[0-3]\d[Tt][0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?([zZ]|[+-]\d\d:\d\d)"),
+        (
+            "date-time",
+            r"\d{4}-[01]\d-[0-3]\d[Tt][0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?([zZ]|[+-]\d\d:\d\d)",
+        ),
         ("duration", r"P[0-9YMDTHSW]+"),
         ("email", r"[^@\s]+@[^@\s]+"),
         ("hostname", r"[A-Za-z0-9.-]+"),
     ],
 )
-def test_formats_are_enforced(format: str, pattern: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_formats_are_enforced(
+    format: str, pattern: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     compiled = compiler.compile(of(embedded, {"type": "string", "format": format}))
     eos = embedded.special_tokens[EOS]
-    walks = [walk(compiled.build_matcher(), embedded, eos, Random(f"{format}{seed}")) for seed in range(4)]
+    walks = [
+        walk(compiled.build_matcher(), embedded, eos, Random(f"{format}{seed}"))
+        for seed in range(4)
+    ]
     ended = [json.loads(text(embedded, ids)) for ids in walks if ids is not None]
     assert ended
     assert all(re.fullmatch(pattern, answer) for answer in ended), ended
 
 
-@pytest.mark.parametrize(("answer", "fits"), [('"https://a.b/c?d=e#f"', True), ('"no uri"', False), ('"a b:c"', False)])
-def test_uris_are_enforced(answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler) -> None:
+@pytest.mark.parametrize(
+    ("answer", "fits"), [('"https://a.b/c?d=e#f"', True), ('"no uri"', False), ('"a b:c"', False)]
+)
+def test_uris_are_enforced(
+    answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     ids = embedded.encode(answer, special=False)
     grammar = of(embedded, {"type": "string", "format": "uri"})
     assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_enforced_is_refused_by_name(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_what_cannot_be_enforced_is_refused_by_name(
+    name: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     schema, word = REFUSED[name]
     with pytest.raises(RequestError, match=re.escape(word)) as caught:
         compiler.compile(of(embedded, schema))
@@ -163,7 +237,9 @@ def test_false_matches_nothing(embedded: HfTokenizer, compiler: Compiler) -> Non
         compiler.compile(of(embedded, False))
 
 
-def test_a_lax_schema_is_enforced_as_far_as_possible(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_a_lax_schema_is_enforced_as_far_as_possible(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 1}
     compiled = compiler.compile(of(embedded, schema, strict=False))
     assert any("uniqueItems" in warning for warning in compiled.warnings)
@@ -172,7 +248,9 @@ def test_a_lax_schema_is_enforced_as_far_as_possible(embedded: HfTokenizer, comp
     assert all(isinstance(n, int) for n in json.loads(text(embedded, ids)))
 
 
-def test_a_schema_that_is_enforced_gives_no_warning(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_a_schema_that_is_enforced_gives_no_warning(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     assert compiler.compile(of(embedded, SUPPORTED["pattern"])).warnings == ()
 
 
@@ -200,9 +278,13 @@ def test_there_is_one_way_to_write_an_instance(
     assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
 
 
-def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_the_end_is_allowed_only_when_the_instance_is_whole(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     eos = embedded.special_tokens[EOS]
-    matcher = compiler.compile(of(embedded, close(a={"type": "array", "items": {"type": "null"}}))).build_matcher()
+    matcher = compiler.compile(
+        of(embedded, close(a={"type": "array", "items": {"type": "null"}}))
+    ).build_matcher()
     for id in embedded.encode('{"a": [null]}', special=False):
         assert eos not in list_allowed(matcher, embedded.vocab_size)
         assert not matcher.finished
@@ -211,7 +293,9 @@ def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenize
     assert matcher.finished
 
 
-@pytest.mark.parametrize("body", [JsonObject(), JsonSchema('{"type":"string"}'), JsonSchema("true")])
+@pytest.mark.parametrize(
+    "body", [JsonObject(), JsonSchema('{"type":"string"}'), JsonSchema("true")]
+)
 def test_no_mask_allows_a_control_token(
     body: JsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
@@ -227,9 +311,13 @@ def test_no_mask_allows_a_control_token(
         assert matcher.advance(random.choice([id for id in choices if id != eos]))
 
 
-def test_blanks_between_the_parts_of_an_instance_are_bounded(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_blanks_between_the_parts_of_an_instance_are_bounded(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     blank = embedded.encode(" ", special=False)
-    matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=JsonObject())).build_matcher()
+    matcher = compiler.compile(
+        compose_grammar(embedded.special_tokens, body=JsonObject())
+    ).build_matcher()
     assert matcher.advance(embedded.encode("{", special=False)[0])
     assert not matcher.advance(blank[0])
 
@@ -264,7 +352,8 @@ def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None
 
 
 @pytest.mark.parametrize(
-    "schema", ["true", "false", "{}", deep(32), '{"$schema":"http://json-schema.org/draft-07/schema#"}']
+    "schema",
+    ["true", "false", "{}", deep(32), '{"$schema":"http://json-schema.org/draft-07/schema#"}'],
 )
 def test_a_fit_schema_passes(schema: str) -> None:
     parse_schema(schema, "response_format")
@@ -276,28 +365,50 @@ def same(*patterns: str) -> Schema:
 
 TOO_MUCH: dict[str, Schema] = {
     "choices of choices": {
-        "allOf": [{"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(4)]} for i in range(12)]
+        "allOf": [
+            {"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(4)]}
+            for i in range(12)
+        ]
     },
     "patterns that meet": same(*(f"a.*b.*{i}" for i in range(40))),
     "patterns that meet by references": {
-        "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "pattern": f"a.*b.*{i}"} for i in range(40)} | {"d40": {}},
+        "$defs": {
+            f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "pattern": f"a.*b.*{i}"} for i in range(40)
+        }
+        | {"d40": {}},
         "$ref": "#/$defs/d0",
     },
-    "huge patterns that meet": same(*(".*".join(f"[{c}-z]{j}" for j in range(100)) for c in "abcd")),
+    "huge patterns that meet": same(
+        *(".*".join(f"[{c}-z]{j}" for j in range(100)) for c in "abcd")
+    ),
     "a great multiple": {"type": "integer", "multipleOf": 1_000_000_007},
-    "references in a circle": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    "references in a circle": {
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+        "$ref": "#/$defs/a",
+    },
 }
 MUCH: dict[str, Schema] = {
-    "many of many": {"type": "array", "maxItems": 10**6, "items": {"type": "array", "minItems": 10**6}},
+    "many of many": {
+        "type": "array",
+        "maxItems": 10**6,
+        "items": {"type": "array", "minItems": 10**6},
+    },
     "a long string": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
-    "a catastrophic pattern": {"type": "string", "pattern": "^((a{1,300}){1,300}){1,300}(.*b.{900}c)$"},
+    "a catastrophic pattern": {
+        "type": "string",
+        "pattern": "^((a{1,300}){1,300}){1,300}(.*b.{900}c)$",
+    },
     "many choices": {"enum": [f"value {i}" for i in range(3_000)]},
-    "many patterns apart": close(**{f"p{i}": {"type": "string", "pattern": f"^a.*b.*{i}$"} for i in range(100)}),
+    "many patterns apart": close(
+        **{f"p{i}": {"type": "string", "pattern": f"^a.*b.*{i}$"} for i in range(100)}
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_a_schema_that_is_too_much_work_is_refused(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_a_schema_that_is_too_much_work_is_refused(
+    name: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     with pytest.raises(RequestError):
         compiler.compile(of(embedded, TOO_MUCH[name]))
 
@@ -317,9 +428,13 @@ def test_the_constraint_at_fault_is_named(embedded: HfTokenizer, compiler: Compi
     head = '<tool_call>\n{"name": "f", "arguments": '
     bad = JsonValue('{"type":"object","properties":{"a":{"type":"array","contains":{}}}}')
     forms = (
-        CallForm((LiteralText(head), JsonValue("{}"), LiteralText("}")), "tools.0.function.parameters"),
+        CallForm(
+            (LiteralText(head), JsonValue("{}"), LiteralText("}")), "tools.0.function.parameters"
+        ),
         CallForm((LiteralText(head), bad, LiteralText("}")), "tools.1.function.parameters"),
     )
     with pytest.raises(RequestError, match="contains") as caught:
-        compiler.compile(compose_grammar(embedded.special_tokens, body=JsonObject(), calls=ToolCallRules(forms)))
+        compiler.compile(
+            compose_grammar(embedded.special_tokens, body=JsonObject(), calls=ToolCallRules(forms))
+        )
     assert caught.value.param == "tools.1.function.parameters"

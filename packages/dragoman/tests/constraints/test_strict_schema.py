@@ -1,4 +1,6 @@
-"""Closed schemas: no undeclared members are generated, and every answer is valid under the original schema."""
+"""Closed schemas: no undeclared members are generated, and every answer is valid under
+the original schema.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,33 @@ from tests.constraints.walks import accepts
 
 Schema = dict[str, Any]
 
-PERSON: Schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+PERSON: Schema = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+}
 INTEGER: Schema = {"type": "integer"}
 A: Schema = {"properties": {"a": INTEGER}, "required": ["a"]}
 B: Schema = {"properties": {"b": INTEGER}}
 
 CLOSED: dict[str, tuple[Schema, Any, Any]] = {
     "itself": (PERSON, {"name": "x"}, {"name": "x", "n": 1}),
-    "in a property": ({"properties": {"p": PERSON}}, {"p": {"name": "x"}}, {"p": {"name": "x", "n": 1}}),
+    "in a property": (
+        {"properties": {"p": PERSON}},
+        {"p": {"name": "x"}},
+        {"p": {"name": "x", "n": 1}},
+    ),
     "in an array": ({"type": "array", "items": PERSON}, [{"name": "x"}], [{"name": "x", "n": 1}]),
     "in a definition": (
         {"$defs": {"p": PERSON}, "properties": {"p": {"$ref": "#/$defs/p", "description": "who"}}},
         {"p": {"name": "x"}},
         {"p": {"name": "x", "n": 1}},
     ),
-    "one of several kinds": ({"anyOf": [PERSON, {"type": "null"}]}, {"name": "x"}, {"name": "x", "n": 1}),
+    "one of several kinds": (
+        {"anyOf": [PERSON, {"type": "null"}]},
+        {"name": "x"},
+        {"name": "x", "n": 1},
+    ),
     "in what others hold": (
         {"type": "object", "additionalProperties": PERSON},
         {"any": {"name": "x"}},
@@ -76,7 +90,9 @@ def test_a_schema_that_needs_further_members_keeps_them(name: str) -> None:
 
 
 def test_of_exactly_one_none_is_closed() -> None:
-    """Closed, the first branch rejects the second's member; open, the second accepts the first's instances too."""
+    """Closed, the first branch rejects the second's member; open, the second accepts
+    the first's instances too.
+    """
     schema: Schema = {"oneOf": [A, B]}
     assert not fits(schema, {"a": 1})
     assert close_schema(schema) == schema
@@ -88,7 +104,8 @@ def test_a_boolean_stays(schema: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "allowed"), [('{"name": "x"}', True), ('{"name": "x", "n": 1}', False), ('{"n": 1, "name": "x"}', False)]
+    ("answer", "allowed"),
+    [('{"name": "x"}', True), ('{"name": "x", "n": 1}', False), ('{"n": 1, "name": "x"}', False)],
 )
 def test_the_grammar_is_of_the_closed_schema(
     answer: str, allowed: bool, embedded: HfTokenizer, compiler: Compiler

@@ -28,14 +28,20 @@ def accepts(compiler: Compiler, grammar: ConstraintGrammar, ids: list[int], eos:
     return advance(matcher, [*ids, eos])
 
 
-def walk(matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most: int = 300) -> list[int] | None:
-    """Sample a random answer, without its end token; None if it does not end. Later tokens prefer to close."""
+def walk(
+    matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most: int = 300
+) -> list[int] | None:
+    """Sample a random answer, without its end token; None if it does not end. Later
+    tokens prefer to close.
+    """
     controls = set(tokenizer.special_tokens.values())
     ids: list[int] = []
     while len(ids) < most:
         choices = list_allowed(matcher, tokenizer.vocab_size)
         assert choices, "the mask allows nothing"
-        if eos in choices and (len(choices) == 1 or random.random() < (0.2 if len(ids) < 30 else 0.9)):
+        if eos in choices and (
+            len(choices) == 1 or random.random() < (0.2 if len(ids) < 30 else 0.9)
+        ):
             assert matcher.advance(eos)
             return ids
         inner = [id for id in choices if id != eos]

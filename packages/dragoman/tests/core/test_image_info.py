@@ -13,15 +13,14 @@ from dragoman.core.images import ImageInfo, MAX_BYTES, check_image, read_image_i
 from dragoman.core.message import InlineMedia
 from tests.pictures import PIXEL, build_png, png
 
-# Written by Pillow, 31 pixels wide and 7 high; of the JPEGs only the bytes before the pixels.
+# Written by Pillow, 31 pixels wide and 7 high; of the JPEGs only the bytes before the
+# pixels.
 BASELINE = "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP//////////////////////////////////////////////////////////////////////////////////////wAALCAAHAB8BAREA"  # noqa: E501
 PROGRESSIVE = BASELINE.replace("/wAALCAAHAB8B", "/wgALCAAHAB8B")
 GIF = "R0lGODdhHwAHAIEAAAAAAAAAAAAAAAAAACwAAAAAHwAHAAAIGgABCBxIsKDBgwgTKlzIsKHDhxAjSpxI8WBAADs="
 LOSSY = "UklGRjAAAABXRUJQVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AAA="
 LOSSLESS = "UklGRhoAAABXRUJQVlA4TA4AAAAvHoABAAcQEf0PRET/Aw=="
-EXTENDED = (
-    "UklGRkwAAABXRUJQVlA4WAoAAAAIAAAAHgAABgAAVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AABFWElGAQAAAHgA"
-)
+EXTENDED = "UklGRkwAAABXRUJQVlA4WAoAAAAIAAAAHgAABgAAVlA4ICQAAACwAgCdASofAAcAP/3+/3+/uzayMAgD8D+JaQAAeyAA/ua1AABFWElGAQAAAHgA"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,9 @@ def test_every_format_tells_its_size(encoded: str, kind: str):
 @given(data=st.data())
 def test_a_beginning_of_an_image_is_read_or_refused(encoded: str, data: st.DataObject):
     whole = base64.b64decode(encoded)
-    found = read_image_info(whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=8)))
+    found = read_image_info(
+        whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=8))
+    )
     assert found is None or found.media_type.startswith("image/")
 
 
@@ -72,7 +73,8 @@ def test_a_jpeg_may_have_fillers_before_its_size_but_not_without_end(filler: byt
 
 
 @pytest.mark.parametrize(
-    "declared", [None, "image/png", "image/PNG", "application/octet-stream", "image/*", "image/x-png"]
+    "declared",
+    [None, "image/png", "image/PNG", "application/octet-stream", "image/*", "image/x-png"],
 )
 def test_a_true_type_is_taken_and_none_is_found_out(declared: str | None):
     assert check_image(InlineMedia(PIXEL, declared), "x") == InlineMedia(PIXEL, "image/png")

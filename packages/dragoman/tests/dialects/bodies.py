@@ -1,4 +1,6 @@
-"""Helpers that build bodies of Chat Completions and Completions and pass them to the readers."""
+"""Helpers that build bodies of Chat Completions and Completions and pass them to the
+readers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A sealing key with readable output, so that tests can assert what is encrypted and signed."""
+"""A sealing key with readable output, so that tests can assert what is encrypted and
+signed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of parameters matches the readers: every field has a row, and every row is correct."""
+"""The table of parameters matches the readers: every field has a row, and every row is
+correct.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from .bodies import chat, chat_refusal, completions, completions_refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
-OTHERS = [row for row in (*CHAT.rows, *COMPLETIONS.rows) if row.status is not SupportStatus.HONOURED]
+OTHERS = [
+    row for row in (*CHAT.rows, *COMPLETIONS.rows) if row.status is not SupportStatus.HONOURED
+]
 
 
 def test_what_the_structs_have_is_what_is_honoured():
@@ -36,7 +40,9 @@ def test_no_parameter_has_two_rows():
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
 def test_a_row_says_what_happens(row: ParameterSupport):
-    call, refusal = (chat, chat_refusal) if row.dialect == "chat" else (completions, completions_refusal)
+    call, refusal = (
+        (chat, chat_refusal) if row.dialect == "chat" else (completions, completions_refusal)
+    )
     for harmless in (None, *row.harmless):
         assert call(**{row.name: harmless}).warnings == ()
     match row.status:
@@ -91,5 +97,7 @@ stream_interval"""
 def test_every_field_of_openai_and_vllm_is_known():
     known = {(row.dialect, row.name) for row in list_parameters()}
     wanted = {("chat", name) for name in (OPENAI_CHAT + " " + VLLM_CHAT).split()}
-    wanted |= {("completions", name) for name in (OPENAI_COMPLETIONS + " " + VLLM_COMPLETIONS).split()}
+    wanted |= {
+        ("completions", name) for name in (OPENAI_COMPLETIONS + " " + VLLM_COMPLETIONS).split()
+    }
     assert wanted - known == set()

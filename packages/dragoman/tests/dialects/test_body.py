@@ -113,7 +113,8 @@ def test_the_path_of_a_nested_field_is_openais():
     error = refusal(json.dumps({"messages": [*HELLO, {"role": "user", "content": 3}]}).encode())
     assert error.param == "messages[1].content"
     assert error.message == (
-        "Invalid type for 'messages[1].content': expected a string or an array, but got an integer instead."
+        "Invalid type for 'messages[1].content': expected a string or an array, but got an "
+        "integer instead."
     )
 
 
@@ -122,8 +123,12 @@ def test_a_missing_field_is_named():
     assert refusal(b'{"messages":[{"content":"x"}]}').param == "messages[0].role"
 
 
-@pytest.mark.parametrize("hole", ["[" * 100_000 + "]" * 100_000, '{"a":' * 129 + "1" + "}" * 129, "[" * 5_000])
-@pytest.mark.parametrize("field", ["unknown", "chat_template_kwargs", "metadata", "messages", "stop"])
+@pytest.mark.parametrize(
+    "hole", ["[" * 100_000 + "]" * 100_000, '{"a":' * 129 + "1" + "}" * 129, "[" * 5_000]
+)
+@pytest.mark.parametrize(
+    "field", ["unknown", "chat_template_kwargs", "metadata", "messages", "stop"]
+)
 def test_depth_is_bounded(hole: str, field: str):
     assert "128 levels" in refusal(HEAD + f'"{field}":{hole}}}'.encode()).message
 
@@ -137,10 +142,15 @@ def test_ordinary_depth_is_fine():
     schema: dict[str, object] = {"type": "string"}
     for _ in range(50):
         schema = {"type": "object", "properties": {"a": schema}}
-    read_chat(json.dumps({"messages": HELLO, "chat_template_kwargs": schema, "x": [[[]]] * 200}).encode(), OPTIONS)
+    read_chat(
+        json.dumps({"messages": HELLO, "chat_template_kwargs": schema, "x": [[[]]] * 200}).encode(),
+        OPTIONS,
+    )
 
 
-@pytest.mark.parametrize("unit", [b"[]", b'[[{"a":[]}]]', b"[" * 120 + b"]" * 120, b'"[\\\\"', b'"\\""'])
+@pytest.mark.parametrize(
+    "unit", [b"[]", b'[[{"a":[]}]]', b"[" * 120 + b"]" * 120, b'"[\\\\"', b'"\\""']
+)
 def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
     """A megabyte that is the worst case of the depth check takes well under a second."""
     body = HEAD + b'"x":[' + b",".join([unit] * (1_000_000 // len(unit))) + b"]}"
@@ -166,7 +176,10 @@ def test_the_number_of_arrays_and_objects_is_bounded():
 @given(
     st.recursive(
         st.text('[]{}"\\a', max_size=4),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('[]{}"\\', max_size=3), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text('[]{}"\\', max_size=3), inner, max_size=3)
+        ),
         max_leaves=20,
     ),
     st.integers(120, 130),
@@ -185,7 +198,11 @@ def test_depth_is_counted_exactly(inner: object, around: int):
 
 def depth(value: object) -> int:
     if isinstance(value, list | dict):
-        inner = cast(dict[str, object], value).values() if isinstance(value, dict) else cast(list[object], value)
+        inner = (
+            cast(dict[str, object], value).values()
+            if isinstance(value, dict)
+            else cast(list[object], value)
+        )
         return 1 + max(map(depth, inner), default=0)
     return 0
 
@@ -212,8 +229,18 @@ def test_completions_read_bodies_in_the_same_way():
 
 
 @pytest.mark.parametrize(
-    "half", [r"\ud83d", r"\ud83dx", r"\ude00", r"\ud83d\ud83d\ude00", r"\ud83d\\ude00", r"\ude00\ud83d\ude00"]
+    "half",
+    [
+        r"\ud83d",
+        r"\ud83dx",
+        r"\ude00",
+        r"\ud83d\ud83d\ude00",
+        r"\ud83d\\ude00",
+        r"\ude00\ud83d\ude00",
+    ],
 )
 def test_an_unpaired_surrogate_is_named_in_the_error(half: str):
-    message = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
+    message = refusal(
+        b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()
+    ).message
     assert message == "A string in the body contains an unpaired surrogate."

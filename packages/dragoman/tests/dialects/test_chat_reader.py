@@ -8,7 +8,18 @@ import json
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.core.events import ChoiceFinished, FinishReason, Finished, PromptTokens, ReasoningDelta, Started, TextDelta, Token, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import (
     Audio,
     CustomTool,
@@ -43,10 +54,25 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 
 from ..pictures import PIXEL, build_png, data_url
-from .bodies import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, render, whole
+from .bodies import (
+    HELLO,
+    OPTIONS,
+    WEATHER,
+    chat,
+    chat_refusal,
+    chat_request,
+    conversation,
+    render,
+    whole,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-ANSWER = (Started(1), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1)))
+ANSWER = (
+    Started(1),
+    TextDelta(0, "x"),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(1, 1)),
+)
 
 
 def messages(*wire: object) -> tuple[Message, ...]:
@@ -108,10 +134,12 @@ def test_content_is_needed_but_from_the_assistant(role: str, content: object):
 def test_content_parts():
     assert user_part({"type": "text", "text": "x"}) == Text("x")
     assert user_part("x") == Text("x")
-    assert user_part({"type": "image_url", "image_url": {"url": "https://h/x.png", "detail": "low"}}) == Image(
-        RemoteMedia("https://h/x.png"), "low"
+    assert user_part(
+        {"type": "image_url", "image_url": {"url": "https://h/x.png", "detail": "low"}}
+    ) == Image(RemoteMedia("https://h/x.png"), "low")
+    assert user_part({"type": "file", "file": {"file_id": "file-1"}}) == File(
+        UploadedMedia("file-1")
     )
-    assert user_part({"type": "file", "file": {"file_id": "file-1"}}) == File(UploadedMedia("file-1"))
 
 
 def test_inline_media_is_decoded():
@@ -119,11 +147,13 @@ def test_inline_media_is_decoded():
     assert user_part({"type": "image_url", "image_url": data_url(PIXEL, "image/PNG")}) == Image(
         InlineMedia(PIXEL, "image/png")
     )
-    assert user_part({"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}) == Audio(
-        InlineMedia(b"\x00\x01", "audio/wav"), "wav"
-    )
+    assert user_part(
+        {"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}
+    ) == Audio(InlineMedia(b"\x00\x01", "audio/wav"), "wav")
     file = {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{encoded}"}
-    assert user_part({"type": "file", "file": file}) == File(InlineMedia(b"\x00\x01", "application/pdf"), "a.pdf")
+    assert user_part({"type": "file", "file": file}) == File(
+        InlineMedia(b"\x00\x01", "application/pdf"), "a.pdf"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,8 +195,14 @@ def test_what_is_no_image_or_too_large_a_one_is_refused(url: str, code: str):
     [
         ({"type": "text"}, "text"),
         ({"type": "image_url"}, "image_url"),
-        ({"type": "image_url", "image_url": {"url": "http://x", "detail": "x"}}, "image_url.detail"),
-        ({"type": "input_audio", "input_audio": {"data": "AA==", "format": "exe"}}, "input_audio.format"),
+        (
+            {"type": "image_url", "image_url": {"url": "http://x", "detail": "x"}},
+            "image_url.detail",
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA==", "format": "exe"}},
+            "input_audio.format",
+        ),
         ({"type": "file", "file": {}}, "file.file_data"),
         ({"type": "hologram"}, "type"),
         ({"type": "video_url", "video_url": {"url": "http://x"}}, "type"),
@@ -185,7 +221,11 @@ def test_replayed_assistant_messages_have_all_their_parts():
             "reasoning": "thought",
             "refusal": "no",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{bad json"}},
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": "{bad json"},
+                },
                 {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "raw"}},
                 {"id": "c3", "function": {"name": "h", "arguments": {"a": 1}}},
             ],
@@ -211,17 +251,33 @@ def test_a_result_knows_the_name_of_its_tool():
 
 
 def test_a_result_needs_the_id_of_its_call():
-    assert chat_refusal(messages=[{"role": "tool", "content": "x"}]).param == "messages[0].tool_call_id"
+    assert (
+        chat_refusal(messages=[{"role": "tool", "content": "x"}]).param
+        == "messages[0].tool_call_id"
+    )
 
 
 def test_legacy_calls_and_results_are_tied_together():
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     first, second, answer_1, answer_2 = messages(
-        call, call, {"role": "function", "name": "f", "content": "1"}, {"role": "function", "name": "f", "content": "2"}
+        call,
+        call,
+        {"role": "function", "name": "f", "content": "1"},
+        {"role": "function", "name": "f", "content": "2"},
     )
-    ids = [part.id for message in (first, second) for part in message.parts if isinstance(part, ToolCall)]
+    ids = [
+        part.id
+        for message in (first, second)
+        for part in message.parts
+        if isinstance(part, ToolCall)
+    ]
     assert len(set(ids)) == 2
-    answered = [part.call_id for m in (answer_1, answer_2) for part in m.parts if isinstance(part, ToolResult)]
+    answered = [
+        part.call_id
+        for m in (answer_1, answer_2)
+        for part in m.parts
+        if isinstance(part, ToolResult)
+    ]
     assert answered == ids
     assert answer_1.name == "f"
     assert chat_refusal(messages=[{"role": "function", "content": "1"}]).param == "messages[0].name"
@@ -251,7 +307,10 @@ def test_tools():
         ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
         ([{"type": "function", "function": {"name": "a\n"}}], "tools[0].function.name"),
         ([{"type": "function", "function": {"name": "x" * 65}}], "tools[0].function.name"),
-        ([{"type": "function", "function": {"name": "a", "parameters": "x"}}], "tools[0].function.parameters"),
+        (
+            [{"type": "function", "function": {"name": "a", "parameters": "x"}}],
+            "tools[0].function.parameters",
+        ),
         ([{"type": "function"}], "tools[0].function"),
         ([{"type": "custom"}], "tools[0].custom"),
         (
@@ -272,12 +331,21 @@ def test_a_broken_tool_is_refused(tools: object, param: str):
         ("auto", ToolChoice("auto")),
         ("none", ToolChoice("none")),
         ("required", ToolChoice("required")),
-        ({"type": "function", "function": {"name": "weather"}}, ToolChoice("required", ("weather",), is_named=True)),
-        ({"type": "custom", "custom": {"name": "shell"}}, ToolChoice("required", ("shell",), is_named=True)),
+        (
+            {"type": "function", "function": {"name": "weather"}},
+            ToolChoice("required", ("weather",), is_named=True),
+        ),
+        (
+            {"type": "custom", "custom": {"name": "shell"}},
+            ToolChoice("required", ("shell",), is_named=True),
+        ),
         (
             {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "weather"}}]},
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "weather"}}],
+                },
             },
             ToolChoice("auto", ("weather",)),
         ),
@@ -295,9 +363,15 @@ def test_tool_choice(wire: object, choice: ToolChoice):
         ({"type": "function", "function": {"name": "nope"}}, "tool_choice.function.name"),
         ({"type": "custom", "custom": {"name": "weather"}}, "tool_choice.custom.name"),
         ({"type": "function"}, "tool_choice.function"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "tool_choice.allowed_tools.tools"),
         (
-            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "nope"}}]}},
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "nope"}}]},
+            },
             "tool_choice.allowed_tools.tools[0]",
         ),
         ({"type": "web_search"}, "tool_choice"),
@@ -309,7 +383,9 @@ def test_a_tool_choice_of_nothing_declared_is_refused(wire: object, param: str):
 
 def test_required_needs_a_tool():
     assert chat_refusal(tool_choice="required").param == "tool_choice"
-    assert chat_refusal(tools=[{"type": "web_search"}], tool_choice="required").param == "tool_choice"
+    assert (
+        chat_refusal(tools=[{"type": "web_search"}], tool_choice="required").param == "tool_choice"
+    )
 
 
 def test_parallel_calls_can_be_forbidden():
@@ -322,8 +398,13 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
     assert read.tools == (FunctionTool("f"),)
     assert read.tool_choice == ToolChoice("required", ("f",), is_named=True)
     assert not read.parallel_tool_calls
-    assert conversation(functions=[{"name": "f"}], function_call="none").tool_choice == ToolChoice("none")
-    assert chat_refusal(functions=[{"name": "f"}], function_call={"name": "g"}).param == "function_call.name"
+    assert conversation(functions=[{"name": "f"}], function_call="none").tool_choice == ToolChoice(
+        "none"
+    )
+    assert (
+        chat_refusal(functions=[{"name": "f"}], function_call={"name": "g"}).param
+        == "function_call.name"
+    )
     assert chat_refusal(functions=[{"name": "f"}], tools=[WEATHER]).param == "functions"
 
 
@@ -332,13 +413,26 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
     [
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, JsonObject()),
-        ({"response_format": {"type": "json_object", "schema": {}}}, JsonSchema("{}", strict=False)),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}}},
+            {"response_format": {"type": "json_object", "schema": {}}},
+            JsonSchema("{}", strict=False),
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {}, "strict": True},
+                }
+            },
             JsonSchema("{}", strict=True, name="n"),
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {}},
+                }
+            },
             JsonSchema("{}", strict=False, name="n"),
         ),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, JsonObject()),
@@ -346,8 +440,14 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
         ({"structured_outputs": {"json": '{"type": "object"}'}}, JsonSchema('{"type": "object"}')),
         ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
         ({"structured_outputs": {"choice": ["a", "b"]}}, StringChoices(("a", "b"))),
-        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ContextFreeGrammar('root ::= "a"', "gbnf")),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, ContextFreeGrammar('start: "a"', "lark")),
+        (
+            {"structured_outputs": {"grammar": 'root ::= "a"'}},
+            ContextFreeGrammar('root ::= "a"', "gbnf"),
+        ),
+        (
+            {"structured_outputs": {"grammar": 'start: "a"'}},
+            ContextFreeGrammar('start: "a"', "lark"),
+        ),
         ({"structured_outputs": {"json_object": True}}, JsonObject()),
         ({"guided_json": {}}, JsonSchema("{}")),
         ({"guided_regex": "a+"}, Regex("a+")),
@@ -461,11 +561,13 @@ def test_logprobs():
 
 def test_reasoning():
     assert conversation(reasoning_effort="none").reasoning == ReasoningOptions(False, "none")
-    assert conversation(reasoning_effort="high", thinking_token_budget=100).reasoning == ReasoningOptions(
-        None, "high", 100
-    )
+    assert conversation(
+        reasoning_effort="high", thinking_token_budget=100
+    ).reasoning == ReasoningOptions(None, "high", 100)
     assert conversation(thinking_token_budget=-1).reasoning == ReasoningOptions()
-    assert conversation(chat_template_kwargs={"enable_thinking": False}).reasoning == ReasoningOptions(False)
+    assert conversation(
+        chat_template_kwargs={"enable_thinking": False}
+    ).reasoning == ReasoningOptions(False)
     assert conversation(chat_template_kwargs={"thinking": True}).reasoning == ReasoningOptions(True)
 
 
@@ -493,7 +595,10 @@ def test_a_last_message_can_be_continued():
 
 def test_what_only_engines_know_is_passed_on():
     request = chat_request(
-        kv_transfer_params={"do_remote_prefill": True}, vllm_xargs={"x": 1}, priority=-3, cache_salt="s"
+        kv_transfer_params={"do_remote_prefill": True},
+        vllm_xargs={"x": 1},
+        priority=-3,
+        cache_salt="s",
     )
     assert request.extras == Extras('{"do_remote_prefill":true}', '{"x":1}')
     assert (request.priority, request.cache_salt) == (-3, "s")
@@ -507,7 +612,12 @@ def test_the_client_may_choose_the_end_of_the_id():
 def test_the_prompt_is_returned_where_requested():
     call = chat(return_token_ids=True, return_prompt_text=True, stream=True)
     assert call.requests[0].return_prompt
-    text = render(call, Started(2), PromptTokens(0, "hi", (Token(5, "hi"),)), TextDelta(0, "x", (Token(6, "x"),)))
+    text = render(
+        call,
+        Started(2),
+        PromptTokens(0, "hi", (Token(5, "hi"),)),
+        TextDelta(0, "x", (Token(6, "x"),)),
+    )
     assert '"prompt_token_ids":[5],"prompt_text":"hi"' in text
     assert text.index('"role"') < text.index('"content":"x"')
     assert '"token_ids":[6]' in text
@@ -537,7 +647,9 @@ def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
 def test_the_default_tier_is_named_where_a_tier_was_requested():
     assert "service_tier" not in whole(chat(), *ANSWER)
     assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
-    assert chat(service_tier="flex").warnings == ("service_tier: 'flex' is not available; 'default' was used",)
+    assert chat(service_tier="flex").warnings == (
+        "service_tier: 'flex' is not available; 'default' was used",
+    )
 
 
 def test_reading_is_pure():
@@ -549,4 +661,6 @@ def test_all_wrong_keys_of_a_bias_are_named():
     error = chat_refusal(logit_bias={"x": 1, "5": 1, "-1": 1, "99999999999": 1})
     assert error.param == "logit_bias"
     assert error.message.endswith("not 'x', '-1', '99999999999'.")
-    assert chat_refusal(logit_bias={f"x{i}": 1 for i in range(10)}).message.endswith("'x7' and 2 more.")
+    assert chat_refusal(logit_bias={f"x{i}": 1 for i in range(10)}).message.endswith(
+        "'x7' and 2 more."
+    )

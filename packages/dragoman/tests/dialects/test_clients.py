@@ -1,4 +1,6 @@
-"""Recorded requests of real clients of Chat Completions and Completions, and the responses that they need."""
+"""Recorded requests of real clients of Chat Completions and Completions, and the
+responses that they need.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,21 @@ import openai
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.request import SamplingOptions
 from dragoman.dialects.base import Header
 
@@ -43,7 +59,9 @@ def choice(text: str) -> Json:
 
 
 def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
-    """openai-python, LangChain, litellm and guidellm treat a truncated stream without an error as success."""
+    """openai-python, LangChain, litellm and guidellm treat a truncated stream without
+    an error as success.
+    """
     writer = chat(stream=True).writer(HEADER)
     stream = (
         writer.feed(Started(1))
@@ -54,20 +72,27 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
     with pytest.raises(openai.APIError, match=r"The engine stopped\."):
         OpenAiSdk().chat(stream)
     with pytest.raises(openai.APIError, match=r"The engine stopped\."):
-        OpenAiSdk().completions(completions().writer(HEADER).render_error(EngineError("The engine stopped.")))
+        OpenAiSdk().completions(
+            completions().writer(HEADER).render_error(EngineError("The engine stopped."))
+        )
 
 
 def test_client_06_roles_of_all_choices_come_first_and_in_order():
     """openai-python appends choices in order of arrival."""
     events = (Started(1, choices=3), TextDelta(2, "c"), TextDelta(0, "a"))
-    sent = [json.loads(line.removeprefix("data: ")) for line in render(chat(n=3), *events).split("\n\n")[:-1]]
+    sent = [
+        json.loads(line.removeprefix("data: "))
+        for line in render(chat(n=3), *events).split("\n\n")[:-1]
+    ]
     assert [chunk["choices"][0]["index"] for chunk in sent] == [0, 1, 2, 2, 0]
     assert all(chunk["choices"][0]["delta"] == {"role": "assistant"} for chunk in sent[:3])
 
 
 def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
     """The SDK's accumulator overwrites both with every chunk."""
-    writer = chat(stream=True, stream_options={"include_usage": True}).writer(Header("i", 1, "m", "fp_7"))
+    writer = chat(stream=True, stream_options={"include_usage": True}).writer(
+        Header("i", 1, "m", "fp_7")
+    )
     stream = b"".join(writer.feed(event) for event in ANSWER) + writer.end
     folded = OpenAiSdk().chat(stream)
     assert folded.system_fingerprint == "fp_7"
@@ -77,7 +102,12 @@ def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
 
 def test_client_07_there_are_no_vendor_events():
     """One unknown `event:` breaks openai-node and Vercel; comments are safe everywhere."""
-    events = (Started(1), ReasoningDelta(0, "r"), ToolCallStart(0, "c", "f"), ToolCallDelta(0, "{}"))
+    events = (
+        Started(1),
+        ReasoningDelta(0, "r"),
+        ToolCallStart(0, "c", "f"),
+        ToolCallDelta(0, "{}"),
+    )
     for call in (chat(), chat(VLLM), completions()):
         lines = render(call, *events).split("\n\n")[:-1]
         assert all(line.startswith("data: {") for line in lines)
@@ -93,7 +123,13 @@ def test_client_09_vercel_needs_the_array_of_top_logprobs_even_when_it_is_empty(
 def test_client_10_trl_completions():
     """TRL's VLLMClient: token-id prompts in; ids, logprobs and "token_id:N" out."""
     call = completions(
-        VLLM, prompt=[[5, 6]], return_token_ids=True, return_tokens_as_token_ids=True, logprobs=0, n=1, max_tokens=1
+        VLLM,
+        prompt=[[5, 6]],
+        return_token_ids=True,
+        return_tokens_as_token_ids=True,
+        logprobs=0,
+        n=1,
+        max_tokens=1,
     )
     assert call.requests[0].prompt == (5, 6)
     answer = choice(whole(call, *ANSWER))
@@ -135,23 +171,42 @@ def test_client_10_scoring_reads_the_prompts_logprobs():
 def test_client_11_load_tools():
     """aiperf, guidellm and vllm bench send these on every dialect."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    extra = {"ignore_eos": True, "min_tokens": 5, "max_tokens": 5, "stream": True, "stream_options": options}
+    extra = {
+        "ignore_eos": True,
+        "min_tokens": 5,
+        "max_tokens": 5,
+        "stream": True,
+        "stream_options": options,
+    }
     for request in (chat_request(**extra), completions_request(**extra)):
-        assert (request.limits.ignore_eos, request.limits.min_tokens, request.limits.max_tokens) == (True, 5, 5)
-    assert render(chat(**extra), *ANSWER[:1]).count('"usage":{"prompt_tokens":2,"completion_tokens":0') == 1
-    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+        assert (
+            request.limits.ignore_eos,
+            request.limits.min_tokens,
+            request.limits.max_tokens,
+        ) == (True, 5, 5)
+    assert (
+        render(chat(**extra), *ANSWER[:1]).count('"usage":{"prompt_tokens":2,"completion_tokens":0')
+        == 1
+    )
+    parts = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    ]
     assert len(conversation(messages=parts).messages[0].parts) == 2
 
 
 def test_client_12_lm_eval_scores_a_continuation():
-    """It slices token_logprobs[ctxlen:-1] and compares token_logprob == max(top_logprobs.values()), as floats."""
+    """It slices token_logprobs[ctxlen:-1] and compares token_logprob ==
+    max(top_logprobs.values()), as floats.
+    """
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1)
     logprobs = choice(whole(call, *ANSWER))["logprobs"]
     assert logprobs["token_logprobs"] == [None, -1.5, -0.25]
     assert logprobs["token_logprobs"][1:-1] == [-1.5]
     greedy = [
         score == max(top.values())
-        for score, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True)
+        for score, top in zip(
+            logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True
+        )
     ]
     assert greedy == [False, True]
     assert choice(whole(call, *ANSWER))["text"] == "Say hi!"
@@ -159,18 +214,31 @@ def test_client_12_lm_eval_scores_a_continuation():
 
 def test_client_12_the_stream_says_the_same_as_the_whole():
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1, stream=True)
-    sent = [json.loads(line.removeprefix("data: ")) for line in render(call, *ANSWER).split("\n\n")[:-1]]
+    sent = [
+        json.loads(line.removeprefix("data: ")) for line in render(call, *ANSWER).split("\n\n")[:-1]
+    ]
     assert "".join(chunk["choices"][0]["text"] for chunk in sent) == "Say hi!"
-    scores = [score for chunk in sent for score in chunk["choices"][0]["logprobs"]["token_logprobs"]]
+    scores = [
+        score for chunk in sent for score in chunk["choices"][0]["logprobs"]["token_logprobs"]
+    ]
     assert scores == [None, -1.5, -0.25]
 
 
 def test_client_13_langchain_sends_nulls():
-    fields = {"logprobs": None, "seed": None, "n": None, "stop": None, "user": None, "max_tokens": None}
+    fields = {
+        "logprobs": None,
+        "seed": None,
+        "n": None,
+        "stop": None,
+        "user": None,
+        "max_tokens": None,
+    }
     assert chat_request(**fields).sampling == SamplingOptions()
     assert completions_request(**fields).limits.max_tokens == 16
 
 
 def test_client_13_a_large_limit_is_read_as_it_is():
-    """Agents request 32,000 tokens of models with fewer: the limit is reduced later, never rejected."""
+    """Agents request 32,000 tokens of models with fewer: the limit is reduced later,
+    never rejected.
+    """
     assert chat_request(max_tokens=32_000).limits.max_tokens == 32_000

@@ -24,7 +24,22 @@ def test_the_four_forms_of_a_prompt():
 
 
 @pytest.mark.parametrize(
-    "prompt", [None, [], [[]], [[1], []], ["a", 1], ["a", [1]], [1, [1]], [True], [1.5], [-1], [2**31], {"a": 1}, 3]
+    "prompt",
+    [
+        None,
+        [],
+        [[]],
+        [[1], []],
+        ["a", 1],
+        ["a", [1]],
+        [1, [1]],
+        [True],
+        [1.5],
+        [-1],
+        [2**31],
+        {"a": 1},
+        3,
+    ],
 )
 def test_other_prompts_are_refused(prompt: object):
     assert str(completions_refusal(prompt=prompt).param).startswith("prompt")

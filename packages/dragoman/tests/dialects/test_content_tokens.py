@@ -1,4 +1,6 @@
-"""The tokens that `logprobs` lists join to the text, however tokens and text were split."""
+"""The tokens that `logprobs` lists join to the text, however tokens and text were
+split.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,22 @@ def tokens(*texts: str) -> list[Token]:
     ("text", "given", "listed"),
     [
         ("hello", [*tokens("hel", "lo"), END], ["hel", "lo"]),
-        ("1", [Token(1, "</think>", markup=True), Token(1, "\n\n", markup=True), *tokens("1")], ["1"]),
+        (
+            "1",
+            [Token(1, "</think>", markup=True), Token(1, "\n\n", markup=True), *tokens("1")],
+            ["1"],
+        ),
         # A stop string truncated the last token, or removed it.
         ("so", tokens("so", "me "), ["so"]),
         ("a so", tokens("a", " some", " "), ["a", " so"]),
         # The template's newlines were dropped.
         ("Yes", tokens("\n\nYes"), ["Yes"]),
         # Bytes that form a character together, and invalid bytes.
-        ("€", [Token(1, "\ufffd", raw=b"\xe2\x82"), Token(2, "\ufffd", raw=b"\xac")], ["\ufffd", "\ufffd"]),
+        (
+            "€",
+            [Token(1, "\ufffd", raw=b"\xe2\x82"), Token(2, "\ufffd", raw=b"\xac")],
+            ["\ufffd", "\ufffd"],
+        ),
         ("\ufffd!", [Token(1, "\ufffd", raw=b"\xe2\x82"), Token(2, "!")], ["\ufffd", "!"]),
         # A control token that the client wants to see is text.
         ("a<|im_end|>", [*tokens("a"), END], ["a", "<|im_end|>"]),
@@ -44,7 +54,11 @@ PIECES = st.lists(st.text("ab €\n", min_size=1, max_size=4), max_size=6)
 def test_the_cut_does_not_matter_and_the_join_is_the_text(pieces: list[str], data: st.DataObject):
     text = "".join(pieces)
     text = text[: data.draw(st.integers(0, len(text)))]  # a stop string cut the rest
-    given = [one for piece in tokens(*pieces) for one in data.draw(st.sampled_from([[piece], [END, piece]]))]
+    given = [
+        one
+        for piece in tokens(*pieces)
+        for one in data.draw(st.sampled_from([[piece], [END, piece]]))
+    ]
     whole = content_tokens(text, given)
     assert "".join(token.text for token in whole) == text
     cut = ContentTokens()

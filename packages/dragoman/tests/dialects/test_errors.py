@@ -13,11 +13,36 @@ from dragoman.dialects.errors import render_openai_error
 
 TABLE = [
     (errors.RequestError("m", param="n"), "invalid_request_error", None, "BadRequestError"),
-    (errors.Unsupported("m", param="suffix"), "invalid_request_error", "unsupported_parameter", "BadRequestError"),
-    (errors.ContextTooLong(limit=10, prompt=20), "invalid_request_error", "context_length_exceeded", "BadRequestError"),
-    (errors.AuthenticationError("m"), "authentication_error", "invalid_api_key", "AuthenticationError"),
-    (errors.PermissionDenied("m"), "permission_error", "permission_denied", "PermissionDeniedError"),
-    (errors.ModelNotFound("m", param="model"), "invalid_request_error", "model_not_found", "NotFoundError"),
+    (
+        errors.Unsupported("m", param="suffix"),
+        "invalid_request_error",
+        "unsupported_parameter",
+        "BadRequestError",
+    ),
+    (
+        errors.ContextTooLong(limit=10, prompt=20),
+        "invalid_request_error",
+        "context_length_exceeded",
+        "BadRequestError",
+    ),
+    (
+        errors.AuthenticationError("m"),
+        "authentication_error",
+        "invalid_api_key",
+        "AuthenticationError",
+    ),
+    (
+        errors.PermissionDenied("m"),
+        "permission_error",
+        "permission_denied",
+        "PermissionDeniedError",
+    ),
+    (
+        errors.ModelNotFound("m", param="model"),
+        "invalid_request_error",
+        "model_not_found",
+        "NotFoundError",
+    ),
     (errors.MethodNotAllowed("m"), "invalid_request_error", None, "Method Not Allowed"),
     (errors.RateLimited("m"), "rate_limit_error", "rate_limit_exceeded", "RateLimitError"),
     (errors.EngineError("m"), "server_error", "engine_error", "InternalServerError"),
@@ -27,9 +52,13 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("error", "type", "code", "vllm_type"), TABLE)
-def test_all_four_keys_are_always_there(error: DragomanError, type: str, code: str | None, vllm_type: str):
+def test_all_four_keys_are_always_there(
+    error: DragomanError, type: str, code: str | None, vllm_type: str
+):
     openai = json.loads(render_openai_error(error, Profile.OPENAI))
-    assert openai == {"error": {"message": error.message, "type": type, "param": error.param, "code": code}}
+    assert openai == {
+        "error": {"message": error.message, "type": type, "param": error.param, "code": code}
+    }
     vllm = json.loads(render_openai_error(error, Profile.VLLM))
     assert vllm["error"]["type"] == vllm_type
     assert vllm["error"]["code"] == error.status
@@ -51,6 +80,8 @@ def test_every_error_of_the_core_has_a_body():
 
 
 def test_a_body_is_bounded_and_always_encodes():
-    body = render_openai_error(errors.RequestError("x\ud800\u2028" * 100_000, param="y" * 100_000), Profile.OPENAI)
+    body = render_openai_error(
+        errors.RequestError("x\ud800\u2028" * 100_000, param="y" * 100_000), Profile.OPENAI
+    )
     assert len(body) < 20_000
     assert len(body.decode().splitlines()) == 1

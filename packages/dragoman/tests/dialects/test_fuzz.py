@@ -1,4 +1,6 @@
-"""For any input the readers return a call or raise RequestError, never another exception."""
+"""For any input the readers return a call or raise RequestError, never another
+exception.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,47 @@ READERS: list[Reader] = [
     read_sglang,
     read_tgi,
 ]
-PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile.VLLM, default_model="m")]
+PROFILES = [
+    ReaderOptions(profile=Profile.OPENAI),
+    ReaderOptions(profile=Profile.VLLM, default_model="m"),
+]
 RAW = (*GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows, *TGI.rows, *TGI_PARAMS.rows)
 READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *RAW)
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 # Words with a meaning in some field, so that fuzzed bodies pass the first checks.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
-PARTS = ("text", "image_url", "input_audio", "file", "refusal", "custom", "grammar", "lark", "regex")
-WORDS = (*ROLES, *PARTS, "json_schema", "json_object", "auto", "none", "required", "allowed_tools", "low")
+PARTS = (
+    "text",
+    "image_url",
+    "input_audio",
+    "file",
+    "refusal",
+    "custom",
+    "grammar",
+    "lark",
+    "regex",
+)
+WORDS = (
+    *ROLES,
+    *PARTS,
+    "json_schema",
+    "json_object",
+    "auto",
+    "none",
+    "required",
+    "allowed_tools",
+    "low",
+)
 URLS = (PIXEL_URL, "data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd")
-OF_MESSAGES = ("content", "name", "reasoning", "refusal", "tool_call_id", "tool_calls", "function_call")
+OF_MESSAGES = (
+    "content",
+    "name",
+    "reasoning",
+    "refusal",
+    "tool_call_id",
+    "tool_calls",
+    "function_call",
+)
 OF_PARTS = (
     "type",
     "text",
@@ -62,7 +95,18 @@ OF_PARTS = (
     "file_data",
     "file_id",
 )
-OF_TOOLS = ("function", "custom", "arguments", "input", "id", "parameters", "strict", "mode", "tools", "allowed_tools")
+OF_TOOLS = (
+    "function",
+    "custom",
+    "arguments",
+    "input",
+    "id",
+    "parameters",
+    "strict",
+    "mode",
+    "tools",
+    "allowed_tools",
+)
 OF_FORMATS = (
     "schema",
     "json_schema",
@@ -86,12 +130,14 @@ scalars = (
 )
 values: st.SearchStrategy[Any] = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
-message: st.SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(OF_MESSAGES), values, max_size=3).flatmap(
-    lambda rest: st.sampled_from(ROLES).map(lambda role: {"role": role, **rest})
-)
+message: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(OF_MESSAGES), values, max_size=3
+).flatmap(lambda rest: st.sampled_from(ROLES).map(lambda role: {"role": role, **rest}))
 messages = st.lists(message, max_size=2)
 starts = st.fixed_dictionaries(
     {},
@@ -116,7 +162,9 @@ bodies = st.tuples(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), 
 
 
 def read(reader: Reader, body: bytes, options: ReaderOptions) -> None:
-    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are
+    raised.
+    """
     try:
         reader(body, options)
     except RequestError as error:
@@ -142,7 +190,12 @@ def test_arbitrary_json(reader: Reader, body: object, options: ReaderOptions):
 
 
 @pytest.mark.parametrize("reader", READERS)
-@given(body=bodies, cut=st.integers(0, 400), noise=st.binary(max_size=3), options=st.sampled_from(PROFILES))
+@given(
+    body=bodies,
+    cut=st.integers(0, 400),
+    noise=st.binary(max_size=3),
+    options=st.sampled_from(PROFILES),
+)
 def test_damaged_json(reader: Reader, body: object, cut: int, noise: bytes, options: ReaderOptions):
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     read(reader, data[:cut] + noise + data[cut + 1 :], options)

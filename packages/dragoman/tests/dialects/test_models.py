@@ -14,7 +14,9 @@ CARD = ModelCard("org/tiny", 1700000000, max_model_len=1024)
 
 
 def test_one_model_is_openais_and_anthropics_at_once():
-    assert Model.model_validate_json(render_model(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
+    assert (
+        Model.model_validate_json(render_model(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
+    )
     assert json.loads(render_model(CARD, Profile.OPENAI)) == {
         "id": "org/tiny",
         "object": "model",
@@ -35,9 +37,17 @@ def test_one_model_is_openais_and_anthropics_at_once():
 
 def test_a_list_names_its_first_and_last():
     listed = render_model_list((CARD, ModelCard("b", 1)), Profile.OPENAI)
-    assert [model.id for model in SyncPage[Model].model_validate_json(listed).data] == ["org/tiny", "b"]
+    assert [model.id for model in SyncPage[Model].model_validate_json(listed).data] == [
+        "org/tiny",
+        "b",
+    ]
     body = json.loads(listed)
-    assert (body["object"], body["has_more"], body["first_id"], body["last_id"]) == ("list", False, "org/tiny", "b")
+    assert (body["object"], body["has_more"], body["first_id"], body["last_id"]) == (
+        "list",
+        False,
+        "org/tiny",
+        "b",
+    )
 
 
 def test_an_empty_list_is_a_list():
@@ -48,7 +58,16 @@ def test_an_empty_list_is_a_list():
 def test_vllm_shows_roots_and_permissions():
     """The keys of the recorded answer of vLLM 0.33 are all there."""
     body = json.loads(render_model(CARD, Profile.VLLM))
-    assert set(body) >= {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
+    assert set(body) >= {
+        "id",
+        "object",
+        "created",
+        "owned_by",
+        "root",
+        "parent",
+        "max_model_len",
+        "permission",
+    }
     assert (body["root"], body["parent"]) == ("org/tiny", None)
     assert set(body["permission"][0]) == {
         "id", "object", "created", "allow_create_engine", "allow_sampling", "allow_logprobs", "allow_search_indices",

@@ -33,14 +33,20 @@ class Call(Protocol):
 CHAT: Body = {
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
-        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}],
+        },
         {"role": "tool", "tool_call_id": "c", "content": "x"},
     ],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
     "tool_choice": {"type": "function", "function": {"name": "f"}},
     "stream": True,
     "stream_options": {"include_usage": True},
-    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "object"}},
+    },
 }
 RESPONSES: Body = {
     "input": [
@@ -57,10 +63,19 @@ MESSAGES: Body = {
     "max_tokens": 5,
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}],
+        },
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}]}],
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c",
+                    "content": [{"type": "text", "text": "x"}],
+                }
+            ],
         },
     ],
     "system": [{"type": "text", "text": "s"}],
@@ -89,7 +104,12 @@ CASES: list[tuple[str, Callable[[bytes, ReaderOptions], Any], Body, list[str]]] 
             "response_format.json_schema",
         ],
     ),
-    ("tokenize", read_tokenize, {"messages": CHAT["messages"], "tools": CHAT["tools"]}, ["messages[0]", "tools[0]"]),
+    (
+        "tokenize",
+        read_tokenize,
+        {"messages": CHAT["messages"], "tools": CHAT["tools"]},
+        ["messages[0]", "tools[0]"],
+    ),
     (
         "completions",
         read_completions,
@@ -175,7 +195,9 @@ def test_an_unknown_nested_field_is_reported_with_its_path(
     assert read(insert(body, place, "foo", 1), OPTIONS).unknown == (f"{place}.foo",)
 
 
-@pytest.mark.parametrize("place", ["messages[0]", "messages[1].tool_calls[0].function", "tool_choice"])
+@pytest.mark.parametrize(
+    "place", ["messages[0]", "messages[1].tool_calls[0].function", "tool_choice"]
+)
 def test_null_asks_for_nothing(place: str) -> None:
     assert read_chat(insert(CHAT, place, "foo", None), OPTIONS).unknown == ()
 
@@ -186,29 +208,58 @@ def test_a_field_that_many_objects_have_is_reported_once() -> None:
 
 
 def test_the_number_and_the_length_of_reports_is_limited() -> None:
-    body = {"messages": [{"role": "user", "content": "a", **{f"{i}{'x' * 1000}": 1 for i in range(500)}}]}
+    body = {
+        "messages": [
+            {"role": "user", "content": "a", **{f"{i}{'x' * 1000}": 1 for i in range(500)}}
+        ]
+    }
     unknown = read_chat(json.dumps(body).encode(), OPTIONS).unknown
     assert len(unknown) == 32
     assert max(map(len, unknown)) <= 128
 
 
 def test_what_is_free_form_is_not_searched() -> None:
-    body = {**CHAT, "chat_template_kwargs": {"foo": {"bar": 1}}, "metadata": {"foo": "1"}, "tool_choice": "auto"}
-    body["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {"foo": {"bar": [1]}}}}]
+    body = {
+        **CHAT,
+        "chat_template_kwargs": {"foo": {"bar": 1}},
+        "metadata": {"foo": "1"},
+        "tool_choice": "auto",
+    }
+    body["tools"] = [
+        {"type": "function", "function": {"name": "f", "parameters": {"foo": {"bar": [1]}}}}
+    ]
     assert read_chat(json.dumps(body).encode(), OPTIONS).unknown == ()
 
 
 def test_what_clients_replay_of_an_answer_is_no_unknown_field() -> None:
-    openai: Body = {"role": "assistant", "content": "b", "refusal": None, "annotations": [], "audio": None}
-    body: Body = {"messages": [{"role": "user", "content": "a"}, openai, {"role": "user", "content": "c"}]}
+    openai: Body = {
+        "role": "assistant",
+        "content": "b",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+    }
+    body: Body = {
+        "messages": [{"role": "user", "content": "a"}, openai, {"role": "user", "content": "c"}]
+    }
     assert read_chat(json.dumps(body).encode(), OPTIONS).unknown == ()
     part: Body = {"type": "output_text", "text": "b", "annotations": [], "logprobs": []}
-    item: Body = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+    item: Body = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     assert read_responses(json.dumps({"input": [item]}).encode(), OPTIONS).call.unknown == ()
 
 
 def test_hosted_tools_are_reported_as_a_whole() -> None:
-    body = {**RESPONSES, "tools": [{"type": "web_search", "search_context_size": "low"}], "tool_choice": "auto"}
+    body = {
+        **RESPONSES,
+        "tools": [{"type": "web_search", "search_context_size": "low"}],
+        "tool_choice": "auto",
+    }
     call = read_responses(json.dumps(body).encode(), OPTIONS).call
     assert call.unknown == ()
     assert "web_search" in call.warnings[0]
@@ -216,7 +267,10 @@ def test_hosted_tools_are_reported_as_a_whole() -> None:
 
 @pytest.mark.parametrize("mark", ["prefix", "partial"])
 def test_a_marked_last_message_is_continued(mark: str) -> None:
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "The capital of Jap", mark: True}]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "The capital of Jap", mark: True},
+    ]
     call = read_chat(json.dumps({"messages": messages}).encode(), OPTIONS)
     prompt = call.requests[0].prompt
     assert isinstance(prompt, Conversation)
@@ -227,8 +281,12 @@ def test_a_marked_last_message_is_continued(mark: str) -> None:
 
 def test_a_marked_message_that_cannot_be_continued_is_reported_or_refused() -> None:
     marked = {"role": "assistant", "content": "b", "prefix": True}
-    call = read_chat(json.dumps({"messages": [marked, {"role": "user", "content": "a"}]}).encode(), OPTIONS)
-    assert call.warnings == ("messages[0].prefix is ignored: only the last message can be continued",)
+    call = read_chat(
+        json.dumps({"messages": [marked, {"role": "user", "content": "a"}]}).encode(), OPTIONS
+    )
+    assert call.warnings == (
+        "messages[0].prefix is ignored: only the last message can be continued",
+    )
     with pytest.raises(RequestError) as caught:
         read_chat(json.dumps({"messages": [{**marked, "role": "user"}]}).encode(), OPTIONS)
     assert caught.value.param == "messages[0].prefix"
@@ -240,7 +298,10 @@ def test_reasoning_details_are_read_into_the_history() -> None:
         {"type": "reasoning.text", "text": "then.", "signature": None, "id": "r"},
         {"type": "reasoning.encrypted", "data": "abc"},
     ]
-    messages = [{"role": "assistant", "content": "b", "reasoning_details": details}, {"role": "user", "content": "c"}]
+    messages = [
+        {"role": "assistant", "content": "b", "reasoning_details": details},
+        {"role": "user", "content": "c"},
+    ]
     call = read_chat(json.dumps({"messages": messages}).encode(), OPTIONS)
     prompt = call.requests[0].prompt
     assert isinstance(prompt, Conversation)

@@ -33,7 +33,9 @@ def test_a_text_begins_as_the_tokenizer_has_it():
 
 
 def test_messages_are_rendered_as_chat_renders_them():
-    call = tokenize(messages=HELLO, tools=[WEATHER], add_generation_prompt=False, chat_template_kwargs={"a": 1})
+    call = tokenize(
+        messages=HELLO, tools=[WEATHER], add_generation_prompt=False, chat_template_kwargs={"a": 1}
+    )
     assert isinstance(call.prompt, Conversation)
     assert call.prompt.messages == (Message(Role.USER, (Text("hello"),)),)
     assert call.prompt.tools == (FunctionTool("weather", None, '{"type":"object"}'),)
@@ -78,6 +80,9 @@ def test_detokenize():
 
 
 def test_answers_are_those_of_vllm():
-    assert render_tokenize([529, 526], 1024) == b'{"count":2,"max_model_len":1024,"tokens":[529,526],"token_strs":null}'
+    assert (
+        render_tokenize([529, 526], 1024)
+        == b'{"count":2,"max_model_len":1024,"tokens":[529,526],"token_strs":null}'
+    )
     assert json.loads(render_tokenize([1], 9, ["\ud800"]))["token_strs"] == ["?"]
     assert render_detokenize('a"b') == b'{"prompt":"a\\"b"}'

@@ -24,7 +24,9 @@ def test_strings_flow_and_everything_else_waits_until_it_is_complete():
     assert value == '{"name": "ab", "n": 12, "t": true}'
 
 
-@pytest.mark.parametrize("text", ["", " \n", "{}", " { } ", '{"a":{"b":[]}}', '{"a":"\\u00e9\\ud83d\\ude00 \\n"}'])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "{}", " { } ", '{"a":{"b":[]}}', '{"a":"\\u00e9\\ud83d\\ude00 \\n"}']
+)
 def test_json_stays_as_it_was_written(text: str):
     assert whole(text).strip() == text.strip() or (not text.strip() and whole(text) == "{}")
 
@@ -42,7 +44,9 @@ def test_json_stays_as_it_was_written(text: str):
     ],
 )
 def test_what_was_cut_off_is_left_out(text: str, value: str):
-    """An SDK that parses the pieces drops it too: no incomplete value becomes an argument."""
+    """An SDK that parses the pieces drops it too: no incomplete value becomes an
+    argument.
+    """
     assert whole(text, cut=True) == value
 
 
@@ -67,7 +71,10 @@ def test_strings_that_some_parsers_refuse_are_mended(text: str, value: str):
         ("{'a': 1}", r"""{"INVALID_JSON":"{'a': 1}"}"""),
         ('{"a": 1', r'{"INVALID_JSON":"{\"a\": 1"}'),
         ('{"a": "x', r'{"a": "x","INVALID_JSON":"{\"a\": \"x"}'),
-        ('{"a": [1, {"b": 2} nothing', r'{"a": [1, {"b": 2}],"INVALID_JSON":"{\"a\": [1, {\"b\": 2} nothing"}'),
+        (
+            '{"a": [1, {"b": 2} nothing',
+            r'{"a": [1, {"b": 2}],"INVALID_JSON":"{\"a\": [1, {\"b\": 2} nothing"}',
+        ),
         ('{"a": {"b": [1 2', r'{"a": {"b": [1]},"INVALID_JSON":"{\"a\": {\"b\": [1 2"}'),
         ('{"a": 1} and so on', r'{"a": 1,"INVALID_JSON":"{\"a\": 1} and so on"}'),
         ("{} and so on", r'{"INVALID_JSON":"{} and so on"}'),
@@ -86,11 +93,14 @@ def test_what_is_wrong_stays_wrong_where_it_is_cut_off():
 def test_nothing_is_too_deep_or_too_long_for_the_parsers_of_clients():
     assert "INVALID_JSON" in whole('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
     assert "INVALID_JSON" in whole('{"a":' + "9" * 5_000 + "}")
-    assert "INVALID_JSON" not in whole('{"a":' + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "}")
+    assert "INVALID_JSON" not in whole(
+        '{"a":' + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "}"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": "\\ud83d\\ude00 \\" x", "b": [1.5, -2e3, {"c": null}]}', '{"a" 1}', '{"a": "\\u12']
+    "text",
+    ['{"a": "\\ud83d\\ude00 \\" x", "b": [1.5, -2e3, {"c": null}]}', '{"a" 1}', '{"a": "\\u12'],
 )
 def test_how_the_text_is_cut_does_not_matter(text: str):
     alone = pieces(text)

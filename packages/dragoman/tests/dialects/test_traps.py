@@ -1,6 +1,7 @@
 """Incompatibilities with real clients, each with its bug reports.
 
-Only those of the readers and writers of Chat Completions and Completions; the others are tested elsewhere.
+Only those of the readers and writers of Chat Completions and Completions; the others
+are tested elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.core.errors import ContextTooLong, RequestError
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
 from dragoman.dialects.base import GenerationCall, Header, Profile
@@ -48,7 +62,9 @@ CALLS: tuple[Event, ...] = (
 
 
 def chunks(call: GenerationCall, *events: Event) -> list[Json]:
-    return [json.loads(line.removeprefix("data: ")) for line in render(call, *events).split("\n\n")[:-1]]
+    return [
+        json.loads(line.removeprefix("data: ")) for line in render(call, *events).split("\n\n")[:-1]
+    ]
 
 
 def deltas(call: GenerationCall, *events: Event) -> list[Json]:
@@ -58,12 +74,18 @@ def deltas(call: GenerationCall, *events: Event) -> list[Json]:
 def reasons(call: GenerationCall, *events: Event) -> tuple[str, str]:
     """Return the finish reason of the stream and of the object."""
     last = [chunk for chunk in chunks(call, *events) if chunk["choices"]][-1]
-    return last["choices"][0]["finish_reason"], json.loads(whole(call, *events))["choices"][0]["finish_reason"]
+    return last["choices"][0]["finish_reason"], json.loads(whole(call, *events))["choices"][0][
+        "finish_reason"
+    ]
 
 
 def test_trap_03_hosted_tools_are_skipped_with_a_warning():
     """llama.cpp#20156, #23465: one unknown tool was a 400 for the whole request."""
-    hosted = [{"type": "web_search"}, {"type": "tool_search", "x": 1}, {"type": "mcp", "server_label": "s"}]
+    hosted = [
+        {"type": "web_search"},
+        {"type": "tool_search", "x": 1},
+        {"type": "mcp", "server_label": "s"},
+    ]
     call = chat(tools=[*hosted, WEATHER])
     assert [tool.name for tool in conversation(tools=[*hosted, WEATHER]).tools] == ["weather"]
     assert len(call.warnings) == 3
@@ -71,33 +93,46 @@ def test_trap_03_hosted_tools_are_skipped_with_a_warning():
 
 
 def test_trap_03_custom_tools_are_tools():
-    assert [tool.name for tool in conversation(tools=[{"type": "custom", "custom": {"name": "sh"}}]).tools] == ["sh"]
+    assert [
+        tool.name
+        for tool in conversation(tools=[{"type": "custom", "custom": {"name": "sh"}}]).tools
+    ] == ["sh"]
 
 
 def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
     """llama.cpp#23465"""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    message = conversation(messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": parts}]).messages[-1]
+    message = conversation(
+        messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": parts}]
+    ).messages[-1]
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
 def test_trap_05_the_developer_role_is_preserved():
-    """llama.cpp#20079, ogx-ai/ogx#6069: some templates reject the role, so it is mapped when the prompt is rendered."""
+    """llama.cpp#20079, ogx-ai/ogx#6069: some templates reject the role, so it is mapped
+    when the prompt is rendered.
+    """
     read = conversation(messages=[{"role": "developer", "content": "x"}, *HELLO])
     assert read.messages[0] == Message(Role.DEVELOPER, (Text("x"),))
 
 
 def test_trap_06_reasoning_goes_out_under_both_names():
-    """vllm#27755, #42664, litellm#26501, dify-official-plugins#2740: each client reads one of them."""
+    """vllm#27755, #42664, litellm#26501, dify-official-plugins#2740: each client reads
+    one of them.
+    """
     (delta,) = [d for d in deltas(chat(), Started(1), ReasoningDelta(0, "hm")) if "role" not in d]
     assert delta == {"reasoning": "hm", "reasoning_content": "hm"}
-    message = json.loads(whole(chat(), Started(1), ReasoningDelta(0, "hm"), STOP, DONE))["choices"][0]["message"]
+    message = json.loads(whole(chat(), Started(1), ReasoningDelta(0, "hm"), STOP, DONE))["choices"][
+        0
+    ]["message"]
     assert message["reasoning"] == message["reasoning_content"] == "hm"
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_trap_06_reasoning_is_read_under_both_names(name: str):
-    read = conversation(messages=[*HELLO, {"role": "assistant", "content": "a", name: "hm"}, *HELLO])
+    read = conversation(
+        messages=[*HELLO, {"role": "assistant", "content": "a", name: "hm"}, *HELLO]
+    )
     assert read.messages[1].parts == (Reasoning("hm"), Text("a"))
 
 
@@ -119,10 +154,17 @@ def test_trap_08_parallel_calls_have_indices_of_their_own():
 
 
 def test_trap_09_id_type_and_name_are_sent_once():
-    """lmstudio-bug-tracker#649, sglang#4700: a repeated name is doubled by openai-python."""
+    """lmstudio-bug-tracker#649, sglang#4700: a repeated name is doubled by
+    openai-python.
+    """
     calls = [call for delta in deltas(chat(), *CALLS) for call in delta.get("tool_calls", [])]
     first, *later = calls[:3]
-    assert first == {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    assert first == {
+        "index": 0,
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "f", "arguments": ""},
+    }
     assert later == [
         {"index": 0, "function": {"arguments": '{"a":'}},
         {"index": 0, "function": {"arguments": "1}"}},
@@ -135,7 +177,10 @@ def test_trap_10_finish_reasons_with_tools():
     assert reasons(chat(), *CALLS, STOP, DONE) == ("tool_calls", "tool_calls")
     assert reasons(chat(), *CALLS, LENGTH, DONE) == ("length", "length")
     assert reasons(named, *CALLS, STOP, DONE) == ("stop", "stop")
-    assert reasons(chat(tools=[WEATHER]), Started(1), TextDelta(0, "x"), STOP, DONE) == ("stop", "stop")
+    assert reasons(chat(tools=[WEATHER]), Started(1), TextDelta(0, "x"), STOP, DONE) == (
+        "stop",
+        "stop",
+    )
 
 
 def test_trap_10_no_calls_is_no_field():
@@ -146,9 +191,13 @@ def test_trap_10_no_calls_is_no_field():
 
 def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     """mlx-lm#905: max_tokens inside a tool call dropped the connection."""
-    text = render(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE)
+    text = render(
+        chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE
+    )
     assert '"finish_reason":"length"' in text
-    message = json.loads(whole(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE))
+    message = json.loads(
+        whole(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE)
+    )
     assert message["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
 
 
@@ -170,14 +219,18 @@ THOUGHT = (
 
 
 def test_logprobs_of_the_content_are_those_of_its_tokens():
-    """OpenAI's "message content tokens"; vLLM lists reasoning, delimiters and the end token too."""
+    """OpenAI's "message content tokens"; vLLM lists reasoning, delimiters and the end
+    token too.
+    """
     for call, listed in (
         (chat(logprobs=True), ["Yes"]),
         (chat(VLLM, logprobs=True), [".\n", "</think>", "\n\n", "Yes", "<|im_end|>"]),
     ):
         entries = json.loads(whole(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
         assert [entry["token"] for entry in entries] == listed
-        scores = [choice["logprobs"] for chunk in chunks(call, *THOUGHT) for choice in chunk["choices"]]
+        scores = [
+            choice["logprobs"] for chunk in chunks(call, *THOUGHT) for choice in chunk["choices"]
+        ]
         assert [entry["token"] for each in scores if each for entry in each["content"]] == listed
 
 
@@ -195,20 +248,33 @@ def test_vllms_alternatives_begin_with_the_sampled_token():
 def test_trap_13_a_delta_never_holds_a_null():
     """vercel/ai#2548, sglang#18335: role null, content null, finish_reason "None"."""
     events = (*CALLS, TextDelta(0, "x"), ReasoningDelta(0, "y"), STOP, DONE)
-    for profile_call in (chat(), chat(logprobs=True, stream=True, stream_options={"include_usage": True})):
-        assert all(value is not None for delta in deltas(profile_call, *events) for value in delta.values())
-        reasons = [choice["finish_reason"] for chunk in chunks(profile_call, *events) for choice in chunk["choices"]]
+    for profile_call in (
+        chat(),
+        chat(logprobs=True, stream=True, stream_options={"include_usage": True}),
+    ):
+        assert all(
+            value is not None for delta in deltas(profile_call, *events) for value in delta.values()
+        )
+        reasons = [
+            choice["finish_reason"]
+            for chunk in chunks(profile_call, *events)
+            for choice in chunk["choices"]
+        ]
         assert set(reasons) == {None, "tool_calls"}
 
 
 def test_trap_14_usage_is_a_last_chunk_without_choices_and_only_where_requested():
-    """vercel/ai#7417, litellm#28735 (LangChain.js doubles tokens), apfel#100, cline#8518"""
+    """vercel/ai#7417, litellm#28735 (LangChain.js doubles tokens), apfel#100,
+    cline#8518
+    """
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     stream = chunks(chat(stream=True, stream_options={"include_usage": True}), *events)
     assert stream[-1]["choices"] == []
     assert stream[-1]["usage"]["total_tokens"] == 3
     assert all(chunk["choices"] and chunk["usage"] is None for chunk in stream[:-1])
-    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(chat(stream=True), *events))
+    assert all(
+        "usage" not in chunk and chunk["choices"] for chunk in chunks(chat(stream=True), *events)
+    )
 
 
 def test_trap_15_the_object_has_its_right_name():
@@ -225,9 +291,17 @@ def test_trap_16_id_created_and_usage_are_there(call: GenerationCall):
     """zed#34513, #54804, #42893"""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     for answer in (*chunks(call, *events), json.loads(whole(call, *events))):
-        assert (answer["id"], answer["created"], answer["model"]) == ("chatcmpl-1", 1700000000, "tiny")
+        assert (answer["id"], answer["created"], answer["model"]) == (
+            "chatcmpl-1",
+            1700000000,
+            "tiny",
+        )
     usage = cast(Json, json.loads(whole(call, *events))["usage"])
-    assert [usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")] == [1, 2, 3]
+    assert [usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")] == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_trap_29_a_responses_body_is_rejected_with_the_right_route():
@@ -240,20 +314,32 @@ def test_trap_29_a_responses_body_is_rejected_with_the_right_route():
 
 @pytest.mark.parametrize("profile", Profile)
 def test_trap_30_an_overflow_is_recognised(profile: Profile):
-    """earendil-works/pi#5930, TensorRT-LLM#19457, harbor#996: clients match these words to compact their history."""
-    body = render_openai_error(ContextTooLong(limit=1024, prompt=2000, param="messages"), profile).decode()
-    assert "This model's maximum context length is 1024 tokens. However, your prompt has 2000 tokens" in body
+    """earendil-works/pi#5930, TensorRT-LLM#19457, harbor#996: clients match these words
+    to compact their history.
+    """
+    body = render_openai_error(
+        ContextTooLong(limit=1024, prompt=2000, param="messages"), profile
+    ).decode()
+    assert (
+        "This model's maximum context length is 1024 tokens. However, your prompt has 2000 tokens"
+        in body
+    )
     assert ("context_length_exceeded" in body) == (profile is Profile.OPENAI)
 
 
 def test_trap_27_a_silence_is_filled_with_a_comment():
-    """antirez/ds4#151, vllm#47647: clients gave up on a stream that was silent until its prefill was over."""
+    """antirez/ds4#151, vllm#47647: clients gave up on a stream that was silent until
+    its prefill was over.
+    """
     assert chat(stream=True).writer(Header("chatcmpl-1", 0, "m")).keepalive.startswith(b":")
 
 
 def test_structured_output_and_tools_together():
     """vllm#16313"""
-    assert chat_request(tools=[WEATHER], response_format={"type": "json_object"}).constraint == JsonObject()
+    assert (
+        chat_request(tools=[WEATHER], response_format={"type": "json_object"}).constraint
+        == JsonObject()
+    )
 
 
 def test_requested_options_that_are_impossible_are_reported():

@@ -1,6 +1,8 @@
-"""The readers accept what vLLM's request models accept, except for the differences that are listed here with reasons.
+"""The readers accept what vLLM's request models accept, except for the differences that
+are listed here with reasons.
 
-One field at a time, each with values of every kind. The models are the ones that `vllm serve` reads requests with.
+One field at a time, each with values of every kind. The models are the ones that `vllm
+serve` reads requests with.
 """
 
 from __future__ import annotations
@@ -31,18 +33,44 @@ CONVERSATION = {"messages", "input"}
 """Unions of dozens of types, which the tests of each reader cover."""
 
 PROBES: list[Any] = [
-    *(None, True, False, 0, 1, -1, 2, 5, 100, 4096, 10**19, -(2**63), 0.0, 0.5, 1.0, 2.5, -0.5, 1e30),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        5,
+        100,
+        4096,
+        10**19,
+        -(2**63),
+        0.0,
+        0.5,
+        1.0,
+        2.5,
+        -0.5,
+        1e30,
+    ),
     *("", "x", "1", "auto", "none", "low", "true"),
     *([], [1], [-1], ["a"], ["a", "b"], [""], ["a"] * 5, [[1]], [None]),
     *({}, {"a": 1}, {"5": 1}, {"5": 200}, {"type": "text"}, {"type": "json_object"}),
-    *({"json": "{}"}, {"regex": "a+"}, {"choice": []}, {"json_object": False}, {"regex": "a", "choice": ["a"]}),
+    *(
+        {"json": "{}"},
+        {"regex": "a+"},
+        {"choice": []},
+        {"json_object": False},
+        {"regex": "a", "choice": ["a"]},
+    ),
 ]
 
 NO_EFFECT = "it has no effect here: nothing looks at it, or a warning says so"
 BOUNDED = "numbers have bounds here, above all use and below what overflows"
 LATER = "vLLM refuses it too, where it looks at the model"
 STRICTER = {
-    "max_tokens": "at least one token, or -1 for the rest; vLLM refuses the others when the prompt has been rendered",
+    "max_tokens": "at least one token, or -1 for the rest; vLLM refuses the others when the "
+    "prompt has been rendered",
     "max_completion_tokens": "as max_tokens",
     "max_output_tokens": BOUNDED,
     "max_tool_calls": "OpenAI's least is 1",
@@ -110,7 +138,8 @@ def vllms(model: Any, body: dict[str, Any]) -> str | None:
         if hasattr(request, "to_sampling_params"):
             request.to_sampling_params(10, {})
 
-    # Some values make vLLM fail with an AttributeError or a TypeError, which is not acceptance.
+    # Some values make vLLM fail with an AttributeError or a TypeError, which is not
+    # acceptance.
     return refusal(reading, Exception)
 
 
@@ -124,15 +153,22 @@ def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None
         for value in [*PROBES, *([] if example is None else [getattr(example, "value", example)])]:
             body = {**known.base, **beside, "model": "m", field: value}
             theirs = vllms(model, body)
-            ours = refusal(lambda body=body: known.read(json.dumps(body).encode(), READING), RequestError)
+            ours = refusal(
+                lambda body=body: known.read(json.dumps(body).encode(), READING), RequestError
+            )
             if (theirs is None) != (ours is None):
                 yield field, value, theirs, ours
 
 
 def is_explained(field: str, value: Any, theirs: str | None, ours: str | None) -> bool:
     if theirs is None and ours is not None:
-        # Types are JSON's, as for OpenAI: "1" is not a number. Unsupported values are rejected by name.
-        return ours.startswith("Invalid type for") or "is not supported here" in ours or field in STRICTER
+        # Types are JSON's, as for OpenAI: "1" is not a number. Unsupported values are
+        # rejected by name.
+        return (
+            ours.startswith("Invalid type for")
+            or "is not supported here" in ours
+            or field in STRICTER
+        )
     # Every optional field may be null: clients send all of them.
     return value is None or field in LAXER
 

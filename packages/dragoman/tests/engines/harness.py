@@ -1,4 +1,6 @@
-"""Run requests on a batching engine and collect their outputs, with a thread or without one."""
+"""Run requests on a batching engine and collect their outputs, with a thread or without
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()
 ROOM = 1 << 30
 PATIENCE = 120.0
-"""Seconds without output after which an engine counts as hung, even on a busy machine."""
+"""Seconds without output after which an engine counts as hung, even on a busy machine.
+"""
 
 
 class Outputs(list[TokenOutput]):
@@ -58,7 +61,9 @@ class Outputs(list[TokenOutput]):
 
     @property
     def answer(self) -> list[TokenOutput]:
-        """The outputs without those that depend on the cache. They must not depend on other sequences."""
+        """The outputs without those that depend on the cache. They must not depend on
+        other sequences.
+        """
         return [output for output in self if not isinstance(output, Scheduled)]
 
 
@@ -84,7 +89,9 @@ class Bench:
         key = len(self.sequences)
         vocab = self._model.vocab
         most = self._max_model_len
-        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng, adapter=adapter)
+        sequence = Sequence(
+            key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng, adapter=adapter
+        )
         self.sequences.append(sequence)
         self.outputs.append(Outputs())
         self.stepper.scheduler.add(sequence)
@@ -118,7 +125,9 @@ def files(directory: Path, most: int = ROOM) -> Generator[BlockFiles]:
         opened.close()
 
 
-def generate_with_files(model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM) -> Outputs:
+def generate_with_files(
+    model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM
+) -> Outputs:
     """Generate with a new engine that offloads its blocks to files, and stop it."""
     with files(directory, most) as store:
         bench = Bench(model, files=store)
@@ -150,7 +159,9 @@ class Speaker:
         await self.until(*streams, tokens=None)
 
     async def until(self, *streams: Outputs, tokens: int | None) -> None:
-        """Wait until each request has so many tokens or has ended; None waits for the end."""
+        """Wait until each request has so many tokens or has ended; None waits for the
+        end.
+        """
         while not all(_has_reached(stream, tokens) for stream in streams):
             self._has_output.clear()
             await asyncio.wait_for(self._has_output.wait(), PATIENCE)
@@ -179,7 +190,9 @@ async def run_client(engine: BatchingEngine) -> AsyncGenerator[Client]:
 
 
 class Only:
-    """A matcher that allows these tokens at each step, then only the end. It can fail on demand."""
+    """A matcher that allows these tokens at each step, then only the end. It can fail
+    on demand.
+    """
 
     def __init__(self, steps: Iterable[Iterable[int]], *, fail_at: int | None = None) -> None:
         self._steps = [frozenset(step) for step in steps]

@@ -1,4 +1,6 @@
-"""The active sequences of an engine: each id is unique, and finished sequences get no output."""
+"""The active sequences of an engine: each id is unique, and finished sequences get no
+output.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +73,15 @@ async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
     with pytest.raises(ValueError, match="'a' is already running"):
         subject.add(TokenRequest("a", (1, 2), 50), outputs.append)
     subject.add(TokenRequest("b", (1, 2), 50), outputs.append)
-    with pytest.raises(QueueFull, match=r"^The engine has reached its limit of 2 sequences; retry later\.$"):
+    with pytest.raises(
+        QueueFull, match=r"^The engine has reached its limit of 2 sequences; retry later\.$"
+    ):
         subject.add(TokenRequest("c", (1, 2), 50), outputs.append)
     await subject.stop()
-    assert outputs[-2:] == [Failed("a", "The engine is shutting down."), Failed("b", "The engine is shutting down.")]
+    assert outputs[-2:] == [
+        Failed("a", "The engine is shutting down."),
+        Failed("b", "The engine is shutting down."),
+    ]
 
 
 async def run_refusing(max_tokens: int) -> list[TokenOutput]:
@@ -94,7 +101,9 @@ async def run_refusing(max_tokens: int) -> list[TokenOutput]:
     return outputs
 
 
-async def test_a_plug_in_that_rejects_a_request_before_its_first_token_delivers_nothing_else() -> None:
+async def test_a_plug_in_that_rejects_a_request_before_its_first_token_delivers_nothing_else() -> (
+    None
+):
     """Otherwise a stream begins with 200, and the error comes as an event."""
     assert [type(output) for output in await run_refusing(1)] == [Rejected]
 
@@ -109,7 +118,9 @@ def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> No
     active = ActiveSequences[ActiveSequence]()
     old = list[TokenOutput]()
     new = list[TokenOutput]()
-    first, second = (ActiveSequence(TokenRequest("a", (1,), 5), outputs.append) for outputs in (old, new))
+    first, second = (
+        ActiveSequence(TokenRequest("a", (1,), 5), outputs.append) for outputs in (old, new)
+    )
     active.add(first)
     active.deliver(first, Sampled("a", 1))
     active.deliver(first, Ended("a", FinishReason.STOP))

@@ -1,6 +1,8 @@
-"""Every engine over HTTP: each parameter is applied, rejected with a 400 that names it, or listed in a warning.
+"""Every engine over HTTP: each parameter is applied, rejected with a 400 that names it,
+or listed in a warning.
 
-`REJECTED` lists what an engine rejects, so that an engine can neither start nor stop ignoring a parameter unnoticed.
+`REJECTED` lists what an engine rejects, so that an engine can neither start nor stop
+ignoring a parameter unnoticed.
 """
 
 from __future__ import annotations
@@ -30,21 +32,38 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from .test_kit import documented, embedded, in_llamacpp, in_torch, scripted, simulated, started, upstream
+from .test_kit import (
+    documented,
+    embedded,
+    in_llamacpp,
+    in_torch,
+    scripted,
+    simulated,
+    started,
+    upstream,
+)
 
-PLAIN = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+PLAIN = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+)
 """A chat template without tools, like many models'."""
 
 
 class First(BaseTokenEngine):
-    """A plug-in that samples the first token that a grammar allows, or words without a grammar."""
+    """A plug-in that samples the first token that a grammar allows, or words without a
+    grammar.
+    """
 
     capabilities = CONSTRAINED_TOKEN_CAPABILITIES
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
         while True:
             mask = None if request.matcher is None else request.matcher.mask()
-            yield 300 if mask is None else next(id for id in range(8 * len(mask)) if mask[id >> 3] >> (id & 7) & 1)
+            yield (
+                300
+                if mask is None
+                else next(id for id in range(8 * len(mask)) if mask[id >> 3] >> (id & 7) & 1)
+            )
 
 
 class Words(BaseTokenEngine):
@@ -90,7 +109,14 @@ REJECTED = {
     "upstream: responses": {"logprobs", "token ids", "count", "text"},
     "plug-in with grammars": {"logprobs"},
     "plug-in": {"logprobs", "tool_choice", "response_format"},
-    "documented plug-in": {"logprobs", "tool_choice", "tools auto", "response_format", "token ids", "count"},
+    "documented plug-in": {
+        "logprobs",
+        "tool_choice",
+        "tools auto",
+        "response_format",
+        "token ids",
+        "count",
+    },
     "scripted": {"tool_choice", "response_format", "count"},
 }
 """What each engine rejects, by the name of the check."""
@@ -104,11 +130,20 @@ class Subject:
     client: httpx2.AsyncClient
 
     async def chat(self, text: str = "Tell me a story.", **fields: Any) -> httpx2.Response:
-        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "seed": 7, "max_tokens": 24}
+        body = {
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+            "seed": 7,
+            "max_tokens": 24,
+        }
         return await self.client.post("/v1/chat/completions", json={**body, **fields})
 
-    async def check(self, check: str, answer: httpx2.Response, *params: str) -> dict[str, Any] | None:
-        """Return the response, or None if this engine rejects the request and names one of these fields."""
+    async def check(
+        self, check: str, answer: httpx2.Response, *params: str
+    ) -> dict[str, Any] | None:
+        """Return the response, or None if this engine rejects the request and names one
+        of these fields.
+        """
         rejects = check in REJECTED.get(self.name, set())
         assert answer.status_code == (400 if rejects else 200), answer.text
         if not rejects:
@@ -119,11 +154,15 @@ class Subject:
         return None
 
 
-@pytest_asyncio.fixture(params=[pytest.param(name, id=name, marks=MARKS.get(name, ())) for name in ENGINES])
+@pytest_asyncio.fixture(
+    params=[pytest.param(name, id=name, marks=MARKS.get(name, ())) for name in ENGINES]
+)
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
     async with ENGINES[request.param]() as models:
         transport = httpx2.ASGITransport(create_app(models))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=60
+        ) as client:
             yield Subject(request.param, models, client)
 
 
@@ -140,7 +179,9 @@ def message(body: dict[str, Any], choice: int = 0) -> dict[str, Any]:
 async def test_a_stream_adds_up_to_the_whole_answer(subject: Subject) -> None:
     whole = (await subject.chat()).json()
     streamed = events(await subject.chat(stream=True, stream_options={"include_usage": True}))
-    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in streamed if chunk["choices"])
+    text = "".join(
+        chunk["choices"][0]["delta"].get("content") or "" for chunk in streamed if chunk["choices"]
+    )
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in streamed if chunk["choices"]]
     assert text == (message(whole)["content"] or "")
     assert reasons[-1] == whole["choices"][0]["finish_reason"]
@@ -153,14 +194,19 @@ async def test_a_stream_adds_up_to_the_whole_answer(subject: Subject) -> None:
 
 
 async def test_logprobs_are_those_of_the_text(subject: Subject) -> None:
-    body = await subject.check("logprobs", await subject.chat(logprobs=True, top_logprobs=2), "logprobs")
+    body = await subject.check(
+        "logprobs", await subject.chat(logprobs=True, top_logprobs=2), "logprobs"
+    )
     if body is None:
         return
     tokens = body["choices"][0]["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == message(body)["content"]
     assert all(token["logprob"] <= 0 and len(token["top_logprobs"]) <= 3 for token in tokens)
     if not message(body).get("reasoning_content"):
-        assert len(tokens) in (body["usage"]["completion_tokens"], body["usage"]["completion_tokens"] - 1)
+        assert len(tokens) in (
+            body["usage"]["completion_tokens"],
+            body["usage"]["completion_tokens"] - 1,
+        )
 
 
 async def test_a_stop_string_ends_the_text(subject: Subject) -> None:
@@ -195,18 +241,24 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-async def test_a_required_call_is_generated_or_the_request_is_rejected(subject: Subject, choice: Any) -> None:
+async def test_a_required_call_is_generated_or_the_request_is_rejected(
+    subject: Subject, choice: Any
+) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice, max_tokens=200)
     body = await subject.check("tool_choice", answer, "tool_choice", "tools")
     if body is not None:
         for call in message(body)["tool_calls"]:
             assert call["function"]["name"] == "get_weather"
-            jsonschema_rs.validate(TOOL["function"]["parameters"], json.loads(call["function"]["arguments"]))  # pyright: ignore
+            jsonschema_rs.validate(
+                TOOL["function"]["parameters"], json.loads(call["function"]["arguments"])
+            )  # pyright: ignore
         assert message(body)["tool_calls"]
 
 
 @pytest.mark.parametrize("choice", ["none", "auto"])
-async def test_a_call_that_is_not_demanded_ends_in_no_error_of_the_server(subject: Subject, choice: str) -> None:
+async def test_a_call_that_is_not_demanded_ends_in_no_error_of_the_server(
+    subject: Subject, choice: str
+) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice)
     body = await subject.check(f"tools {choice}", answer, "tool_choice", "tools")
     if body is None:
@@ -214,7 +266,10 @@ async def test_a_call_that_is_not_demanded_ends_in_no_error_of_the_server(subjec
     if choice == "none":
         assert not message(body).get("tool_calls")
     elif subject.name == "without tools":
-        assert "tools: this model has no known tool call format" in answer.headers["x-dragoman-warnings"]
+        assert (
+            "tools: this model has no known tool call format"
+            in answer.headers["x-dragoman-warnings"]
+        )
 
 
 SCHEMA = {
@@ -240,7 +295,9 @@ async def test_an_unknown_field_is_reported(subject: Subject) -> None:
 
 
 async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
-    """An engine's capabilities list the parameters that it supports; the client is warned about the others."""
+    """An engine's capabilities list the parameters that it supports; the client is
+    warned about the others.
+    """
     fields: dict[str, Any] = {
         "top_k": 5,
         "min_p": 0.1,
@@ -252,7 +309,9 @@ async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) ->
     assert answer.status_code == 200, answer.text
     honoured = next(iter(subject.models)).capabilities.parameters
     warnings = answer.headers.get("x-dragoman-warnings", "")
-    assert {name for name in fields if f"{name} is ignored" in warnings} == {n for n in fields if n not in honoured}
+    assert {name for name in fields if f"{name} is ignored" in warnings} == {
+        n for n in fields if n not in honoured
+    }
 
 
 async def test_a_warning_names_the_field_that_was_sent(subject: Subject) -> None:
@@ -317,11 +376,18 @@ async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> 
 UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
 
 
-@pytest.mark.parametrize("name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"])
+@pytest.mark.parametrize(
+    "name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"]
+)
 async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: str) -> None:
     """An engine without the parameter rejects it instead."""
     value = {str(id): 1 for id in (5, *UNKNOWN)} if name == "logit_bias" else [5, *UNKNOWN]
-    body = {"prompt": "Hello", "max_tokens": 2, "logprobs": 1 if name == "logprob_token_ids" else None, name: value}
+    body = {
+        "prompt": "Hello",
+        "max_tokens": 2,
+        "logprobs": 1 if name == "logprob_token_ids" else None,
+        name: value,
+    }
     answer = await subject.client.post("/v1/completions", json=body)
     if f"{name} is ignored" in answer.headers.get("x-dragoman-warnings", ""):
         return

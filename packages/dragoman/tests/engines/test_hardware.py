@@ -13,9 +13,12 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("quota", "cores"), [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("", None), ("x", None)]
+    ("quota", "cores"),
+    [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("", None), ("x", None)],
 )
-def test_cores_are_those_of_the_affinity_and_of_the_quota(tmp_path: Path, quota: str, cores: int | None) -> None:
+def test_cores_are_those_of_the_affinity_and_of_the_quota(
+    tmp_path: Path, quota: str, cores: int | None
+) -> None:
     (tmp_path / "cpu.max").write_text(quota)
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert count_usable_cores(tmp_path) == (cores or own)

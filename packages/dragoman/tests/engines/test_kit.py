@@ -41,7 +41,13 @@ def for_torch(sampling_device: Literal["auto", "model"] = "auto") -> Settings:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
     model = f"transformers:{tiny.find_bundled_model()}"
-    return Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu", sampling_device=sampling_device)
+    return Settings(
+        model=model,
+        max_model_len=4096,
+        max_num_seqs=32,
+        device="cpu",
+        sampling_device=sampling_device,
+    )
 
 
 def in_torch(sampling_device: Literal["auto", "model"] = "auto") -> Models:
@@ -52,7 +58,9 @@ def in_mlx() -> Models:
     pytest.importorskip("mlx.core", reason="needs mlx")
     pytest.importorskip("mlx_lm", reason="needs mlx-lm")
     model = f"mlx:{tiny.find_bundled_model()}"
-    return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock())
+    return build_models(
+        Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock()
+    )
 
 
 @contextmanager
@@ -62,7 +70,12 @@ def for_llamacpp() -> Generator[Settings]:
     with TemporaryDirectory() as folder:
         file = write_embedded(Path(folder) / "tiny.gguf")
         yield Settings(
-            model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32", deterministic=True
+            model=str(file),
+            max_model_len=4096,
+            max_num_seqs=32,
+            threads=1,
+            dtype="float32",
+            deterministic=True,
         )
 
 
@@ -76,7 +89,9 @@ async def in_llamacpp() -> AsyncGenerator[Models]:
 def scripted() -> Models:
     tokenizer = load_tokenizer(tiny.find_bundled_model())
     engine = ScriptedEngine(
-        Script((ScriptEntry((Say(LONG_TEXT),), repeat=True),)), tokenizer=tokenizer, max_model_len=4096
+        Script((ScriptEntry((Say(LONG_TEXT),), repeat=True),)),
+        tokenizer=tokenizer,
+        max_model_len=4096,
     )
     return Models([ServedModel("scripted", EventBackend(engine, tokenizer), 4096, 0)])
 
@@ -89,8 +104,11 @@ async def started(models: Models) -> AsyncGenerator[Models]:
 
 
 @asynccontextmanager
-async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> AsyncGenerator[Models]:
-    """Yield an engine whose upstream is a server of the embedded model on a real socket.
+async def upstream(
+    kind: Literal["auto", "anthropic", "responses"] = "auto",
+) -> AsyncGenerator[Models]:
+    """Yield an engine whose upstream is a server of the embedded model on a real
+    socket.
 
     kind: the API that the engine uses.
     """
@@ -107,8 +125,12 @@ async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> 
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        (model,) = await asyncio.to_thread(build_models, Settings(model=url, upstream_kind=kind), SystemClock())
-        lent = replace(model, backend=EventBackend(model.backend.engine, next(iter(behind)).tokenizer))  # pyright: ignore
+        (model,) = await asyncio.to_thread(
+            build_models, Settings(model=url, upstream_kind=kind), SystemClock()
+        )
+        lent = replace(
+            model, backend=EventBackend(model.backend.engine, next(iter(behind)).tokenizer)
+        )  # pyright: ignore
         async with started(Models([lent])) as models:
             yield models
         server.should_exit = True
@@ -119,18 +141,30 @@ def documented() -> Models:
     """Yield the third-party engine of the docs."""
     page = Path(__file__).parents[2] / "docs" / "plugins.md"
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        (Path(folder) / "parrot.py").write_text(re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0])
+        (Path(folder) / "parrot.py").write_text(
+            re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0]
+        )
         patch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]
-        return build_models(Settings(model="python:parrot:create", max_model_len=4096), SystemClock())
+        return build_models(
+            Settings(model="python:parrot:create", max_model_len=4096), SystemClock()
+        )
 
 
 def simulated() -> Models:
-    settings = Settings(model="sim", max_model_len=4096, time_scale=1000.0, sim_output_tokens="lognormal:40,0.5")
+    settings = Settings(
+        model="sim", max_model_len=4096, time_scale=1000.0, sim_output_tokens="lognormal:40,0.5"
+    )
     return build_models(settings, SystemClock())
 
 
 def rollout() -> Models:
-    return Models([build_executor_model(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
+    return Models(
+        [
+            build_executor_model(
+                Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096
+            )
+        ]
+    )
 
 
 def behind_a_socket() -> AbstractAsyncContextManager[Models]:
@@ -152,12 +186,20 @@ async def in_llamacpp_behind_a_socket() -> AsyncGenerator[Models]:
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(behind_a_socket, id="remote", marks=NEEDS_FORK),
-    pytest.param(in_torch_behind_a_socket, id="remote-transformers", marks=[NEEDS_FORK, pytest.mark.torch]),
-    pytest.param(in_llamacpp_behind_a_socket, id="remote-llamacpp", marks=[NEEDS_FORK, pytest.mark.llamacpp]),
+    pytest.param(
+        in_torch_behind_a_socket, id="remote-transformers", marks=[NEEDS_FORK, pytest.mark.torch]
+    ),
+    pytest.param(
+        in_llamacpp_behind_a_socket, id="remote-llamacpp", marks=[NEEDS_FORK, pytest.mark.llamacpp]
+    ),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
-    pytest.param(lambda: started(in_torch("model")), id="transformers sampling on its device", marks=pytest.mark.torch),
+    pytest.param(
+        lambda: started(in_torch("model")),
+        id="transformers sampling on its device",
+        marks=pytest.mark.torch,
+    ),
     pytest.param(lambda: started(in_mlx()), id="mlx", marks=pytest.mark.mlx),
     pytest.param(in_llamacpp, id="llamacpp", marks=pytest.mark.llamacpp),
     pytest.param(upstream, id="upstream"),
@@ -173,7 +215,9 @@ async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderT
         model = next(iter(models))
         is_scripted = isinstance(model.backend.engine, ScriptedEngine)
         yield EngineUnderTest(
-            model, is_exact=make not in (in_llamacpp, in_llamacpp_behind_a_socket), is_scripted=is_scripted
+            model,
+            is_exact=make not in (in_llamacpp, in_llamacpp_behind_a_socket),
+            is_scripted=is_scripted,
         )
 
 

@@ -1,4 +1,6 @@
-"""Send one request to an ASGI application without a client library, which would refuse to send malformed requests."""
+"""Send one request to an ASGI application without a client library, which would refuse
+to send malformed requests.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LIMIT = 30.0
 
 @dataclass(frozen=True)
 class Request:
-    """route: the path as the application's table has it. leave_after: writes after which the client disconnects."""
+    """route: the path as the application's table has it. leave_after: writes after
+    which the client disconnects.
+    """
 
     method: str
     route: str
@@ -39,11 +43,15 @@ class Response:
 
     @property
     def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson"))
+        return self.headers.get("content-type", "").startswith(
+            ("text/event-stream", "application/x-ndjson")
+        )
 
 
 async def send_request(app: ASGIApp, request: Request) -> Response:
-    """Send a request. Raises TimeoutError if it hangs, and the application's exceptions."""
+    """Send a request. Raises TimeoutError if it hangs, and the application's
+    exceptions.
+    """
     connection = _Connection(request)
     async with asyncio.timeout(LIMIT):
         await app(connection.scope(), connection.receive, connection.send)
@@ -78,7 +86,9 @@ class _Connection:
             "raw_path": request.path.encode("utf-8", "replace"),
             "root_path": "",
             "query_string": request.query,
-            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+            "headers": [
+                (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+            ],
             "server": ("localhost", 80),
             "client": ("127.0.0.1", 1),
         }
@@ -94,7 +104,10 @@ class _Connection:
         if message["type"] == "http.response.start":
             assert not self._status, "two responses to one request"
             self._status = message["status"]
-            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
+            self._headers = {
+                name.decode("latin-1"): value.decode("latin-1")
+                for name, value in message["headers"]
+            }
         else:
             assert self._status, "a body before its headers"
             assert not self._is_complete, "a body piece after the end of the body"
@@ -103,7 +116,8 @@ class _Connection:
         self._writes += 1
         if self._request.leave_after is not None and self._writes >= self._request.leave_after:
             self._left.set()
-        # A transport lets other tasks run; without this a stream would never notice a disconnect.
+        # A transport lets other tasks run; without this a stream would never notice a
+        # disconnect.
         await asyncio.sleep(0)
 
     def response(self) -> Response:

@@ -1,4 +1,6 @@
-"""Check what must hold for any response to any request, in every dialect and with any engine."""
+"""Check what must hold for any response to any request, in every dialect and with any
+engine.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,27 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman_check.rules import anthropic, chat, checks, completions, ollama, responses, sglang, tgi
+from dragoman_check.rules import (
+    anthropic,
+    chat,
+    checks,
+    completions,
+    ollama,
+    responses,
+    sglang,
+    tgi,
+)
 from dragoman_check.rules.checks import Violation, require, require_object
 
 from .exchange import Request, Response
 
 LEAKS = re.compile(
-    rb"Traceback|File \\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}"
+    rb"Traceback|File "
+    rb"\\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}"
 )
-"""Texts that a body may contain only if the request did: tracebacks, paths of the server, memory addresses."""
+"""Texts that a body may contain only if the request did: tracebacks, paths of the
+server, memory addresses.
+"""
 EXPECTED = frozenset({501, 503})
 """Documented 5xx statuses, whose bodies state the reason."""
 _REASONS = ("repetition", "abort", "error")
@@ -26,11 +40,16 @@ _SHARED = ("/", "/generate")
 
 
 def check_response(request: Request, response: Response, *, failing: bool = False) -> None:
-    """Check a response. Raises Violation. failing: the engine was made to fail, so that any 5xx is its error."""
+    """Check a response. Raises Violation. failing: the engine was made to fail, so that
+    any 5xx is its error.
+    """
     if request.leave_after is not None and not response.is_complete:
         return
     require(response.status, "there is no response")
-    require(failing or response.status < 500 or response.status in EXPECTED, f"the status is {response.status}")
+    require(
+        failing or response.status < 500 or response.status in EXPECTED,
+        f"the status is {response.status}",
+    )
     _check_leaks(request, response)
     require(response.is_complete or failing, "the response breaks off")
     if request.method == "HEAD" or response.status == 204:
@@ -67,7 +86,9 @@ def check_error(request: Request, response: Response) -> None:
     is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
     if _is_below(path, "/api") and not _is_below(path, "/api/v1"):
         ollama.check_error(body)
-    elif _is_below(path, "/v1/messages") or (names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)):
+    elif _is_below(path, "/v1/messages") or (
+        names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)
+    ):
         anthropic.check_error(body)
     elif _is_below(path, *_TGI) or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
@@ -143,7 +164,9 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _choices_of(sent: dict[str, Any]) -> int:
-    """Count the choices of SGLang's prompts, each with its own `n` if the parameters are a list."""
+    """Count the choices of SGLang's prompts, each with its own `n` if the parameters
+    are a list.
+    """
     text = sent.get("text")
     ids = sent.get("input_ids")
     params = sent.get("sampling_params")

@@ -8,7 +8,27 @@ from random import Random
 from typing import Any, cast
 
 SCALARS: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, -(2**63), 2**64, 10**40, 0.5, 1.9, -0.0, 1e-9, 1e300),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        3,
+        7,
+        2**31,
+        2**53 + 1,
+        -(2**63),
+        2**64,
+        10**40,
+        0.5,
+        1.9,
+        -0.0,
+        1e-9,
+        1e300,
+    ),
     *(float("nan"), float("inf"), -float("inf")),
     *(
         "",
@@ -26,15 +46,43 @@ SCALARS: tuple[Any, ...] = (
         "%s%n{0}",
         "../x",
     ),
-    *("<|im_end|>", "<tool_call>", "</think>", "[INST]", "data: [DONE]\n\n", "\r\nx: y", "'; DROP TABLE records; --"),
-    *("json_object", "user", "assistant", "system", "tool", "text", "function", "image_url", "input_text", "file"),
-    *("data:image/png;base64,AA==", "http://127.0.0.1:1/x", "file:///etc/passwd", "resp_1", "conv_1", "file-1"),
+    *(
+        "<|im_end|>",
+        "<tool_call>",
+        "</think>",
+        "[INST]",
+        "data: [DONE]\n\n",
+        "\r\nx: y",
+        "'; DROP TABLE records; --",
+    ),
+    *(
+        "json_object",
+        "user",
+        "assistant",
+        "system",
+        "tool",
+        "text",
+        "function",
+        "image_url",
+        "input_text",
+        "file",
+    ),
+    *(
+        "data:image/png;base64,AA==",
+        "http://127.0.0.1:1/x",
+        "file:///etc/passwd",
+        "resp_1",
+        "conv_1",
+        "file-1",
+    ),
     *([], {}, [[]], [{}], {"": ""}, [None], {"type": None}, {"a": {"b": [1, "2", None]}}),
 )
 
 
 def mutate(random: Random, body: Any, *, words: list[str]) -> Any:
-    """Return a copy with one to four changes. words: field names of the dialects, so that some are valid."""
+    """Return a copy with one to four changes. words: field names of the dialects, so
+    that some are valid.
+    """
     changed = {"": copy.deepcopy(body)}
     for _ in range(random.choice((1, 1, 2, 4))):
         holder, key = random.choice(_places(changed))
@@ -48,7 +96,9 @@ def mutate(random: Random, body: Any, *, words: list[str]) -> Any:
             case 5 if isinstance(holder[key], list):
                 holder[key] = holder[key] * random.choice((0, 2, 5))
             case 6:
-                holder[key] = [holder[key]] if random.random() < 0.5 else {random.choice(words): holder[key]}
+                holder[key] = (
+                    [holder[key]] if random.random() < 0.5 else {random.choice(words): holder[key]}
+                )
             case _:
                 other, name = random.choice(_places(changed))
                 holder[key] = copy.deepcopy(other[name])
@@ -73,7 +123,9 @@ def _pairs(holder: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]]:
 
 
 def encode(body: Any) -> bytes:
-    """Encode as JSON. NaN, infinities and lone surrogates are written too; a parser must reject them."""
+    """Encode as JSON. NaN, infinities and lone surrogates are written too; a parser
+    must reject them.
+    """
     try:
         return json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -81,7 +133,9 @@ def encode(body: Any) -> bytes:
 
 
 def damage(random: Random, data: bytes) -> bytes:
-    """Return the bytes with a part removed, repeated or replaced; sometimes bytes that are not JSON at all."""
+    """Return the bytes with a part removed, repeated or replaced; sometimes bytes that
+    are not JSON at all.
+    """
     match random.randrange(6):
         case 0:
             return data[: random.randrange(len(data) + 1)]
@@ -99,7 +153,17 @@ def damage(random: Random, data: bytes) -> bytes:
             return b'{"x":' + b"[" * depth + b"]" * depth + b"}"
         case 4:
             return random.choice(
-                (b"", b"null", b"[]", b"0", b'"x"', b"{", b"\xef\xbb\xbf{}", b"{}{}", b'{"a":1,"a":2}')
+                (
+                    b"",
+                    b"null",
+                    b"[]",
+                    b"0",
+                    b'"x"',
+                    b"{",
+                    b"\xef\xbb\xbf{}",
+                    b"{}{}",
+                    b'{"a":1,"a":2}',
+                )
             )
         case _:
             return random.randbytes(random.randrange(60))

@@ -1,6 +1,7 @@
 """Nearly valid requests for every route of the application.
 
-`SKETCHES` has an entry for each (method, route); a test compares it with the application's own table.
+`SKETCHES` has an entry for each (method, route); a test compares it with the
+application's own table.
 """
 
 from __future__ import annotations
@@ -30,13 +31,22 @@ TOOL: dict[str, Any] = {
     "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
 }
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-SAMPLING: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "seed": 1, "stop": ["x"], "n": 1, "max_new_tokens": 3}
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "seed": 1,
+    "stop": ["x"],
+    "n": 1,
+    "max_new_tokens": 3,
+}
 
 Body = Callable[[Random, "State"], Any]
 
 
 class State:
-    """Ids that the server has returned, so that later requests can refer to existing objects."""
+    """Ids that the server has returned, so that later requests can refer to existing
+    objects.
+    """
 
     def __init__(self) -> None:
         self.ids: dict[str, list[str]] = {}
@@ -58,7 +68,9 @@ class State:
 
 
 def _dialect(name: str, models: tuple[str, ...] = MODELS) -> Body:
-    """Build a minimal body of a documented dialect with some of its documented examples."""
+    """Build a minimal body of a documented dialect with some of its documented
+    examples.
+    """
 
     def make(random: Random, _: State) -> Any:
         known = examples.DIALECTS[name]
@@ -110,11 +122,20 @@ _RERANK = _with_model(
     {"query": "a", "texts": ["b", "c"], "return_text": True, "raw_scores": True, "truncate": True},
     models=READS,
 )
-_SCORE = _with_model({"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS)
+_SCORE = _with_model(
+    {"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS
+)
 _TGI = _with_model(
     {"inputs": "hello", "parameters": {"max_new_tokens": 3, "details": True, "stop": ["x"]}},
-    {"inputs": "hello", "stream": True, "parameters": {"max_new_tokens": 3, "return_full_text": True}},
-    {"inputs": [5, 6], "parameters": {"max_new_tokens": 2, "grammar": {"type": "json", "value": SCHEMA}}},
+    {
+        "inputs": "hello",
+        "stream": True,
+        "parameters": {"max_new_tokens": 3, "return_full_text": True},
+    },
+    {
+        "inputs": [5, 6],
+        "parameters": {"max_new_tokens": 2, "grammar": {"type": "json", "value": SCHEMA}},
+    },
 )
 _SGLANG = _with_model(
     {"text": "hello", "sampling_params": SAMPLING, "return_logprob": True},
@@ -123,17 +144,36 @@ _SGLANG = _with_model(
 )
 _TOKENS = _with_model(
     {"token_ids": [5, 6], "sampling_params": {"max_tokens": 3, "logprobs": 1}},
-    {"token_ids": [5], "stream": True, "stream_options": {"include_usage": True}, "sampling_params": {"max_tokens": 2}},
+    {
+        "token_ids": [5],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "sampling_params": {"max_tokens": 2},
+    },
     models=COUNTS,
 )
 _TOKENIZE = _with_model(
-    {"prompt": "hello", "return_token_strs": True}, {"messages": HELLO, "tools": [TOOL]}, models=COUNTS
+    {"prompt": "hello", "return_token_strs": True},
+    {"messages": HELLO, "tools": [TOOL]},
+    models=COUNTS,
 )
 _OLLAMA_OPTIONS = {"num_predict": 3, "seed": 1, "temperature": 0.5, "stop": ["x"], "num_ctx": 64}
 _OLLAMA_CHAT = _with_model(
     {"messages": HELLO, "options": _OLLAMA_OPTIONS, "think": False},
-    {"messages": HELLO, "tools": [TOOL], "stream": False, "options": {"num_predict": 3}, "keep_alive": "5m"},
-    {"messages": HELLO, "format": SCHEMA, "options": {"num_predict": 5}, "logprobs": True, "top_logprobs": 1},
+    {
+        "messages": HELLO,
+        "tools": [TOOL],
+        "stream": False,
+        "options": {"num_predict": 3},
+        "keep_alive": "5m",
+    },
+    {
+        "messages": HELLO,
+        "format": SCHEMA,
+        "options": {"num_predict": 5},
+        "logprobs": True,
+        "top_logprobs": 1,
+    },
     {"messages": [], "keep_alive": 0},
 )
 _OLLAMA_GENERATE = _with_model(
@@ -152,7 +192,9 @@ def _batch(random: Random, state: State) -> Any:
     return {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
-_ORDERS = _any_of({}, None, {"path": "x"}, {"model_path": "x"}, {"names": ["a"], "dtypes": ["f"], "shapes": [[1]]})
+_ORDERS = _any_of(
+    {}, None, {"path": "x"}, {"model_path": "x"}, {"names": ["a"], "dtypes": ["f"], "shapes": [[1]]}
+)
 
 POSTS: dict[str, Body] = {
     "/v1/chat/completions": _dialect("chat"),
@@ -168,12 +210,19 @@ POSTS: dict[str, Body] = {
     "/v1/messages": _dialect("messages"),
     "/v1/messages/count_tokens": _dialect("messages", COUNTS),
     "/v1/embeddings": _with_model(
-        {"input": "a"}, {"input": [[5, 6]], "encoding_format": "base64"}, {"input": ["a", "b"]}, models=READS
+        {"input": "a"},
+        {"input": [[5, 6]], "encoding_format": "base64"},
+        {"input": ["a", "b"]},
+        models=READS,
     ),
     **dict.fromkeys(
         ("/v2/embed", "/cohere/v2/embed"),
         _with_model(
-            {"texts": ["a", "b"], "embedding_types": ["float", "ubinary"], "input_type": "search_query"},
+            {
+                "texts": ["a", "b"],
+                "embedding_types": ["float", "ubinary"],
+                "input_type": "search_query",
+            },
             {"inputs": [{"content": [{"type": "text", "text": "a"}]}], "truncate": "NONE"},
             models=READS,
         ),
@@ -199,10 +248,14 @@ POSTS: dict[str, Body] = {
     "/generate/explain": _SGLANG,
     "/api/chat": _OLLAMA_CHAT,
     "/api/generate": _OLLAMA_GENERATE,
-    "/api/embed": _with_model({"input": ["a", "b"], "truncate": True}, {"input": "a", "dimensions": 2}, models=READS),
+    "/api/embed": _with_model(
+        {"input": ["a", "b"], "truncate": True}, {"input": "a", "dimensions": 2}, models=READS
+    ),
     "/api/embeddings": _with_model({"prompt": "a"}, {"prompt": "", "keep_alive": -1}, models=READS),
     **dict.fromkeys(("/api/show", "/api/pull"), _OLLAMA_MODEL),
-    **dict.fromkeys(("/api/copy", "/api/create", "/api/push", "/api/blobs/{digest}"), _OLLAMA_MODEL),
+    **dict.fromkeys(
+        ("/api/copy", "/api/create", "/api/push", "/api/blobs/{digest}"), _OLLAMA_MODEL
+    ),
     "/tokenize": _TOKENIZE,
     "/detokenize": _with_model({"tokens": [5, 6]}, {"tokens": []}, models=COUNTS),
     "/ping": _nothing,
@@ -227,18 +280,48 @@ POSTS: dict[str, Body] = {
     "/update_weight_version": _any_of({"new_version": "v"}, {"weight_version": "v"}),
     **dict.fromkeys(
         (
-            *("/sleep", "/wake_up", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/flush_cache"),
-            *("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update"),
-            *("/update_weights", "/finish_weight_update", "/update_weights_from_disk", "/update_weights_from_tensor"),
-            *("/update_weights_from_distributed", "/update_weights_from_ipc", "/init_weights_update_group"),
-            *("/destroy_weights_update_group", "/continue_generation", "/release_memory_occupation"),
+            *(
+                "/sleep",
+                "/wake_up",
+                "/pause",
+                "/resume",
+                "/collective_rpc",
+                "/reset_prefix_cache",
+                "/flush_cache",
+            ),
+            *(
+                "/init_weight_transfer_engine",
+                "/shutdown_weight_transfer_engine",
+                "/start_weight_update",
+            ),
+            *(
+                "/update_weights",
+                "/finish_weight_update",
+                "/update_weights_from_disk",
+                "/update_weights_from_tensor",
+            ),
+            *(
+                "/update_weights_from_distributed",
+                "/update_weights_from_ipc",
+                "/init_weights_update_group",
+            ),
+            *(
+                "/destroy_weights_update_group",
+                "/continue_generation",
+                "/release_memory_occupation",
+            ),
             "/resume_memory_occupation",
         ),
         _ORDERS,
     ),
 }
 GETS = (
-    *("/v1/chat/completions", "/v1/chat/completions/{id}", "/v1/chat/completions/{id}/messages", "/v1/responses/{id}"),
+    *(
+        "/v1/chat/completions",
+        "/v1/chat/completions/{id}",
+        "/v1/chat/completions/{id}/messages",
+        "/v1/responses/{id}",
+    ),
     *(
         "/v1/responses/{id}/input_items",
         "/v1/conversations/{id}",
@@ -270,8 +353,20 @@ GETS = (
         "/readyz",
         "/healthz",
     ),
-    *("/v1/models/{model:path}", "/version", "/v1/files", "/v1/files/{file}", "/v1/files/{file}/content", "/metrics"),
-    *("/v1/messages/batches", "/v1/messages/batches/{batch}", "/v1/messages/batches/{batch}/results", "/is_sleeping"),
+    *(
+        "/v1/models/{model:path}",
+        "/version",
+        "/v1/files",
+        "/v1/files/{file}",
+        "/v1/files/{file}/content",
+        "/metrics",
+    ),
+    *(
+        "/v1/messages/batches",
+        "/v1/messages/batches/{batch}",
+        "/v1/messages/batches/{batch}/results",
+        "/is_sleeping",
+    ),
     *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/dragoman/requests", "/dragoman/simulator", "/ui", "/ui/{file}"),
@@ -333,8 +428,26 @@ WORDS = [
     "input",
 ]
 QUERIES = (
-    *(b"", b"", b"", b"limit=1", b"limit=-1", b"limit=x&order=desc", b"after=x", b"stream=true", b"starting_after=1"),
-    *(b"stream=true&starting_after=0", b"include=x", b"model=t", b"model=none", b"mode=wait", b"level=0", b"level=9"),
+    *(
+        b"",
+        b"",
+        b"",
+        b"limit=1",
+        b"limit=-1",
+        b"limit=x&order=desc",
+        b"after=x",
+        b"stream=true",
+        b"starting_after=1",
+    ),
+    *(
+        b"stream=true&starting_after=0",
+        b"include=x",
+        b"model=t",
+        b"model=none",
+        b"mode=wait",
+        b"level=0",
+        b"level=9",
+    ),
     *(b"%", b"a=%ff", b"limit=" + b"9" * 30, b"\xff=\xfe", b"stream=1&stream=0", b"order=sideways"),
 )
 HEADERS: tuple[dict[str, str], ...] = (
@@ -364,7 +477,10 @@ def draw_request(random: Random, state: State) -> Request:
     """Draw the next request: valid, with a mutated body, or with damaged bytes."""
     method, route = random.choice(BUSY) if random.random() < 0.5 else random.choice(list(SKETCHES))
     body = SKETCHES[method, route](random, state)
-    headers = {"content-type": "application/json", **(random.choice(HEADERS) if random.random() < 0.25 else {})}
+    headers = {
+        "content-type": "application/json",
+        **(random.choice(HEADERS) if random.random() < 0.25 else {}),
+    }
     fate = random.random()
     if fate < 0.5 and body is not None:
         body = mutate(random, body, words=WORDS)
@@ -377,7 +493,13 @@ def draw_request(random: Random, state: State) -> Request:
         headers["anthropic-version"] = "2023-06-01"
     leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
     return Request(
-        _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
+        _method(random, method),
+        route,
+        _path(random, route, state),
+        data,
+        headers,
+        random.choice(QUERIES),
+        leave,
     )
 
 
@@ -399,7 +521,12 @@ def _path(random: Random, route: str, state: State) -> str:
 
 def _upload(random: Random, noise: bytes) -> tuple[str, bytes]:
     line = json.dumps(
-        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "s", "messages": HELLO}}
+        {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": "s", "messages": HELLO},
+        }
     )
     content = random.choice((line.encode() + b"\n", noise, b"", b"\xff\xfe"))
     form = (
@@ -411,5 +538,9 @@ def _upload(random: Random, noise: bytes) -> tuple[str, bytes]:
     if random.random() < 0.3:
         form = damage(random, form)
     return random.choice(
-        ("multipart/form-data; boundary=b", "multipart/form-data; boundary=b", "multipart/form-data")
+        (
+            "multipart/form-data; boundary=b",
+            "multipart/form-data; boundary=b",
+            "multipart/form-data",
+        )
     ), form

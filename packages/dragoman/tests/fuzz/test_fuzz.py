@@ -1,6 +1,8 @@
-"""Any request to any route gets a response of its dialect; the server does not fail, and nothing leaks or stays active.
+"""Any request to any route gets a response of its dialect; the server does not fail,
+and nothing leaks or stays active.
 
-FUZZ_REQUESTS, FUZZ_SEED: number of requests of the long run, and its seed; a failure reports the seed to repeat it.
+FUZZ_REQUESTS, FUZZ_SEED: number of requests of the long run, and its seed; a failure
+    reports the seed to repeat it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,13 @@ LONG_RUNS = 40
 LONG_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "100000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 
-HOLDING = ("/pause", "/pause_generation", "/sleep", "/release_memory_occupation", "/start_weight_update")
+HOLDING = (
+    "/pause",
+    "/pause_generation",
+    "/sleep",
+    "/release_memory_occupation",
+    "/start_weight_update",
+)
 """Routes that pause generation; their effect is undone before the next request."""
 
 
@@ -53,13 +61,25 @@ def load_model(settings: Settings) -> ServedModel:
 
 @asynccontextmanager
 async def server(folder: Path) -> AsyncGenerator[tuple[ASGIApp, Models]]:
-    script = Script((ScriptEntry((Think("Let me see."), Say("Hello there, this is x and more of it.")), repeat=True),))
+    script = Script(
+        (
+            ScriptEntry(
+                (Think("Let me see."), Say("Hello there, this is x and more of it.")), repeat=True
+            ),
+        )
+    )
     lent = tokenizer()
     models = Models(
         [
             ServedModel("s", EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, 0),
-            load_model(Settings(model="tiny", served_model_name=("t",), max_model_len=64, kv_cache_tokens=1024)),
-            load_model(Settings(model=f"encoder:{write_encoder(folder)}", served_model_name=("e",))),
+            load_model(
+                Settings(
+                    model="tiny", served_model_name=("t",), max_model_len=64, kv_cache_tokens=1024
+                )
+            ),
+            load_model(
+                Settings(model=f"encoder:{write_encoder(folder)}", served_model_name=("e",))
+            ),
         ]
     )
     app = create_app(models, store=MemoryStore(), options=ServingOptions(explain=True))
@@ -98,7 +118,9 @@ async def fuzz(folder: Path, seed: int, requests: int) -> None:
                 check_response(request, response)
                 state.note(request, response)
             except Exception as error:
-                failures.append(f"seed {seed}, request {number}: {type(error).__name__} {error}\n    {request}")
+                failures.append(
+                    f"seed {seed}, request {number}: {type(error).__name__} {error}\n    {request}"
+                )
             if request.route in HOLDING:
                 await undo(app)
         async with asyncio.timeout(30):
@@ -122,7 +144,9 @@ async def test_any_request_has_a_response_of_its_dialect_for_long(run: int, tmp_
 
 def test_every_route_is_fuzzed() -> None:
     """A new route needs an entry in `requests.SKETCHES`."""
-    assert set(SKETCHES) == {(method, path) for path, route in TABLE.items() for method in route.handlers}
+    assert set(SKETCHES) == {
+        (method, path) for path, route in TABLE.items() for method in route.handlers
+    }
 
 
 def test_the_judge_rejects_what_must_not_be() -> None:
@@ -130,12 +154,21 @@ def test_the_judge_rejects_what_must_not_be() -> None:
 
     chat = Request("POST", "/v1/chat/completions", "/v1/chat/completions", b"{}")
     json_type = {"content-type": "application/json"}
-    error = json.dumps({"error": {"message": "m", "type": "t", "param": None, "code": None}}).encode()
+    error = json.dumps(
+        {"error": {"message": "m", "type": "t", "param": None, "code": None}}
+    ).encode()
     check_response(chat, Response(400, json_type, error, is_complete=True))
     for wrong in (
         Response(500, json_type, error, is_complete=True),
-        Response(400, json_type, error.replace(b'"m"', b'"Traceback (most recent call last)"'), is_complete=True),
-        Response(400, json_type, error.replace(b'"m"', b'"No such file: /tmp/x"'), is_complete=True),
+        Response(
+            400,
+            json_type,
+            error.replace(b'"m"', b'"Traceback (most recent call last)"'),
+            is_complete=True,
+        ),
+        Response(
+            400, json_type, error.replace(b'"m"', b'"No such file: /tmp/x"'), is_complete=True
+        ),
         Response(400, json_type, b'{"detail": "m"}', is_complete=True),
         Response(400, {"content-type": "text/plain"}, b"Bad Request", is_complete=True),
         Response(200, {"content-type": "text/event-stream"}, b"data: {}\n\n", is_complete=True),

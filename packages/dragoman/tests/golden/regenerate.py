@@ -1,4 +1,6 @@
-"""Show how the golden files differ from the current output, and update them: `python -m tests.golden.regenerate`."""
+"""Show how the golden files differ from the current output, and update them: `python -m
+tests.golden.regenerate`.
+"""
 
 from __future__ import annotations
 

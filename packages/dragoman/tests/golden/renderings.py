@@ -1,8 +1,9 @@
-"""The golden cases: which writers render which events. The exact outputs are in `cases/`.
+"""The golden cases: which writers render which events. The exact outputs are in
+`cases/`.
 
-`<case>.events.jsonl` is the input, one canonical event per line. `<case>.<writer>.sse` is the stream and
-`<case>.<writer>.json` the full response. After an intended change, `python -m tests.golden.regenerate` shows the
-differences and writes them.
+`<case>.events.jsonl` is the input, one canonical event per line. `<case>.<writer>.sse`
+is the stream and `<case>.<writer>.json` the full response. After an intended change,
+`python -m tests.golden.regenerate` shows the differences and writes them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class Golden(Struct, frozen=True):
             folded = ReplyBuilder()
             for event in self.events():
                 folded.feed(event)
-            yield CASES / f"{self.case}.{self.writer}.json", self.make().render_full(folded.build()) + b"\n"
+            yield (
+                CASES / f"{self.case}.{self.writer}.json",
+                self.make().render_full(folded.build()) + b"\n",
+            )
 
     def _stream(self) -> bytes:
         writer = self.make()
@@ -81,31 +85,47 @@ def _chat(case: str, *, error: DragomanError | None = None, **view: object) -> I
     for name, profile in (("chat", Profile.OPENAI), ("chat-vllm", Profile.VLLM)):
         options = msgspec.convert({"profile": profile, **view}, ChatRenderOptions)
         yield Golden(
-            case, name, lambda render_options=options: ChatWriter(_header("chatcmpl-1"), render_options), error
+            case,
+            name,
+            lambda render_options=options: ChatWriter(_header("chatcmpl-1"), render_options),
+            error,
         )
 
 
-def _completions(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
+def _completions(
+    case: str, *, error: DragomanError | None = None, **view: object
+) -> Iterator[Golden]:
     for name, profile in (("completions", Profile.OPENAI), ("completions-vllm", Profile.VLLM)):
         options = msgspec.convert({"profile": profile, **view}, CompletionsRenderOptions)
         yield Golden(
-            case, name, lambda render_options=options: CompletionsWriter(_header("cmpl-1"), render_options), error
+            case,
+            name,
+            lambda render_options=options: CompletionsWriter(_header("cmpl-1"), render_options),
+            error,
         )
 
 
-def _messages(case: str, view: MessagesRenderOptions = VIEW, *, error: DragomanError | None = None) -> Iterator[Golden]:
+def _messages(
+    case: str, view: MessagesRenderOptions = VIEW, *, error: DragomanError | None = None
+) -> Iterator[Golden]:
     yield Golden(case, "messages", lambda: MessagesWriter(_header("msg_1"), view), error)
 
 
 def _responses(
-    case: str, view: ResponsesRenderOptions = RESPONSE, *, writer: str = "responses", error: DragomanError | None = None
+    case: str,
+    view: ResponsesRenderOptions = RESPONSE,
+    *,
+    writer: str = "responses",
+    error: DragomanError | None = None,
 ) -> Iterator[Golden]:
     yield Golden(case, writer, lambda: ResponsesWriter(_header("resp_1"), view, ECHO), error)
 
 
 def _ollama(case: str, *, error: DragomanError | None = None, **view: Any) -> Iterator[Golden]:
     for name, is_chat in (("ollama-chat", True), ("ollama-generate", False)):
-        options = OllamaRenderOptions("org/model", lambda: 1700000000.5, lambda: TIMINGS, is_chat, **view)
+        options = OllamaRenderOptions(
+            "org/model", lambda: 1700000000.5, lambda: TIMINGS, is_chat, **view
+        )
         yield Golden(case, name, lambda render_options=options: OllamaWriter(render_options), error)
 
 
@@ -179,7 +199,9 @@ GOLDEN: tuple[Golden, ...] = (
     *_chat("tool-call"),
     *_messages("tool-call"),
     *_responses("tool-call"),
-    *_responses("tool-call", ResponsesRenderOptions(tool_names=GROUPED), writer="responses-grouped"),
+    *_responses(
+        "tool-call", ResponsesRenderOptions(tool_names=GROUPED), writer="responses-grouped"
+    ),
     *_chat("parallel-calls"),
     *_messages("parallel-calls"),
     *_responses("parallel-calls"),
@@ -195,7 +217,8 @@ GOLDEN: tuple[Golden, ...] = (
     *_responses("call-cut-off"),
     *_chat("service-tier", service_tier=True),
     *_messages(
-        "thought-omitted", MessagesRenderOptions(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")
+        "thought-omitted",
+        MessagesRenderOptions(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}"),
     ),
     *_messages("context-full", MessagesRenderOptions(max_tokens=100)),
     *_messages("call-no-json"),

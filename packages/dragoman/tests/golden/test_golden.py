@@ -1,4 +1,6 @@
-"""Exact outputs of every case: it is not enough that streams and full responses agree, since both could be wrong."""
+"""Exact outputs of every case: it is not enough that streams and full responses agree,
+since both could be wrong.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def name(golden: Golden) -> str:
 @pytest.mark.parametrize("golden", GOLDEN, ids=name)
 def test_the_bytes_are_those_that_were_agreed(golden: Golden):
     for path, data in golden.files():
-        assert data.decode() == path.read_text(), "if intended, run: python -m tests.golden.regenerate"
+        assert data.decode() == path.read_text(), (
+            "if intended, run: python -m tests.golden.regenerate"
+        )
 
 
 def test_every_file_belongs_to_a_case():
@@ -38,7 +42,9 @@ def test_agreed_messages_keep_the_grammar_of_the_wire(golden: Golden):
             anthropic.check_object(json.loads(path.read_bytes()))
 
 
-@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.startswith("responses")], ids=name)
+@pytest.mark.parametrize(
+    "golden", [one for one in GOLDEN if one.writer.startswith("responses")], ids=name
+)
 def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
     for path, _ in golden.files():
         if path.suffix == ".sse":
@@ -47,7 +53,9 @@ def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
             responses.check_object(json.loads(path.read_bytes()))
 
 
-@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.startswith("ollama")], ids=name)
+@pytest.mark.parametrize(
+    "golden", [one for one in GOLDEN if one.writer.startswith("ollama")], ids=name
+)
 def test_agreed_lines_keep_the_grammar_of_the_wire(golden: Golden):
     is_chat = golden.writer == "ollama-chat"
     for path, _ in golden.files():
@@ -57,11 +65,15 @@ def test_agreed_lines_keep_the_grammar_of_the_wire(golden: Golden):
             ollama.check_object(json.loads(path.read_bytes()), is_chat=is_chat)
 
 
-@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name)
+@pytest.mark.parametrize(
+    "golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name
+)
 def test_what_was_agreed_keeps_the_grammar_of_the_wire(golden: Golden):
     grammar = GRAMMARS[golden.writer.split("-")[0]]
     for path, _ in golden.files():
         if path.suffix == ".sse":
-            grammar.check_stream(path.read_bytes(), include_usage="usage" in golden.case, extra_reasons=("abort",))
+            grammar.check_stream(
+                path.read_bytes(), include_usage="usage" in golden.case, extra_reasons=("abort",)
+            )
         else:
             grammar.check_object(json.loads(path.read_bytes()), extra_reasons=("abort",))

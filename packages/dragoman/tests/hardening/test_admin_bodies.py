@@ -1,4 +1,6 @@
-"""No body makes an admin route fail with a 500: these routes do not use the dialects' readers."""
+"""No body makes an admin route fail with a 500: these routes do not use the dialects'
+readers.
+"""
 
 from __future__ import annotations
 

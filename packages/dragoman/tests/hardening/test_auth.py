@@ -10,7 +10,9 @@ KEYS = Keyring(["alpha", "beta"], ["root"])
 
 
 def admit(access: Access = Access.USER, keyring: Keyring = KEYS, **headers: str) -> Caller:
-    return keyring.authenticate(Headers({name.replace("_", "-"): value for name, value in headers.items()}), access)
+    return keyring.authenticate(
+        Headers({name.replace("_", "-"): value for name, value in headers.items()}), access
+    )
 
 
 def test_without_keys_every_client_may_use_the_server() -> None:
@@ -18,7 +20,11 @@ def test_without_keys_every_client_may_use_the_server() -> None:
 
 
 def test_bearer_and_x_api_key_name_the_same_caller() -> None:
-    assert admit(authorization="Bearer alpha") == admit(x_api_key="alpha") == admit(authorization="bearer  alpha ")
+    assert (
+        admit(authorization="Bearer alpha")
+        == admit(x_api_key="alpha")
+        == admit(authorization="bearer  alpha ")
+    )
 
 
 def test_an_owner_does_not_reveal_its_key() -> None:
@@ -26,11 +32,14 @@ def test_an_owner_does_not_reveal_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"authorization": "Bearer nope"}, {"authorization": "Basic alpha"}, {"x_api_key": ""}]
+    "headers",
+    [{}, {"authorization": "Bearer nope"}, {"authorization": "Basic alpha"}, {"x_api_key": ""}],
 )
 def test_no_good_key_is_a_401(headers: dict[str, str]) -> None:
     with pytest.raises(AuthenticationError):
-        KEYS.authenticate(Headers({name.replace("_", "-"): value for name, value in headers.items()}), Access.USER)
+        KEYS.authenticate(
+            Headers({name.replace("_", "-"): value for name, value in headers.items()}), Access.USER
+        )
 
 
 def test_trap_20_with_both_headers_any_valid_one_wins() -> None:

@@ -1,4 +1,6 @@
-"""A prompt of 400 kB is read, rendered and tokenized off the event loop, so that other requests proceed."""
+"""A prompt of 400 kB is read, rendered and tokenized off the event loop, so that other
+requests proceed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 async def test_tokenizing_does_not_block_other_threads():
-    """The library holds the GIL while it encodes one text, but not while it encodes several."""
+    """The library holds the GIL while it encodes one text, but not while it encodes
+    several.
+    """
     lent = tokenizer()
-    encoding = asyncio.create_task(anyio.to_thread.run_sync(lambda: lent.encode(LONG, special=False)))
+    encoding = asyncio.create_task(
+        anyio.to_thread.run_sync(lambda: lent.encode(LONG, special=False))
+    )
     turns = 0
     while not encoding.done():
         turns += 1
@@ -44,7 +50,9 @@ async def test_tokenizing_does_not_block_other_threads():
 async def test_other_requests_proceed_while_a_large_prompt_is_prepared(path: str):
     """Counted in iterations of the event loop: few would run if the work blocked it."""
     app = create_app(build_models(Settings(), SystemClock()))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         asking = asyncio.create_task(client.post(path, json=BODIES[path]))
         turns = 0
         while not asking.done():
@@ -54,7 +62,11 @@ async def test_other_requests_proceed_while_a_large_prompt_is_prepared(path: str
     assert turns > 100
 
 
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":"' + "x" * 2_000_000 + '"}'}}
+CALL = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "f", "arguments": '{"a":"' + "x" * 2_000_000 + '"}'},
+}
 HI = {"role": "user", "content": "hi"}
 TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
     ("/tokenize", {"prompt": "word " * 2_000_000}, "prompt"),
@@ -69,19 +81,30 @@ TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/responses/input_tokens", {"model": "tiny", "input": "word " * 2_000_000}, "input"),
     ("/v1/chat/completions", {"messages": [HI] * 40_000}, "messages"),
     ("/v1/chat/completions", {"messages": [HI] * 100_001}, "messages"),
-    ("/v1/chat/completions", {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}]}, "messages"),
+    (
+        "/v1/chat/completions",
+        {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}]},
+        "messages",
+    ),
     ("/v1/completions", {"prompt": [1] * 1_000_000}, "prompt"),
     # Truncation happens after rendering, so it does not reduce the work of rendering.
     ("/v1/completions", {"prompt": "word " * 2_000_000, "truncate_prompt_tokens": 5}, "prompt"),
     ("/v1/chat/completions", {"messages": [HI] * 30_000, "truncate_prompt_tokens": 5}, "messages"),
     (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "word " * 2_000_000}], "truncate_prompt_tokens": -1},
+        {
+            "messages": [{"role": "user", "content": "word " * 2_000_000}],
+            "truncate_prompt_tokens": -1,
+        },
         "messages",
     ),
     ("/v1/responses", {"input": "word " * 2_000_000, "truncation": "auto"}, "input"),
     ("/v1/embeddings", {"input": "word " * 2_000_000, "truncate_prompt_tokens": 5}, "input"),
-    ("/v1/rerank", {"query": "x", "documents": ["word " * 2_000_000], "truncate_prompt_tokens": 5}, "documents"),
+    (
+        "/v1/rerank",
+        {"query": "x", "documents": ["word " * 2_000_000], "truncate_prompt_tokens": 5},
+        "documents",
+    ),
     ("/v1/score", {"queries": "x", "documents": ["word " * 2_000_000]}, "documents"),
 ]
 
@@ -90,7 +113,9 @@ TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
 async def test_what_cannot_fit_is_refused_before_it_is_rendered(
     path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """27 MB to /tokenize took 31 s and 1.4 GB, 300,000 messages 20 s, a tool call of 5 MB 14 s."""
+    """27 MB to /tokenize took 31 s and 1.4 GB, 300,000 messages 20 s, a tool call of 5
+    MB 14 s.
+    """
     models = build_models(Settings(), SystemClock())
     worked: list[object] = []
 

@@ -1,4 +1,6 @@
-"""Sizes of compressed and decoded bodies are limited (vLLM CVE-2025-48956; trap 28: zstd and gzip bodies)."""
+"""Sizes of compressed and decoded bodies are limited (vLLM CVE-2025-48956; trap 28:
+zstd and gzip bodies).
+"""
 
 import asyncio
 import gzip
@@ -56,7 +58,9 @@ async def test_pieces_are_joined() -> None:
 
 
 @pytest.mark.parametrize(("coding", "encode"), CODINGS)
-async def test_trap_28_encoded_bodies_are_decoded(coding: str, encode: Callable[[bytes], bytes]) -> None:
+async def test_trap_28_encoded_bodies_are_decoded(
+    coding: str, encode: Callable[[bytes], bytes]
+) -> None:
     headers = Headers({"content-encoding": coding.upper()})
     assert await read_body(pieces(encode(b"hello")), headers, LIMIT) == b"hello"
 
@@ -80,7 +84,9 @@ async def test_a_corrupt_body_is_a_400(coding: str) -> None:
 async def test_a_truncated_body_is_a_400(coding: str, encode: Callable[[bytes], bytes]) -> None:
     whole = encode(bytes(range(256)) * 3)
     with pytest.raises(RequestError):
-        await read_body(pieces(whole[: len(whole) // 2]), Headers({"content-encoding": coding}), LIMIT)
+        await read_body(
+            pieces(whole[: len(whole) // 2]), Headers({"content-encoding": coding}), LIMIT
+        )
 
 
 async def test_trap_28_an_unknown_coding_is_a_415() -> None:
@@ -117,11 +123,15 @@ async def test_all_bodies_together_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "content_type"), [("/update_weights", "application/octet-stream"), ("/v1/completions", "application/json")]
+    ("path", "content_type"),
+    [("/update_weights", "application/octet-stream"), ("/v1/completions", "application/json")],
 )
 async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_type: str) -> None:
     """Weights may be a gigabyte, which no memory budget counted."""
-    app = create_app(build_models(Settings(), SystemClock()), options=ServingOptions(max_inflight_body_bytes=LIMIT))
+    app = create_app(
+        build_models(Settings(), SystemClock()),
+        options=ServingOptions(max_inflight_body_bytes=LIMIT),
+    )
     arriving = asyncio.Event()
 
     async def send_slowly() -> AsyncGenerator[bytes]:
@@ -130,7 +140,9 @@ async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_
         await asyncio.Event().wait()
 
     headers = {"content-type": content_type}
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         first = asyncio.create_task(client.post(path, content=send_slowly(), headers=headers))
         await arriving.wait()
         refused = await client.post(path, content=b"x" * 200, headers=headers)
@@ -142,7 +154,9 @@ async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_
 async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
     share = BodyMemoryShare(BodyMemoryBudget(10))
     assert len(
-        await read_body(pieces(gzip.compress(b"x" * LIMIT)), Headers({"content-encoding": "gzip"}), LIMIT, share)
+        await read_body(
+            pieces(gzip.compress(b"x" * LIMIT)), Headers({"content-encoding": "gzip"}), LIMIT, share
+        )
     )
 
 
@@ -159,7 +173,9 @@ async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget(
 
 
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
-    """During decoding it counts with its maximum size, since the actual size is unknown."""
+    """During decoding it counts with its maximum size, since the actual size is
+    unknown.
+    """
     budget = BodyMemoryBudget(LIMIT + 100)
     small = BodyMemoryShare(budget)
     other = BodyMemoryShare(budget)
@@ -167,7 +183,9 @@ async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
     await read_body(body, Headers({"content-encoding": "gzip"}), LIMIT, small)
     assert budget.used == 500
     with pytest.raises(Overloaded):
-        await read_body(pieces(gzip.compress(b"x")), Headers({"content-encoding": "gzip"}), LIMIT, other)
+        await read_body(
+            pieces(gzip.compress(b"x")), Headers({"content-encoding": "gzip"}), LIMIT, other
+        )
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -185,4 +203,7 @@ async def test_more_than_a_hundred_headers_are_refused() -> None:
     few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
     assert (await server.get("/v1/models", few)).status_code == 200
     refused = await server.get("/v1/models", many)
-    assert (refused.status_code, set(refused.json()["error"])) == (431, {"message", "type", "param", "code"})
+    assert (refused.status_code, set(refused.json()["error"])) == (
+        431,
+        {"message", "type", "param", "code"},
+    )

@@ -1,4 +1,6 @@
-"""Small schemas and grammars whose compilation does not end: a real server gets 45 of them at once."""
+"""Small schemas and grammars whose compilation does not end: a real server gets 45 of
+them at once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Served:
         self._client = client
 
     async def ask(self, **fields: Any) -> httpx2.Response:
-        return await self._client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 4, **fields})
+        return await self._client.post(
+            "/v1/chat/completions", json={"messages": HI, "max_tokens": 4, **fields}
+        )
 
     def processes(self) -> dict[int, int]:
         """Return the resident bytes of the server and its workers by process id."""
@@ -50,13 +54,26 @@ class Served:
 
 @asynccontextmanager
 async def run_server(*options: str) -> AsyncGenerator[Served]:
-    command = (sys.executable, "-m", "dragoman", "serve", "tiny", "--port", "0", "--store", "none", *options)
+    command = (
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        "tiny",
+        "--port",
+        "0",
+        "--store",
+        "none",
+        *options,
+    )
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         where = (await process.stdout.readline()).decode().partition(" on ")[2].split()[0]
         limits = httpx2.Limits(max_connections=200)
-        async with httpx2.AsyncClient(base_url=where, trust_env=False, timeout=60, limits=limits) as client:
+        async with httpx2.AsyncClient(
+            base_url=where, trust_env=False, timeout=60, limits=limits
+        ) as client:
             yield Served(process, client)
     finally:
         if process.returncode is None:
@@ -93,7 +110,10 @@ async def test_45_at_once_are_rejected_and_others_are_answered():
 @pytest.mark.long
 async def test_sigterm_does_not_wait_for_what_is_compiled():
     async with run_server("--worker-timeout", "600", "--shutdown-timeout", "1") as server:
-        bombs = [asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}")) for n in range(20)]
+        bombs = [
+            asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}"))
+            for n in range(20)
+        ]
         while len(server.processes()) < 2:  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0)
         workers = server.processes().keys() - {server.process.pid}

@@ -1,6 +1,7 @@
 """A page of another origin cannot use a server on the user's machine (CSRF).
 
-Browsers send without a preflight: GET, HEAD, and POST with a form's content type or with a body without a type.
+Browsers send without a preflight: GET, HEAD, and POST with a form's content type or
+with a body without a type.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ FOREIGN = [
 
 
 def server(*allowed: str) -> ServerHarness:
-    return build_server(ScriptEntry((Say("hi"),), repeat=True), options=ServingOptions(cors=CorsPolicy(allowed)))
+    return build_server(
+        ScriptEntry((Say("hi"),), repeat=True), options=ServingOptions(cors=CorsPolicy(allowed))
+    )
 
 
 async def send(
@@ -51,7 +54,9 @@ async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict
     assert (await send(one, "GET", "/nowhere", headers)).status_code == 403
 
 
-@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
 async def test_a_body_without_a_json_content_type_is_refused(kind: str):
     headers = {"content-type": kind} if kind else {}
     answer = await send(server(), "POST", "/v1/chat/completions", headers)
@@ -93,13 +98,21 @@ async def test_others_are_served(allowed: tuple[str, ...], headers: dict[str, st
 
 
 async def test_a_link_may_be_followed_but_no_link_does_anything():
-    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    link = {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
     one = server()
     assert (await send(one, "GET", "/", link, b"")).status_code == 200
     assert (await send(one, "GET", "/flush_cache", link, b"")).status_code == 403
-    assert (await send(one, "GET", "/", {**link, "sec-fetch-dest": "iframe"}, b"")).status_code == 403
+    assert (
+        await send(one, "GET", "/", {**link, "sec-fetch-dest": "iframe"}, b"")
+    ).status_code == 403
     assert (await send(one, "POST", "/v1/chat/completions", {**JSON, **link})).status_code == 403
 
 
 async def test_a_star_is_no_leave_for_what_administrators_order():
-    assert (await send(server("*"), "GET", "/flush_cache", {"sec-fetch-site": "cross-site"}, b"")).status_code == 403
+    assert (
+        await send(server("*"), "GET", "/flush_cache", {"sec-fetch-site": "cross-site"}, b"")
+    ).status_code == 403

@@ -19,7 +19,9 @@ BODY: dict[str, Any] = {
 
 
 async def count_cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
-    answer = await client.post("/v1/chat/completions", json=BODY | fields, headers={"authorization": f"Bearer {key}"})
+    answer = await client.post(
+        "/v1/chat/completions", json=BODY | fields, headers={"authorization": f"Bearer {key}"}
+    )
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 

@@ -1,5 +1,6 @@
-"""Calls that the source must not contain. eval: vLLM CVE-2025-9141. pickle and similar formats: LightLLM
-CVE-2026-26220, SGLang CVE-2026-3059. Shells, and processes outside the modules that need them: LiteLLM CVE-2026-42271.
+"""Calls that the source must not contain. eval: vLLM CVE-2025-9141. pickle and similar
+formats: LightLLM CVE-2026-26220, SGLang CVE-2026-3059. Shells, and processes outside
+the modules that need them: LiteLLM CVE-2026-42271.
 """
 
 from __future__ import annotations
@@ -17,14 +18,27 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
 NEVER_CALLED_ANYWHERE = {"literal_eval", "system", "popen", "create_subprocess_shell"}
-NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "ast", "code", "runpy"}
+NEVER_IMPORTED = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "ast",
+    "code",
+    "runpy",
+}
 STARTS_PROCESSES = {
     "commands/launch.py",
     "commands/connection.py",
     "engines/llamacpp/process.py",
     "workers/pool.py",
 }
-"""Modules that start processes, only with their own arguments or those of the command line."""
+"""Modules that start processes, only with their own arguments or those of the command
+line.
+"""
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
@@ -53,7 +67,11 @@ def find_imports(tree: ast.AST) -> Iterator[str]:
 def faults(source: str, file: str = "x.py") -> list[str]:
     tree = ast.parse(source)
     found = [f"import {name}" for name in find_imports(tree) if name in NEVER_IMPORTED]
-    found += ["subprocess" for name in find_imports(tree) if name == "subprocess" and file not in STARTS_PROCESSES]
+    found += [
+        "subprocess"
+        for name in find_imports(tree)
+        if name == "subprocess" and file not in STARTS_PROCESSES
+    ]
     for on, name, call in calls(tree):
         path = f"{on}.{name}".removeprefix(".")
         keywords = {each.arg: ast.unparse(each.value) for each in call.keywords}
@@ -63,7 +81,10 @@ def faults(source: str, file: str = "x.py") -> list[str]:
             found.append(path)
         if path.startswith("yaml.") and name in ("load", "unsafe_load", "full_load"):
             found.append(path)
-        if keywords.get("shell", "False") != "False" or keywords.get("allow_pickle", "False") != "False":
+        if (
+            keywords.get("shell", "False") != "False"
+            or keywords.get("allow_pickle", "False") != "False"
+        ):
             found.append(path)
     return found
 
@@ -76,9 +97,26 @@ def test_no_source_file_runs_text_as_code(file: Path):
 @pytest.mark.parametrize(
     "line",
     [
-        *("eval('1')", "exec(x)", "import pickle", "from pickle import loads", "import ast", "ast.literal_eval(x)"),
-        *("torch.load(f)", "np.load(f)", "yaml.load(f)", "os.system(x)", "subprocess.run(x, shell=True)"),
-        *("import subprocess", "numpy.lib.format.read_array(f, allow_pickle=True)", "compile(x, 'a', 'exec')"),
+        *(
+            "eval('1')",
+            "exec(x)",
+            "import pickle",
+            "from pickle import loads",
+            "import ast",
+            "ast.literal_eval(x)",
+        ),
+        *(
+            "torch.load(f)",
+            "np.load(f)",
+            "yaml.load(f)",
+            "os.system(x)",
+            "subprocess.run(x, shell=True)",
+        ),
+        *(
+            "import subprocess",
+            "numpy.lib.format.read_array(f, allow_pickle=True)",
+            "compile(x, 'a', 'exec')",
+        ),
     ],
 )
 def test_each_of_them_would_be_found(line: str):

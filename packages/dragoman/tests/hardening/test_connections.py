@@ -17,9 +17,13 @@ LONG = b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n"
 
 @pytest.mark.parametrize("kind", ["counted", "chunks", "extension"])
 async def test_a_body_that_drips_is_refused(kind: str) -> None:
-    """The bytes arrive within the idle timeout of a body: without a minimum rate the body could take forever."""
+    """The bytes arrive within the idle timeout of a body: without a minimum rate the
+    body could take forever.
+    """
     drop = {"counted": b"x", "chunks": b"1\r\nx\r\n", "extension": b"x"}[kind]
-    opening = LONG if kind == "counted" else b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
+    opening = (
+        LONG if kind == "counted" else b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
+    )
     async with serving(echo, HttpLimits(body=4 * SOON, linger_timeout=SOON)) as wire:
         reader, writer = await wire.connect()
         writer.write(opening + (b"1;" if kind == "extension" else b""))
@@ -50,7 +54,9 @@ async def test_a_body_that_grows_slowly_but_enough_is_taken() -> None:
 
 
 async def test_a_body_has_a_time_in_all() -> None:
-    async with serving(echo, HttpLimits(body=SOON, body_total=2 * SOON, linger_timeout=SOON)) as wire:
+    async with serving(
+        echo, HttpLimits(body=SOON, body_total=2 * SOON, linger_timeout=SOON)
+    ) as wire:
         reader, writer = await wire.connect()
         writer.write(LONG)
 
@@ -71,7 +77,11 @@ async def test_there_are_only_so_many_connections() -> None:
         held = [await wire.connect() for _ in range(8)]
         async with asyncio.timeout(5):
             [refused] = answers(await wire.ask())
-            assert (refused.status, refused.headers["retry-after"], refused.headers["connection"]) == (
+            assert (
+                refused.status,
+                refused.headers["retry-after"],
+                refused.headers["connection"],
+            ) == (
                 503,
                 "1",
                 "close",
@@ -148,7 +158,9 @@ async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int
             await gone.wait()
 
 
-async def test_a_client_that_leaves_after_a_while_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_after_a_while_is_seen_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gone = asyncio.Event()
     looked = asyncio.Semaphore(0)
 

@@ -1,5 +1,6 @@
-"""User text never becomes a control token: vLLM CVE-2026-44222, transformers #29279. Tested with every special token of
-every tokenizer of the tests, in every field with user text.
+"""User text never becomes a control token: vLLM CVE-2026-44222, transformers #29279.
+Tested with every special token of every tokenizer of the tests, in every field with
+user text.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ def test_the_name_of_a_special_token_is_encoded_as_text(kind: str):
     tokenizer = KINDS[kind]
     assert names(tokenizer)
     for name in names(tokenizer):
-        for text in (name, f"a{name}b", name * 3, f" {name}", name.upper(), name[:-1] + name, name[0] + name):
+        for text in (
+            name,
+            f"a{name}b",
+            name * 3,
+            f" {name}",
+            name.upper(),
+            name[:-1] + name,
+            name[0] + name,
+        ):
             assert controls(tokenizer).isdisjoint(tokenizer.encode(text, special=False)), text
 
 

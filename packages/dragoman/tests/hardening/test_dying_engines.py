@@ -1,4 +1,6 @@
-"""An engine dies during a response: the errors of each dialect, the server's state, and recovery."""
+"""An engine dies during a response: the errors of each dialect, the server's state, and
+recovery.
+"""
 
 from __future__ import annotations
 
@@ -121,9 +123,13 @@ class UnstoppableTokenEngine(UnstoppableEngine):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"])
+@pytest.mark.parametrize(
+    "kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"]
+)
 @pytest.mark.parametrize("path", BODIES)
-async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str, stream: bool) -> None:
+async def test_clients_of_a_failed_engine_that_ends_nothing(
+    path: str, kind: str, stream: bool
+) -> None:
     """It reports a failure and ignores `stop`: clients used to wait forever."""
     engine: UnstoppableEngine
     if kind.startswith("tokens"):
@@ -136,9 +142,15 @@ async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str
         model = ServedModel("m", EventBackend(engine), 4096, 0)
     models = Models([model], clock=Clock(), sleep=never)
     (place,) = models.slots
-    app = create_app(models, options=ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0)))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
-        answer = asyncio.create_task(client.post(path, json={"model": "m", **BODIES[path], "stream": stream}))
+    app = create_app(
+        models, options=ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0))
+    )
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
+        answer = asyncio.create_task(
+            client.post(path, json={"model": "m", **BODIES[path], "stream": stream})
+        )
         while not engine.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for _ in range(20):

@@ -1,7 +1,8 @@
-"""Engines that fail in every way: no client hangs, each gets an error in its dialect, no response stays in progress.
+"""Engines that fail in every way: no client hangs, each gets an error in its dialect,
+no response stays in progress.
 
-Found with failing plug-ins: exceptions outside `Exception` cut streams without an error event, caused a bare 500, and
-left background responses in progress forever.
+Found with failing plug-ins: exceptions outside `Exception` cut streams without an error
+event, caused a bare 500, and left background responses in progress forever.
 """
 
 from __future__ import annotations
@@ -19,9 +20,25 @@ import pytest
 from starlette.types import ASGIApp
 
 from dragoman import BaseTokenEngine
-from dragoman.core.engine import Capabilities, Failed, Health, OutputCallback, Rejected, Scheduled, TokenRequest
+from dragoman.core.engine import (
+    Capabilities,
+    Failed,
+    Health,
+    OutputCallback,
+    Rejected,
+    Scheduled,
+    TokenRequest,
+)
 from dragoman.core.errors import EngineError, Overloaded, RequestError
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.request import GenerateRequest
 from dragoman.engines import tiny
 from dragoman.engines.rollout import RolloutSampling
@@ -43,7 +60,9 @@ TIMEOUT = 0.3
 SOME = 300
 MANY = 1_000
 EACH = 220
-"""Requests to each other kind of engine, which cover all of its faults in most dialects."""
+"""Requests to each other kind of engine, which cover all of its faults in most
+dialects.
+"""
 
 
 class FatalError(BaseException):
@@ -128,7 +147,9 @@ KINDS = (
 
 
 class Failing:
-    """An event engine that fails as the prompt specifies: `fault KIND PHASE`, after so many events."""
+    """An event engine that fails as the prompt specifies: `fault KIND PHASE`, after so
+    many events.
+    """
 
     def __init__(self) -> None:
         self.running = 0
@@ -177,9 +198,21 @@ class Failing:
 
 
 class FailingTokens:
-    """A token engine that fails in each of its calls, as the seed specifies: token ids have no words."""
+    """A token engine that fails in each of its calls, as the seed specifies: token ids
+    have no words.
+    """
 
-    KINDS = ("add_bottom", "add_cancelled", "add_exit", "add_value", "failed", "refused", "silent", "half", "abort")
+    KINDS = (
+        "add_bottom",
+        "add_cancelled",
+        "add_exit",
+        "add_value",
+        "failed",
+        "refused",
+        "silent",
+        "half",
+        "abort",
+    )
 
     def __init__(self) -> None:
         self._kinds = cycle(self.KINDS)
@@ -223,7 +256,9 @@ ODD_TOKENS = (None, "x", -1, 1.5)
 
 
 class FailingPlugin(BaseTokenEngine):
-    """A plug-in that samples, and fails in each way: before its first token, behind it, or by what it yields."""
+    """A plug-in that samples, and fails in each way: before its first token, behind it,
+    or by what it yields.
+    """
 
     def __init__(self) -> None:
         super().__init__(tiny.find_bundled_model(), max_model_len=512)
@@ -246,7 +281,9 @@ class FailingExecutor(Dice):
         super().__init__()
         self._faults = cycle(FAILURES)
 
-    async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+    async def generate(
+        self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+    ) -> object:
         await FAILURES[next(self._faults)]()
         return None
 
@@ -268,7 +305,14 @@ def _body(path: str, text: str) -> dict[str, Any]:
 
 
 PATHS = (
-    *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/generate_stream"),
+    *(
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/generate",
+        "/generate_stream",
+    ),
     *("/api/chat", "/api/generate"),
 )
 MODES: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -283,7 +327,9 @@ def request_of(text: str, path: str, fields: Mapping[str, Any], model: str) -> R
     body = {"model": model, **_body(path, text), **fields}
     if body.pop("several", False):
         body["prompt"] = [text, text]
-    return Request("POST", path, path, json.dumps(body).encode(), {"content-type": "application/json"})
+    return Request(
+        "POST", path, path, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
 
 
 def models_that_fail() -> tuple[Models, Failing]:
@@ -292,18 +338,32 @@ def models_that_fail() -> tuple[Models, Failing]:
     assert isinstance(place.model.backend, TokenBackend)
     backend = replace(place.model.backend, engine=FailingTokens(), embedder=None, cache=None)
     tokens = replace(
-        place.model, name="t", backend=backend, control=None, trainable=None, stats_source=None, aliases=()
+        place.model,
+        name="t",
+        backend=backend,
+        control=None,
+        trainable=None,
+        stats_source=None,
+        aliases=(),
     )
     engine = Failing()
     plugin = build_served_model(FailingPlugin(), Settings(), SystemClock(), own_name="p")
-    executor = build_executor_model(Settings(), SystemClock(), FailingExecutor(), own_name="x", max_model_len=512)
-    return Models([ServedModel("e", EventBackend(engine), 4096, 0), tokens, plugin, executor]), engine
+    executor = build_executor_model(
+        Settings(), SystemClock(), FailingExecutor(), own_name="x", max_model_len=512
+    )
+    return Models(
+        [ServedModel("e", EventBackend(engine), 4096, 0), tokens, plugin, executor]
+    ), engine
 
 
 @asynccontextmanager
 async def server() -> AsyncGenerator[tuple[ASGIApp, Models, Failing]]:
     models, engine = models_that_fail()
-    app = create_app(models, store=MemoryStore(), options=ServingOptions(request_timeout=TIMEOUT, max_background=2_000))
+    app = create_app(
+        models,
+        store=MemoryStore(),
+        options=ServingOptions(request_timeout=TIMEOUT, max_background=2_000),
+    )
     async with lifespan(app):
         yield app, models, engine
 
@@ -312,9 +372,17 @@ def is_success(response: Response) -> bool:
     """Return whether the client received a complete answer."""
     if response.status != 200:
         return False
-    endings = (b"[DONE]", b"message_stop", b"response.completed", b'"finish_reason":"stop"', b'"generated_text":"')
+    endings = (
+        b"[DONE]",
+        b"message_stop",
+        b"response.completed",
+        b'"finish_reason":"stop"',
+        b'"generated_text":"',
+    )
     failures = (b'"error"', b"response.failed")
-    return any(end in response.body for end in endings) and not any(word in response.body for word in failures)
+    return any(end in response.body for end in endings) and not any(
+        word in response.body for word in failures
+    )
 
 
 async def ask(app: ASGIApp, request: Request, gate: asyncio.Semaphore) -> str | None:
@@ -329,19 +397,25 @@ async def ask(app: ASGIApp, request: Request, gate: asyncio.Semaphore) -> str | 
                     await _check_background(app, json.loads(response.body)["id"])
             elif is_success(response):
                 # These faults happen after the last event, or are allowed.
-                assert any(kind in request.body for kind in (b"close_raises", b"early_end 4")), "reported as a success"
+                assert any(kind in request.body for kind in (b"close_raises", b"early_end 4")), (
+                    "reported as a success"
+                )
         except (Exception, asyncio.CancelledError) as error:
             return f"{type(error).__name__} {error}: {request}"
     return None
 
 
 async def _check_background(app: ASGIApp, id: str) -> None:
-    """Check that the response's event stream ends, and that the response is then complete."""
+    """Check that the response's event stream ends, and that the response is then
+    complete.
+    """
     path = f"/v1/responses/{id}"
     followed = Request("GET", "/v1/responses/{id}", path, query=b"stream=true")
     check_response(followed, await send_request(app, followed), failing=True)
     background = await send_request(app, Request("GET", "/v1/responses/{id}", path))
-    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), "still in progress"
+    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), (
+        "still in progress"
+    )
 
 
 async def crash(count: int) -> None:
@@ -350,8 +424,16 @@ async def crash(count: int) -> None:
     async with server() as (app, models, engine):
         requests: list[Request] = []
         for number, (kind, (path, fields)) in enumerate(islice(cases, count)):
-            requests.append(request_of(f"fault {kind}", path, fields, {9: "t", 6: "p", 3: "x"}.get(number % 10, "e")))
-        wrong = [found for found in await asyncio.gather(*(ask(app, each, gate) for each in requests)) if found]
+            requests.append(
+                request_of(
+                    f"fault {kind}", path, fields, {9: "t", 6: "p", 3: "x"}.get(number % 10, "e")
+                )
+            )
+        wrong = [
+            found
+            for found in await asyncio.gather(*(ask(app, each, gate) for each in requests))
+            if found
+        ]
         assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
         assert engine.running == 0
         assert all(model.progress.running == 0 for model in models)
@@ -369,12 +451,18 @@ async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
     gate = asyncio.Semaphore(32)
     async with server() as (app, models, _):
         requests = [request_of("a", *mode, model) for mode in islice(cycle(MODES), EACH)]
-        wrong = [found for found in await asyncio.gather(*(ask(app, each, gate) for each in requests)) if found]
+        wrong = [
+            found
+            for found in await asyncio.gather(*(ask(app, each, gate) for each in requests))
+            if found
+        ]
         assert not wrong, f"{len(wrong)} of {EACH}:\n" + "\n".join(wrong[:20])
         assert all(each.progress.running == 0 for each in models)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)]
+)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None:
     """Usage may be billed: -2 completion tokens of a plug-in used to be passed on."""
@@ -391,7 +479,9 @@ async def test_none_is_no_event_and_no_end(stream: bool) -> None:
     """None used to be treated as the end of an answer at a stop string."""
     async with server() as (app, _, _):
         for phase in range(5):
-            request = request_of(f"fault none {phase}", "/v1/chat/completions", {"stream": stream}, "e")
+            request = request_of(
+                f"fault none {phase}", "/v1/chat/completions", {"stream": stream}, "e"
+            )
             response = await send_request(app, request)
             check_response(request, response, failing=True)
             assert not is_success(response)

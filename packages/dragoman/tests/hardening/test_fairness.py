@@ -1,6 +1,8 @@
-"""Fairness between keys: a key that sends more than a server's capacity does not affect the others.
+"""Fairness between keys: a key that sends more than a server's capacity does not affect
+the others.
 
-Measured before: with one key at ten times the capacity, 2 of another key's 21 requests were answered.
+Measured before: with one key at ten times the capacity, 2 of another key's 21 requests
+were answered.
 """
 
 from __future__ import annotations
@@ -15,11 +17,32 @@ import httpx2
 import pytest
 
 from dragoman.core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
-from dragoman.core.engine import Capabilities, Ended, Health, OutputCallback, Scheduled, TokenRequest
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    Health,
+    OutputCallback,
+    Scheduled,
+    TokenRequest,
+)
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.request import GenerateRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.models import EmbedderBackend, EventBackend, Models, ServedModel, TokenBackend
+from dragoman.pipeline.models import (
+    EmbedderBackend,
+    EventBackend,
+    Models,
+    ServedModel,
+    TokenBackend,
+)
 from dragoman.pipeline.request_queue import RequestQueue
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -33,7 +56,9 @@ MODEST = "modest-key"
 
 
 class Stepped:
-    """Base class of engines that do nothing until a test calls `step`, which ends the oldest request."""
+    """Base class of engines that do nothing until a test calls `step`, which ends the
+    oldest request.
+    """
 
     def __init__(self) -> None:
         self.pending: list[Callable[[], None]] = []
@@ -75,7 +100,12 @@ class SteppedEvents(Stepped):
         turn = asyncio.Event()
         self._enter(turn.set)
         await turn.wait()
-        for event in (Started(3), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 1))):
+        for event in (
+            Started(3),
+            TextDelta(0, "x"),
+            ChoiceFinished(0, FinishReason.STOP),
+            Finished(Usage(3, 1)),
+        ):
             yield event
 
 
@@ -122,15 +152,21 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
         case _:
             engine = SteppedEmbedder()
             path = "/v1/embeddings"
-            model = ServedModel("e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue)
+            model = ServedModel(
+                "e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue
+            )
     app = create_app(Models([model]), options=ServingOptions(api_key=keys))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         yield Server(engine, path, client)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["tokens", "events", "embeddings"])
-async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(kind: str, stream: bool) -> None:
+async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(
+    kind: str, stream: bool
+) -> None:
     async with serving(kind) as server:
         flood: list[asyncio.Task[httpx2.Response]] = []
         modest: list[asyncio.Task[httpx2.Response]] = []
@@ -148,12 +184,16 @@ async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(kin
         assert statuses == [200] * 20
         assert all(b"error" not in task.result().content for task in modest)
         refused = [task.result() for task in flood if task.result().status_code != 200]
-        assert all(answer.status_code == 503 and answer.headers["retry-after"] == "1" for answer in refused)
+        assert all(
+            answer.status_code == 503 and answer.headers["retry-after"] == "1" for answer in refused
+        )
         assert len(flood) - len(refused) >= 40
 
 
 async def test_with_one_key_there_is_one_queue() -> None:
-    """Priorities and the engine's own schedule work as without keys: the engine gets all waiting requests."""
+    """Priorities and the engine's own schedule work as without keys: the engine gets
+    all waiting requests.
+    """
     async with serving("tokens", (GREEDY,)) as server:
         requests = [server.ask(GREEDY) for _ in range(WAITING + 2)]
         await server.settle()

@@ -1,4 +1,6 @@
-"""Accepted Host headers: DNS rebinding and Host confusion (Starlette CVE-2026-48710, vLLM CVE-2026-48746)."""
+"""Accepted Host headers: DNS rebinding and Host confusion (Starlette CVE-2026-48710,
+vLLM CVE-2026-48746).
+"""
 
 import httpx2
 import pytest
@@ -18,19 +20,24 @@ def headers(*hosts: str) -> Headers:
     return Headers(raw=[(b"host", host.encode("latin-1")) for host in hosts])
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "LOCALHOST", "127.0.0.2"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "LOCALHOST", "127.0.0.2"]
+)
 def test_local_names_are_ours(host: str) -> None:
     check_host(headers(host), LOCAL)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1:8000", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "10.0.0.1:8000", "127.0.0.1.evil.example"]
+)
 def test_other_names_are_misdirected(host: str) -> None:
     with pytest.raises(MisdirectedRequest):
         check_host(headers(host), LOCAL)
 
 
 @pytest.mark.parametrize(
-    "host", ["", "a/b", "localhost:8x", "localhost:123456", "a b", "[::1", "u@localhost", "é", ":80"]
+    "host",
+    ["", "a/b", "localhost:8x", "localhost:123456", "a b", "[::1", "u@localhost", "é", ":80"],
 )
 def test_a_malformed_host_is_a_400(host: str) -> None:
     with pytest.raises(RequestError) as caught:
@@ -52,7 +59,13 @@ def test_a_public_bind_accepts_all_host_names_by_default() -> None:
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [(None, 200), ("http://localhost", 200), ("https://evil.example", 403), ("null", 403), ("http://localhost:1", 403)],
+    [
+        (None, 200),
+        ("http://localhost", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://localhost:1", 403),
+    ],
 )
 async def test_a_page_of_another_site_cannot_order_anything(origin: str | None, status: int):
     """Browsers send a POST without a body across sites without a preflight."""

@@ -20,7 +20,9 @@ LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 
 async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[bytes, bytes]]:
-    """Send a request that no client library would send, and return the response's headers."""
+    """Send a request that no client library would send, and return the response's
+    headers.
+    """
     head: list[tuple[bytes, bytes]] = []
 
     async def send(message: Message) -> None:
@@ -34,7 +36,9 @@ async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[by
     return head
 
 
-@pytest.mark.parametrize("id", ["x\r\nset-cookie: a=b", "a b", "x" * 129, "\x1b[31m", "é", "<script>", ""])
+@pytest.mark.parametrize(
+    "id", ["x\r\nset-cookie: a=b", "a b", "x" * 129, "\x1b[31m", "é", "<script>", ""]
+)
 async def test_an_unfit_id_of_a_request_is_replaced(id: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     headers = dict(await raw(build_server(options=LOGGED), "/v1/models", x_request_id=id))
@@ -43,10 +47,15 @@ async def test_an_unfit_id_of_a_request_is_replaced(id: str, caplog: pytest.LogC
 
 
 async def test_a_fit_one_comes_back():
-    assert dict(await raw(build_server(), "/v1/models", x_request_id="aB3._-"))[b"x-request-id"] == b"aB3._-"
+    assert (
+        dict(await raw(build_server(), "/v1/models", x_request_id="aB3._-"))[b"x-request-id"]
+        == b"aB3._-"
+    )
 
 
-@pytest.mark.parametrize("path", ["/x\nINFO forged", "/x\r\n", "/\x1b[2J", "/x\u2028y", "/" + "x" * 100_000])
+@pytest.mark.parametrize(
+    "path", ["/x\nINFO forged", "/x\r\n", "/\x1b[2J", "/x\u2028y", "/" + "x" * 100_000]
+)
 async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     await raw(build_server(options=LOGGED), path)
@@ -56,7 +65,12 @@ async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCapt
 
 
 async def test_headers_of_ours_are_printable_whatever_is_ignored():
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "x\r\nset-cookie: a": 1, "é\u2028": 2}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "x\r\nset-cookie: a": 1,
+        "é\u2028": 2,
+    }
     answer = await build_server(ScriptEntry((Say("hi"),))).post("/v1/chat/completions", body)
     warnings = answer.headers["x-dragoman-warnings"]
     assert "x??set-cookie: a" in warnings

@@ -1,6 +1,8 @@
-"""No body causes a 5xx: numbers (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869), schemas, types.
+"""No body causes a 5xx: numbers (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869),
+schemas, types.
 
-Tested on the whole server with the embedded engine: values that pass the reader must not break later stages.
+Tested on the whole server with the embedded engine: values that pass the reader must
+not break later stages.
 """
 
 from __future__ import annotations
@@ -24,26 +26,47 @@ from dragoman.settings import Settings
 texts = st.text(max_size=8) | st.sampled_from(
     ["tiny", "auto", "required", "none", "user", "<|im_end|>", "\ud8fe", "a" * 300]
 )
-numbers = st.integers(-3, 40) | st.integers() | st.floats() | st.sampled_from([10**400, -1, 1.9, 2**63, -(2**63)])
+numbers = (
+    st.integers(-3, 40)
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([10**400, -1, 1.9, 2**63, -(2**63)])
+)
 scalars = st.none() | st.booleans() | numbers | texts
 values: SearchStrategy[Any] = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
 messages: SearchStrategy[Any] = st.lists(
     st.fixed_dictionaries(
-        {"role": st.sampled_from(["user", "system", "assistant", "tool", "developer", "x"]) | values},
-        optional={"content": values, "tool_calls": values, "tool_call_id": values, "name": values, "reasoning": values},
+        {
+            "role": st.sampled_from(["user", "system", "assistant", "tool", "developer", "x"])
+            | values
+        },
+        optional={
+            "content": values,
+            "tool_calls": values,
+            "tool_call_id": values,
+            "name": values,
+            "reasoning": values,
+        },
     ),
     max_size=3,
 )
 functions: SearchStrategy[Any] = st.fixed_dictionaries(
-    {"name": st.sampled_from(["f", "g", ""]) | values}, optional={"parameters": values, "strict": values}
+    {"name": st.sampled_from(["f", "g", ""]) | values},
+    optional={"parameters": values, "strict": values},
 )
 tools: SearchStrategy[Any] = st.lists(
-    st.fixed_dictionaries({"type": st.just("function") | values, "function": functions | values}), max_size=2
+    st.fixed_dictionaries({"type": st.just("function") | values, "function": functions | values}),
+    max_size=2,
 )
 schemas: SearchStrategy[Any] = st.fixed_dictionaries(
-    {"type": st.just("json_schema"), "json_schema": st.fixed_dictionaries({"name": st.just("n"), "schema": values})}
+    {
+        "type": st.just("json_schema"),
+        "json_schema": st.fixed_dictionaries({"name": st.just("n"), "schema": values}),
+    }
 )
 FIELDS = [
     "temperature",
@@ -91,11 +114,16 @@ FIELDS = [
     "thinking_token_budget",
     "model",
 ]
-common: SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
-bodies: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {"messages": messages | values}, optional={"tools": tools | values, "response_format": schemas | values}
+common: SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(FIELDS), values, max_size=4
 )
-prompted: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({"prompt": values | st.lists(st.integers(0, 3000))})
+bodies: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"messages": messages | values},
+    optional={"tools": tools | values, "response_format": schemas | values},
+)
+prompted: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"prompt": values | st.lists(st.integers(0, 3000))}
+)
 
 
 def body_of(rest: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Overload: a queue without limits, or limited only by requests, would hold hours of work and unlimited memory."""
+"""Overload: a queue without limits, or limited only by requests, would hold hours of
+work and unlimited memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.core.engine import Capabilities, Ended, Health, OutputCallback, Scheduled, TokenRequest
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    Health,
+    OutputCallback,
+    Scheduled,
+    TokenRequest,
+)
 from dragoman.core.errors import QueueFull
 from dragoman.core.events import FinishReason
 from dragoman.launch import build_models
@@ -69,7 +78,9 @@ class OverloadedServer:
     client: httpx2.AsyncClient
 
     def ask(self, prompt: list[int], **fields: Any) -> asyncio.Task[httpx2.Response]:
-        return asyncio.create_task(self.client.post("/v1/completions", json={"prompt": prompt, **fields}))
+        return asyncio.create_task(
+            self.client.post("/v1/completions", json={"prompt": prompt, **fields})
+        )
 
     async def until(self, count: int) -> None:
         await self.reach(lambda: len(self.engine.live) == count)
@@ -83,7 +94,9 @@ class OverloadedServer:
 
 
 @asynccontextmanager
-async def overloaded_server(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[OverloadedServer]:
+async def overloaded_server(
+    *, tokens: int = 1000, requests: int = 1000
+) -> AsyncGenerator[OverloadedServer]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
     engine = Slow(requests, tiny.capabilities)
@@ -135,7 +148,9 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
 
 
 async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
-    """Rendering and tokenizing a prompt before its rejection would take time from running requests."""
+    """Rendering and tokenizing a prompt before its rejection would take time from
+    running requests.
+    """
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)
@@ -152,7 +167,9 @@ async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
 
 
 async def test_refusals_do_not_wait_behind_those_that_are_paced():
-    """A burst starts a few requests per loop iteration; rejections are cheap and sent at once."""
+    """A burst starts a few requests per loop iteration; rejections are cheap and sent
+    at once.
+    """
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)

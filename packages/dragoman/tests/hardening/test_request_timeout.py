@@ -1,7 +1,8 @@
-"""Deadlines and progress checks for an engine that stops yielding: clients get an error, and readiness fails.
+"""Deadlines and progress checks for an engine that stops yielding: clients get an
+error, and readiness fails.
 
-Slow requests without a deadline held slots of vLLM and TGI forever; a hung engine whose `/health` returns 200 keeps
-getting traffic.
+Slow requests without a deadline held slots of vLLM and TGI forever; a hung engine whose
+`/health` returns 200 keeps getting traffic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from starlette.types import ASGIApp
 from dragoman_check.rules.responses import check_stream
 from dragoman.core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
 from dragoman.core.engine import Health
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.pipeline.models import EmbedderBackend, EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
@@ -35,10 +44,14 @@ CHAT = "/v1/chat/completions"
 
 def app_of(options: ServingOptions) -> tuple[ASGIApp, Failing]:
     engine = Failing()
-    return create_app(Models([ServedModel("e", EventBackend(engine), 4096, 0)]), options=options), engine
+    return create_app(
+        Models([ServedModel("e", EventBackend(engine), 4096, 0)]), options=options
+    ), engine
 
 
-async def ask(app: ASGIApp, text: str, path: str, headers: Mapping[str, str] | None = None, **fields: Any) -> Response:
+async def ask(
+    app: ASGIApp, text: str, path: str, headers: Mapping[str, str] | None = None, **fields: Any
+) -> Response:
     request = request_of(text, path, fields, "e")
     headers = {**request.headers, **(headers or {})}
     response = await send_request(app, Request("POST", path, path, request.body, headers))
@@ -46,7 +59,9 @@ async def ask(app: ASGIApp, text: str, path: str, headers: Mapping[str, str] | N
     return response
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/api/chat"])
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/api/chat"]
+)
 @pytest.mark.parametrize("phase", [0, 2])
 async def test_a_whole_answer_is_a_504_after_its_deadline(path: str, phase: int) -> None:
     app, engine = app_of(ServingOptions(request_timeout=0.05))
@@ -117,19 +132,28 @@ class Delayed(Failing):
     async def _generate(self, kind: str, phase: int) -> AsyncGenerator[Event]:
         for _ in range(self._turns):
             await asyncio.sleep(0)
-        for event in (Started(1), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1))):
+        for event in (
+            Started(1),
+            TextDelta(0, "x"),
+            ChoiceFinished(0, FinishReason.STOP),
+            Finished(Usage(1, 1)),
+        ):
             yield event
 
 
 @asynccontextmanager
 async def impatient(turns: int) -> AsyncGenerator[ASGIApp]:
     options = ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0))
-    yield create_app(Models([ServedModel("e", EventBackend(Delayed(turns)), 4096, 0)]), options=options)
+    yield create_app(
+        Models([ServedModel("e", EventBackend(Delayed(turns)), 4096, 0)]), options=options
+    )
 
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_a_keepalive_that_is_due_with_the_headers_overtakes_no_event(turns: int) -> None:
-    """Found by the fuzzer: sequence numbers decreased if both happened in one iteration of the event loop."""
+    """Found by the fuzzer: sequence numbers decreased if both happened in one iteration
+    of the event loop.
+    """
     async with impatient(turns) as app:
         response = await ask(app, "fault none 9", "/v1/responses", stream=True, store=False)
     events = check_stream(response.body)
@@ -175,8 +199,13 @@ EMBEDDING_BODIES = {
 async def test_embeddings_and_scores_have_deadlines_too(path: str, by_header: bool) -> None:
     engine = HangingEmbedder()
     model = ServedModel("e", EmbedderBackend(engine, tokenizer()), 64, 0)
-    app = create_app(Models([model]), options=ServingOptions(request_timeout=None if by_header else 0.05))
-    headers = {"content-type": "application/json", **({"x-dragoman-timeout": "0.05"} if by_header else {})}
+    app = create_app(
+        Models([model]), options=ServingOptions(request_timeout=None if by_header else 0.05)
+    )
+    headers = {
+        "content-type": "application/json",
+        **({"x-dragoman-timeout": "0.05"} if by_header else {}),
+    }
     body = json.dumps({"model": "e", **EMBEDDING_BODIES[path]}).encode()
     response = await send_request(app, Request("POST", path, path, body, headers))
     assert response.status == 504

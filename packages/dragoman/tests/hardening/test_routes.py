@@ -1,4 +1,6 @@
-"""Unprotected routes: vLLM's key protects only /v1, Ollama has none. XSS: Open WebUI rendered output as HTML."""
+"""Unprotected routes: vLLM's key protects only /v1, Ollama has none. XSS: Open WebUI
+rendered output as HTML.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,19 @@ PUBLIC = {
     "/ui",
     "/ui/{file}",
 }
-"""Public routes: they reveal only that the server exists and its health. All others need a key."""
+"""Public routes: they reveal only that the server exists and its health. All others
+need a key.
+"""
 KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",), ui=True)
 
 
 KINDS = {
-    *("application/json", "application/x-jsonl", "application/octet-stream", "application/openmetrics-text"),
+    *(
+        "application/json",
+        "application/x-jsonl",
+        "application/octet-stream",
+        "application/openmetrics-text",
+    ),
     *("text/plain", "text/event-stream", "application/x-ndjson"),
 }
 
@@ -47,7 +56,11 @@ def table() -> dict[str, Route]:
 
 
 TABLE = table()
-CALLS = [(path, method) for path, route in TABLE.items() for method in (*route.handlers, "HEAD", "PATCH", "OPTIONS")]
+CALLS = [
+    (path, method)
+    for path, route in TABLE.items()
+    for method in (*route.handlers, "HEAD", "PATCH", "OPTIONS")
+]
 
 
 def test_every_route_declares_its_access_and_few_are_public():
@@ -60,7 +73,9 @@ def server() -> ServerHarness:
     return build_server(options=KEYS)
 
 
-async def call(server: ServerHarness, path: str, method: str, key: str | None = None) -> httpx2.Response:
+async def call(
+    server: ServerHarness, path: str, method: str, key: str | None = None
+) -> httpx2.Response:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with server.http() as client:
         filled = path.replace("{model:path}", "m").replace("{id}", "x").replace("{item}", "y")

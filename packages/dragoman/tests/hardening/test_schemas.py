@@ -1,4 +1,6 @@
-"""Schemas, patterns and grammars that clients send: vLLM CVE-2025-48942, CVE-2025-48943, CVE-2025-48944."""
+"""Schemas, patterns and grammars that clients send: vLLM CVE-2025-48942,
+CVE-2025-48943, CVE-2025-48944.
+"""
 
 from __future__ import annotations
 
@@ -51,37 +53,61 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request_is_fine(client: httpx2.AsyncClient):
+async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request_is_fine(
+    client: httpx2.AsyncClient,
+):
     for fields in WRONG:
-        answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, **fields})
+        answer = await client.post(
+            "/v1/chat/completions", json={"messages": HI, "max_tokens": 1, **fields}
+        )
         assert answer.status_code == 400, json.dumps(fields)[:200]
         assert answer.json()["error"]["param"], json.dumps(fields)[:200]
-    fine = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "guided_regex": "a+"})
+    fine = await client.post(
+        "/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "guided_regex": "a+"}
+    )
     assert fine.status_code == 200
 
 
 async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClient):
-    """llguidance accepts a grammar whose first step exceeds its limit on row items: 800 properties were too many."""
+    """llguidance accepts a grammar whose first step exceeds its limit on row items: 800
+    properties were too many.
+    """
     schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(900)}}
-    answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 9, "guided_json": schema})
+    answer = await client.post(
+        "/v1/chat/completions", json={"messages": HI, "max_tokens": 9, "guided_json": schema}
+    )
     assert answer.status_code == 200
 
 
-async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(client: httpx2.AsyncClient):
+async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(
+    client: httpx2.AsyncClient,
+):
     """The model still sees the tool: agents send the tools that they have."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": build_nested(40)}}]
-    answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools})
+    answer = await client.post(
+        "/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools}
+    )
     assert "parameters is not enforced" in answer.headers["x-dragoman-warnings"]
 
 
 HARD = [
-    *(r"(a+)+$", r"(a|a)*b", r"([a-z]+)*x", r"(x+x+)+y", r"(.*)*(.*)*z", "(a?){50}a{50}", r"(a|aa|aaa)+c"),
+    *(
+        r"(a+)+$",
+        r"(a|a)*b",
+        r"([a-z]+)*x",
+        r"(x+x+)+y",
+        r"(.*)*(.*)*z",
+        "(a?){50}a{50}",
+        r"(a|aa|aaa)+c",
+    ),
     "((a{1,9999}){1,9999}){1,9999}",
 ]
 
 
 async def test_what_ruins_a_backtracking_engine_does_not_matter(client: httpx2.AsyncClient):
-    """The regex engine does not backtrack: such a pattern takes as long as others, or is rejected for its size."""
+    """The regex engine does not backtrack: such a pattern takes as long as others, or
+    is rejected for its size.
+    """
     for pattern in HARD:
         answer = await client.post(
             "/v1/chat/completions", json={"messages": HI, "max_tokens": 30, "guided_regex": pattern}

@@ -1,4 +1,6 @@
-"""A slow client cannot occupy a connection: headers, bodies, idle connections, and unread responses."""
+"""A slow client cannot occupy a connection: headers, bodies, idle connections, and
+unread responses.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ async def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None
         assert await wire.ask() == b""
 
 
-@pytest.mark.parametrize("half", [b"G", b"GET / HTTP/1.1\r\nhost: h", b"GET / HTTP/1.1\r\nhost: h\r\n"])
+@pytest.mark.parametrize(
+    "half", [b"G", b"GET / HTTP/1.1\r\nhost: h", b"GET / HTTP/1.1\r\nhost: h\r\n"]
+)
 async def test_headers_that_do_not_end_are_refused(half: bytes) -> None:
     async with serving(echo, HttpLimits(head_timeout=SOON, linger_timeout=SOON)) as wire:
-        assert [(each.status, each.headers["connection"]) for each in answers(await wire.ask(half))] == [(408, "close")]
+        assert [
+            (each.status, each.headers["connection"]) for each in answers(await wire.ask(half))
+        ] == [(408, "close")]
 
 
 async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None:
@@ -120,7 +126,8 @@ async def test_a_slow_client_gets_the_whole_answer() -> None:
         await send(start(200, (b"content-length", str(size).encode()), (b"connection", b"close")))
         await send(piece(b"x" * size))
 
-    # The system reports free space once a third of its buffer (up to 4 MB) is free: every 100 ms at this pace.
+    # The system reports free space once a third of its buffer (up to 4 MB) is free:
+    # every 100 ms at this pace.
     async with serving(app, HttpLimits(stall_timeout=0.5)) as wire:
         reader, writer = await wire.connect()
         writer.write(GET)

@@ -1,6 +1,8 @@
-"""Request smuggling: the server and a proxy in front never parse bytes differently (RFC 9112, 11.2). Heads are limited.
+"""Request smuggling: the server and a proxy in front never parse bytes differently (RFC
+9112, 11.2). Heads are limited.
 
-vLLM CVE-2025-48956: headers without a limit. Chunks: CVE-2019-16786 and similar ones of other servers.
+vLLM CVE-2025-48956: headers without a limit. Chunks: CVE-2019-16786 and similar ones of
+other servers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ SECOND = b"GET /second " + HEAD + b"connection: close\r\n\r\n"
 
 AMBIGUOUS = {
     "both lengths": POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, the other way round": POST + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
+    "both lengths, the other way round": POST
+    + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
     "two lengths": POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc",
     "the same length twice": POST + b"content-length: 3\r\ncontent-length: 3\r\n\r\nabc",
     "a list of lengths": POST + b"content-length: 3, 3\r\n\r\nabc",
@@ -30,7 +33,8 @@ AMBIGUOUS = {
     "another coding": POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "identity": POST + b"transfer-encoding: identity\r\n\r\n0\r\n\r\n",
     "chunked is not the last": POST + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
-    "chunked twice": POST + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST
+    + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunked in one line twice": POST + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
     "an empty coding": POST + b"transfer-encoding:\r\n\r\n0\r\n\r\n",
     "a vertical tab": POST + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
@@ -78,7 +82,9 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize("head", AMBIGUOUS.values(), ids=AMBIGUOUS)
-async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(head: bytes) -> None:
+async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(
+    head: bytes,
+) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         statuses = answers(await wire.ask(head + SECOND))
         assert wire.state.total_requests == 0
@@ -154,7 +160,9 @@ async def test_unsupported_protocol_features_are_rejected(request_: bytes, statu
 
 
 async def test_a_refusal_reaches_a_client_that_goes_on_sending() -> None:
-    """If the server closed with unread bytes, the client's system would discard the response."""
+    """If the server closed with unread bytes, the client's system would discard the
+    response.
+    """
     async with serving(echo) as wire:
         reader, writer = await wire.connect()
         writer.write(POST + b"x: " + b"y" * 5_000_000)

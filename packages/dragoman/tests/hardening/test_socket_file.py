@@ -1,4 +1,6 @@
-"""Only the user who runs the server can connect to its socket file: such clients need no key."""
+"""Only the user who runs the server can connect to its socket file: such clients need
+no key.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
 
 def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
     path = str(tmp_path / "s")
-    with closing(listen_on_file(path, 0o600)) as listener, closing(socket.socket(socket.AF_UNIX)) as client:
+    with (
+        closing(listen_on_file(path, 0o600)) as listener,
+        closing(socket.socket(socket.AF_UNIX)) as client,
+    ):
         with pytest.raises(SettingsError, match="Address already in use"):
             listen_on_file(path, 0o600)
         listener.accept()[0].close()

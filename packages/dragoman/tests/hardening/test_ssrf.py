@@ -1,4 +1,6 @@
-"""Media URLs are fetched only from the public internet (CVE-2025-6242, CVE-2026-33626, LightLLM's file:)."""
+"""Media URLs are fetched only from the public internet (CVE-2025-6242, CVE-2026-33626,
+LightLLM's file:).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ PUBLIC = "93.184.215.14"
 class Web:
     """A fake network.
 
-    Names have lists of addresses, one per resolution; responses are found by path; requests are recorded.
+    Names have lists of addresses, one per resolution; responses are found by path;
+    requests are recorded.
     """
 
-    def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
+    def __init__(
+        self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None
+    ) -> None:
         self._names = {name: list(found) for name, found in names.items()}
         self._pages = pages or {}
         self.requests: list[httpx2.Request] = []
@@ -73,11 +78,37 @@ async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
 @pytest.mark.parametrize(
     "address",
     [
-        *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254"),
-        *("192.0.0.8", "192.0.0.9", "192.88.99.1", "fec0::1", "3fff::1", "3fff:fff::1", "5f00::1", "64:ff9b:1::1"),
+        *(
+            "127.0.0.1",
+            "127.8.8.8",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.5.4",
+            "192.168.1.1",
+            "169.254.169.254",
+        ),
+        *(
+            "192.0.0.8",
+            "192.0.0.9",
+            "192.88.99.1",
+            "fec0::1",
+            "3fff::1",
+            "3fff:fff::1",
+            "5f00::1",
+            "64:ff9b:1::1",
+        ),
         *("2001:4:112::1", "::ffff:0:127.0.0.1", "::127.0.0.1", "100::1", "4000::1"),
         *("100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255", "240.0.0.1"),
-        *("::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1"),
+        *(
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd12::1",
+            "ff02::1",
+            "2001:db8::1",
+            "::ffff:127.0.0.1",
+        ),
         *("::ffff:93.184.215.14", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::"),
     ],
 )
@@ -91,7 +122,9 @@ async def test_nothing_else_is_connected_to(address: str):
 
 
 async def test_a_name_is_resolved_once():
-    """DNS rebinding: the name has a public address when it is checked, and a private one when it is connected to."""
+    """DNS rebinding: the name has a public address when it is checked, and a private
+    one when it is connected to.
+    """
     web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
     await web.fetcher().fetch("http://sly.example/", "here")
     assert web.requests[0].url.host == PUBLIC
@@ -99,10 +132,18 @@ async def test_a_name_is_resolved_once():
 
 @pytest.mark.parametrize(
     "location",
-    ["http://169.254.169.254/meta", "//inner.example/", "file:///etc/passwd", "ftp://x.example/", "http://["],
+    [
+        "http://169.254.169.254/meta",
+        "//inner.example/",
+        "file:///etc/passwd",
+        "ftp://x.example/",
+        "http://[",
+    ],
 )
 async def test_a_redirect_is_looked_at_again(location: str):
-    web = Web({"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": redirect(location)})
+    web = Web(
+        {"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": redirect(location)}
+    )
     assert (await refusal(web, "http://a.example/a")).code == "invalid_image_url"
     assert [request.url.path for request in web.requests] == ["/a"]
 
@@ -117,7 +158,14 @@ async def test_redirects_are_followed_and_counted():
 
 
 @pytest.mark.parametrize(
-    "url", ["http://u:p@a.example/", "file:///etc/passwd", "http:///x", "gopher://a.example/", "http://a.example:x/"]
+    "url",
+    [
+        "http://u:p@a.example/",
+        "file:///etc/passwd",
+        "http:///x",
+        "gopher://a.example/",
+        "http://a.example:x/",
+    ],
 )
 async def test_other_urls_are_refused(url: str):
     web = Web({"a.example": [[PUBLIC]]})
@@ -126,11 +174,17 @@ async def test_other_urls_are_refused(url: str):
 
 
 async def test_hosts_can_be_listed():
-    web = Web({name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")})
+    web = Web(
+        {name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")}
+    )
     for host in ("a.example", "b.a.example", "A.EXAMPLE"):
-        assert await web.fetcher("a.example", "*.a.example").fetch(f"http://{host}/", "here") == PIXEL
+        assert (
+            await web.fetcher("a.example", "*.a.example").fetch(f"http://{host}/", "here") == PIXEL
+        )
     for host in ("evil.example", "xa.example", "a.example.evil.example"):
-        assert (await refusal(web, f"http://{host}/", "a.example", "*.a.example")).code == "invalid_image_url"
+        assert (
+            await refusal(web, f"http://{host}/", "a.example", "*.a.example")
+        ).code == "invalid_image_url"
 
 
 async def endless() -> AsyncGenerator[bytes]:
@@ -177,6 +231,9 @@ async def test_over_a_real_connection():
     with serve_app(app) as where:  # pyright: ignore[reportArgumentType]
         port = where.rpartition(":")[2]
         there = Fetcher(resolve=here, is_allowed=lambda _: True)
-        assert await there.fetch(f"http://pictures.example:{port}/", "here") == f"pictures.example:{port}".encode()
+        assert (
+            await there.fetch(f"http://pictures.example:{port}/", "here")
+            == f"pictures.example:{port}".encode()
+        )
         with pytest.raises(RequestError, match="not a public host"):
             await Fetcher().fetch(where, "here")

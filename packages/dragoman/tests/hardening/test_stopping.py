@@ -1,4 +1,6 @@
-"""SIGTERM: plain uvicorn closes its listener at once, aborts requests without an error event, and exits with -15."""
+"""SIGTERM: plain uvicorn closes its listener at once, aborts requests without an error
+event, and exits with -15.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ FAILED = {
     "/v1/responses": b"event: response.failed",
     "/v1/messages": b"event: error",
 }
-DONE = dict(zip(BODIES, (b"[DONE]", b"[DONE]", b"response.completed", b"message_stop"), strict=True))
+DONE = dict(
+    zip(BODIES, (b"[DONE]", b"[DONE]", b"response.completed", b"message_stop"), strict=True)
+)
 
 
 class Stopped:
@@ -50,7 +54,9 @@ class Stopped:
         self.engine = ScriptedEngine(script, tokenizer=tokenizer(), sleep=self._wait)
         self.models = Models([ServedModel("m", EventBackend(self.engine, tokenizer()), 4096, 1)])
         self.server = Server(
-            build_uvicorn_config(create_app(self.models), Settings()), self.models, shutdown_config=shutdown
+            build_uvicorn_config(create_app(self.models), Settings()),
+            self.models,
+            shutdown_config=shutdown,
         )
         self.where = ""
 
@@ -62,7 +68,9 @@ class Stopped:
 
     async def stream(self, path: str) -> bytes:
         async with self.client() as client:
-            return (await client.post(path, json={"model": "m", **BODIES[path], "stream": True})).content
+            return (
+                await client.post(path, json={"model": "m", **BODIES[path], "stream": True})
+            ).content
 
     async def until_running(self, count: int) -> None:
         while self.engine.num_running != count:  # noqa: ASYNC110 - the engine has no event for it
@@ -101,7 +109,10 @@ async def test_draining_finishes_running_requests_and_rejects_new_ones():
                 refused = await client.post(path, json={"model": "m", **body})
                 anthropic = path == "/v1/messages"
                 assert refused.status_code == (529 if anthropic else 503)
-                assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+                assert (refused.headers["retry-after"], refused.headers["connection"]) == (
+                    "1",
+                    "close",
+                )
                 error = refused.json()
                 assert error.get("type") == ("error" if anthropic else None)
                 assert "shutting down" in error["error"]["message"]
@@ -168,14 +179,28 @@ def until_not_ready(url: str) -> None:
 
 def test_the_process_ends_with_0(tmp_path: Path):
     script = tmp_path / "replies.yaml"
-    script.write_text(json.dumps([{"reply": [{"text": "One "}, {"delay": 600}, {"text": "two."}], "repeat": True}]))
-    arguments = (f"scripted:{script}", "--port", "0", "--store", "none", "--shutdown-timeout", "600")
+    script.write_text(
+        json.dumps(
+            [{"reply": [{"text": "One "}, {"delay": 600}, {"text": "two."}], "repeat": True}]
+        )
+    )
+    arguments = (
+        f"scripted:{script}",
+        "--port",
+        "0",
+        "--store",
+        "none",
+        "--shutdown-timeout",
+        "600",
+    )
     command = (sys.executable, "-m", "dragoman", "serve", *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         where = server.stdout.readline().partition(" on ")[2].split()[0]
         body = json.dumps({"messages": HI, "stream": True}).encode()
-        request = urllib.request.Request(f"{where}/v1/chat/completions", body, {"content-type": "application/json"})
+        request = urllib.request.Request(
+            f"{where}/v1/chat/completions", body, {"content-type": "application/json"}
+        )
         with urllib.request.urlopen(request) as answer:
             assert answer.readline().startswith(b"data:")
             server.send_signal(signal.SIGTERM)

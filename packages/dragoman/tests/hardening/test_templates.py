@@ -1,5 +1,6 @@
-"""Templates in requests: SGLang CVE-2026-5760; their internal names: vLLM CVE-2025-62426. The limits of all templates
-are tested in tests/prompts/test_template.py.
+"""Templates in requests: SGLang CVE-2026-5760; their internal names: vLLM
+CVE-2025-62426. The limits of all templates are tested in
+tests/prompts/test_template.py.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_the
 
 async def test_one_that_is_trusted_gets_out_of_no_sandbox():
     async with serve(Settings(trust_request_chat_template=True)) as client:
-        assert (await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})).status_code == 200
+        assert (
+            await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})
+        ).status_code == 200
         for template in ESCAPES:
-            answer = await client.post("/tokenize", json={"messages": HI, "chat_template": template})
+            answer = await client.post(
+                "/tokenize", json={"messages": HI, "chat_template": template}
+            )
             # Inaccessible names are an error or render nothing.
             assert answer.status_code == 400 or answer.json()["tokens"] == [], template
 
@@ -60,7 +65,8 @@ async def test_one_that_is_trusted_gets_out_of_no_sandbox():
 BOMBS = [
     "{{ ('a\n'*99999)|indent(99999) }}",
     "{{ ('a '*99999)|wordwrap(1, wrapstring='x'*1000) }}",
-    "{% set ns = namespace(l=[]) %}{% for a in range(9999) %}{% set ns.l = ns.l + ['x'|center(99999)] %}{% endfor %}",
+    "{% set ns = namespace(l=[]) %}{% for a in range(9999) %}{% set ns.l = ns.l + "
+    "['x'|center(99999)] %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{{ range(99999)|list|batch(1)|list|string|length }}" * 99,
 ]
@@ -75,10 +81,14 @@ async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
         assert (await client.post("/tokenize", json=body)).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"])
+@pytest.mark.parametrize(
+    "name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"]
+)
 async def test_no_argument_reaches_into_the_rendering(name: str):
     async with serve(Settings()) as client:
         body = {"messages": HI, "max_tokens": 1, "chat_template_kwargs": {name: False}}
         answer = await client.post("/v1/chat/completions", json=body)
-        named = answer.status_code == 400 and answer.json()["error"]["param"] == "chat_template_kwargs"
+        named = (
+            answer.status_code == 400 and answer.json()["error"]["param"] == "chat_template_kwargs"
+        )
         assert named or (name.startswith("__") and name in answer.headers["x-dragoman-warnings"])

@@ -1,5 +1,5 @@
-"""Stored objects belong to the key that created them. Ids of others: Open WebUI CVE-2026-45349, LiteLLM #35536. SQL
-injection: LiteLLM CVE-2026-42208.
+"""Stored objects belong to the key that created them. Ids of others: Open WebUI
+CVE-2026-45349, LiteLLM #35536. SQL injection: LiteLLM CVE-2026-42208.
 """
 
 from __future__ import annotations
@@ -26,16 +26,27 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BENEATH = {
     "responses": [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")],
-    "conversations": [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/items"), ("POST", "/items")],
+    "conversations": [
+        ("GET", ""),
+        ("POST", ""),
+        ("DELETE", ""),
+        ("GET", "/items"),
+        ("POST", "/items"),
+    ],
     "chats": [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/messages")],
     "message batches": [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/results")],
 }
-SENT: dict[str, Any] = {"metadata": {}, "items": [{"type": "message", "role": "user", "content": "hi"}]}
+SENT: dict[str, Any] = {
+    "metadata": {},
+    "items": [{"type": "message", "role": "user", "content": "hi"}],
+}
 
 
 async def ask(client: httpx2.AsyncClient, method: str, path: str, key: str) -> tuple[int, str]:
     body = SENT if method == "POST" else None
-    answer = await client.request(method, path, json=body, headers={"authorization": f"Bearer {key}"})
+    answer = await client.request(
+        method, path, json=body, headers={"authorization": f"Bearer {key}"}
+    )
     return answer.status_code, answer.text.replace(answer.headers["x-request-id"], "")
 
 
@@ -63,23 +74,51 @@ def test_ids_have_128_random_bits():
     assert bits == 2**128 - 1
 
 
-HOSTILE = ["' OR '1'='1", "x'; DROP TABLE records; --", '" OR ""="', "%", "_", "\\", "x\x00y", "$1", "?"]
+HOSTILE = [
+    "' OR '1'='1",
+    "x'; DROP TABLE records; --",
+    '" OR ""="',
+    "%",
+    "_",
+    "\\",
+    "x\x00y",
+    "$1",
+    "?",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
-    async with working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server, server.http() as client:
+    async with (
+        working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server,
+        server.http() as client,
+    ):
         key = {"authorization": "Bearer a"}
-        body = {"model": "m", "messages": HI, "store": True, "metadata": {text: text} if "\x00" not in text else {}}
+        body = {
+            "model": "m",
+            "messages": HI,
+            "store": True,
+            "metadata": {text: text} if "\x00" not in text else {},
+        }
         id = (await client.post("/v1/chat/completions", json=body, headers=key)).json()["id"]
-        for path in ("/v1/responses/", "/v1/conversations/", "/v1/chat/completions/", "/v1/files/", "/v1/batches/"):
-            found = await client.get(httpx2.URL("http://localhost").join(path + _quote(text)), headers=key)
+        for path in (
+            "/v1/responses/",
+            "/v1/conversations/",
+            "/v1/chat/completions/",
+            "/v1/files/",
+            "/v1/batches/",
+        ):
+            found = await client.get(
+                httpx2.URL("http://localhost").join(path + _quote(text)), headers=key
+            )
             assert found.status_code in (404, 405), found.text
         for name in ("after", "order", "limit", "model", f"metadata[{text}]"):
             listed = await client.get("/v1/chat/completions", params={name: text}, headers=key)
             assert listed.status_code in (200, 400, 404), listed.text
         continued = await client.post(
-            "/v1/responses", json={"model": "m", "input": "hi", "previous_response_id": text}, headers=key
+            "/v1/responses",
+            json={"model": "m", "input": "hi", "previous_response_id": text},
+            headers=key,
         )
         assert continued.status_code in (400, 404), continued.text
         assert (await client.get(f"/v1/chat/completions/{id}", headers=key)).status_code == 200

@@ -39,7 +39,11 @@ def frame(data: bytes, opcode: int = 1, *, fin: bool = True, length: int | None 
 
     length: the declared length; the mask is zeros.
     """
-    return bytes([opcode | 0x80 * fin, 0xFF]) + struct.pack("!QI", len(data) if length is None else length, 0) + data
+    return (
+        bytes([opcode | 0x80 * fin, 0xFF])
+        + struct.pack("!QI", len(data) if length is None else length, 0)
+        + data
+    )
 
 
 async def send(where: str, data: bytes) -> Ends:
@@ -100,7 +104,10 @@ async def test_a_message_counts_only_while_it_arrives() -> None:
     """100 sockets with half a message each took 1.4 GB that no memory budget counted."""
     body = {"model": "m", "input": "x" * 50_000}
     async with run_server(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
-        async with connect(where) as (reader, writer), httpx2.AsyncClient(base_url=f"http://{where}") as http:
+        async with (
+            connect(where) as (reader, writer),
+            httpx2.AsyncClient(base_url=f"http://{where}") as http,
+        ):
             writer.write(frame(b"x" * 60_000, length=90_000))
             async with asyncio.timeout(5):
                 while (await http.post("/v1/responses", json=body)).status_code != 503:
@@ -115,8 +122,12 @@ async def test_a_message_counts_only_while_it_arrives() -> None:
                     pass
 
 
-@pytest.mark.parametrize("part", [frame(b"x", length=100), frame(b"x", fin=False), b"\x81", frame(b"", 1, fin=False)])
-async def test_an_incomplete_message_has_a_timeout(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "part", [frame(b"x", length=100), frame(b"x", fin=False), b"\x81", frame(b"", 1, fin=False)]
+)
+async def test_an_incomplete_message_has_a_timeout(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pongs between its fragments do not extend the timeout."""
     monkeypatch.setattr(WebSocket, "limits", HttpLimits(body=0.1))
     async with run_server(SAY) as where, connect(where) as (reader, writer):

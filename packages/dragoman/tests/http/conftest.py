@@ -1,4 +1,6 @@
-"""Tests with sockets run on both event loops: uvloop's, if it is installed, and asyncio's."""
+"""Tests with sockets run on both event loops: uvloop's, if it is installed, and
+asyncio's.
+"""
 
 from __future__ import annotations
 

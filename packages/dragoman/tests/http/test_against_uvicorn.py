@@ -1,4 +1,6 @@
-"""The server's responses equal those of uvicorn's own protocol, except where uvicorn's are wrong."""
+"""The server's responses equal those of uvicorn's own protocol, except where uvicorn's
+are wrong.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ DIFFERENT = {
 
 
 async def ask(data: bytes, *, theirs: bool, streamed: bool = False) -> list[Answer]:
-    async with serving(stream if streamed else echo, HttpLimits(linger_timeout=0.01), theirs=theirs) as wire:
+    async with serving(
+        stream if streamed else echo, HttpLimits(linger_timeout=0.01), theirs=theirs
+    ) as wire:
         return answers(await wire.ask(data), data.lstrip().split(b" ")[0].decode())
 
 
@@ -59,7 +63,10 @@ async def test_a_request_is_answered_as_by_uvicorn(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", WELL_FORMED.values(), ids=WELL_FORMED)
 async def test_a_stream_is_as_uvicorns_but_that_http_1_0_knows_no_chunks(data: bytes) -> None:
-    ours, theirs = await ask(data, theirs=False, streamed=True), await ask(data, theirs=True, streamed=True)
+    ours, theirs = (
+        await ask(data, theirs=False, streamed=True),
+        await ask(data, theirs=True, streamed=True),
+    )
     if b"HTTP/1.0" in data:
         assert theirs[0].headers.pop("transfer-encoding") == "chunked"
     assert ours == theirs

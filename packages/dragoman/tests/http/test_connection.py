@@ -27,7 +27,16 @@ def came(answer: Answer) -> Any:
 
 def post(body: bytes, *fields: bytes, path: bytes = b"/") -> bytes:
     lines = b"".join(field + b"\r\n" for field in fields)
-    return b"POST " + path + b" " + HEAD + b"content-length: %d\r\n" % len(body) + lines + b"\r\n" + body
+    return (
+        b"POST "
+        + path
+        + b" "
+        + HEAD
+        + b"content-length: %d\r\n" % len(body)
+        + lines
+        + b"\r\n"
+        + body
+    )
 
 
 async def test_an_application_sees_the_request_as_it_came() -> None:
@@ -91,7 +100,9 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
 async def test_a_chunked_body_is_received_whole() -> None:
     async with serving(echo) as wire:
         head = b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
-        output = await wire.ask(head + b"3;x=y\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n" + CLOSE)
+        output = await wire.ask(
+            head + b"3;x=y\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n" + CLOSE
+        )
     assert [came(answer)[-1] for answer in answers(output)] == ["abc0123456789", ""]
 
 
@@ -116,7 +127,10 @@ async def test_a_status_without_a_body_has_none(status: int) -> None:
         await send(piece())
 
     async with serving(app) as wire:
-        assert [answer.headers for answer in answers(await wire.ask(GET, CLOSE))] == [{}, {"connection": "close"}]
+        assert [answer.headers for answer in answers(await wire.ask(GET, CLOSE))] == [
+            {},
+            {"connection": "close"},
+        ]
 
 
 async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
@@ -138,8 +152,12 @@ async def test_a_response_without_100_continue_closes_the_connection() -> None:
         await send(piece())
 
     async with serving(app) as wire:
-        output = await wire.ask(b"POST / " + HEAD + b"expect: 100-continue\r\ncontent-length: 30\r\n\r\n")
-    assert [(each.status, each.headers["connection"]) for each in answers(output)] == [(401, "close")]
+        output = await wire.ask(
+            b"POST / " + HEAD + b"expect: 100-continue\r\ncontent-length: 30\r\n\r\n"
+        )
+    assert [(each.status, each.headers["connection"]) for each in answers(output)] == [
+        (401, "close")
+    ]
 
 
 async def test_an_unread_body_is_not_parsed_as_the_next_request() -> None:
@@ -220,7 +238,9 @@ async def test_an_application_that_raises_or_returns_too_early_makes_no_false_en
 
 
 async def test_to_http_1_0_an_answer_that_breaks_off_is_a_reset() -> None:
-    """The end of the connection is the end of the response: after an ordinary close it would look complete."""
+    """The end of the connection is the end of the response: after an ordinary close it
+    would look complete.
+    """
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start())
@@ -242,7 +262,9 @@ WRONG: list[tuple[Message, ...]] = [
 
 
 @pytest.mark.parametrize("messages", WRONG)
-async def test_what_no_response_can_be_is_an_error_that_closes(messages: tuple[Message, ...]) -> None:
+async def test_what_no_response_can_be_is_an_error_that_closes(
+    messages: tuple[Message, ...],
+) -> None:
     errors: list[RuntimeError] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -269,7 +291,9 @@ async def test_what_no_response_can_be_is_an_error_that_closes(messages: tuple[M
         [(b"content-length", b"3"), (b"content-length", b"3")],
     ],
 )
-async def test_a_malformed_header_of_an_application_never_goes_out(headers: list[tuple[bytes, bytes]]) -> None:
+async def test_a_malformed_header_of_an_application_never_goes_out(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(200, *headers))
 
@@ -318,7 +342,9 @@ async def test_nothing_is_left_of_many_requests_and_no_garbage() -> None:
             assert len(asyncio.all_tasks()) <= before
             await asyncio.sleep(0)
             assert not [
-                each for each in gc.get_objects() if type(each) in (HttpConnection, HttpExchange, Wakeup, ChunkedReader)
+                each
+                for each in gc.get_objects()
+                if type(each) in (HttpConnection, HttpExchange, Wakeup, ChunkedReader)
             ]
     finally:
         gc.enable()
@@ -400,4 +426,6 @@ async def test_a_body_is_read_only_once() -> None:
         assert (await again)["type"] == "http.disconnect"
 
     async with serving(app) as wire:
-        assert [each.status for each in answers(await wire.ask(post(b"abc", b"connection: close")))] == [200]
+        assert [
+            each.status for each in answers(await wire.ask(post(b"abc", b"connection: close")))
+        ] == [200]

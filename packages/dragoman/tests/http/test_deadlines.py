@@ -24,7 +24,9 @@ class Clockwork(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **_: Any) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, **_: Any
+    ) -> asyncio.TimerHandle:
         self.set += 1
         heapq.heappush(self._timers, (when, self.set, callback))
         return asyncio.TimerHandle(when, callback, args, self)

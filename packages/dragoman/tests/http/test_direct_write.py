@@ -1,4 +1,6 @@
-"""The direct write extension: it reports the connection's state, and writes the same bytes as `send`."""
+"""The direct write extension: it reports the connection's state, and writes the same
+bytes as `send`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The protocol under uvicorn's server: uvicorn's own features, and the state that the protocol reports."""
+"""The protocol under uvicorn's server: uvicorn's own features, and the state that the
+protocol reports.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,16 @@ CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
 
 
 @asynccontextmanager
-async def run_server(app: ASGIApp, listener: socket.socket | None, **options: Any) -> AsyncGenerator[uvicorn.Server]:
+async def run_server(
+    app: ASGIApp, listener: socket.socket | None, **options: Any
+) -> AsyncGenerator[uvicorn.Server]:
     make: Any = Http11ProtocolFactory()
-    settings = {"log_config": None, "log_level": "critical", "proxy_headers": False, "access_log": False}
+    settings = {
+        "log_config": None,
+        "log_level": "critical",
+        "proxy_headers": False,
+        "access_log": False,
+    }
     server = uvicorn.Server(uvicorn.Config(app, http=make, **settings, **options))
     running = asyncio.create_task(server.serve(None if listener is None else [listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -100,7 +109,11 @@ async def test_ipv6() -> None:
         pytest.skip("this machine has no IPv6")
     port = listener.getsockname()[1]
     assert answers(await fetch(app, listener))[0].status == 200
-    assert (seen[0]["server"], seen[0]["client"][0], len(seen[0]["client"])) == (("::1", port), "::1", 2)
+    assert (seen[0]["server"], seen[0]["client"][0], len(seen[0]["client"])) == (
+        ("::1", port),
+        "::1",
+        2,
+    )
 
 
 async def test_a_socket_file(tmp_path: Path) -> None:
@@ -134,7 +147,9 @@ def write_certificate(folder: Path) -> Path:
         .not_valid_after(now + datetime.timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
-    own = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    own = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     path = folder / "both.pem"
     path.write_bytes(own + certificate.public_bytes(serialization.Encoding.PEM))
     return path
@@ -151,9 +166,13 @@ async def test_tls(tmp_path: Path) -> None:
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
     with listening() as listener:
-        async with run_server(app, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))):
+        async with run_server(
+            app, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))
+        ):
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
-            writer.write(b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000 + CLOSE)
+            writer.write(
+                b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000 + CLOSE
+            )
             output = await reader.read(-1)
             writer.close()
             assert [each.status for each in answers(output)] == [200, 200]
@@ -170,7 +189,9 @@ async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
     with listening() as listener:
-        async with run_server(echo, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))) as server:
+        async with run_server(
+            echo, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))
+        ) as server:
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
             # The client's handshake completes before the server's.
             while not server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -201,13 +222,18 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
     with listening() as listener:
         async with run_server(app, listener, lifespan="off") as server:
             where = f"localhost:{listener.getsockname()[1]}"
-            async with connect(f"ws://{where}/socket?x=y", sock=socket.create_connection(listener.getsockname())) as ws:
+            async with connect(
+                f"ws://{where}/socket?x=y", sock=socket.create_connection(listener.getsockname())
+            ) as ws:
                 await ws.send("hi")
                 assert await ws.recv() == "hello"
                 assert len(server.server_state.connections) == 1
             # The first frame arrives with the request, with a mask of zeros: "hi".
             reader, writer = await asyncio.open_connection(*listener.getsockname())
-            upgrade = b"connection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\nsec-websocket-version: 13\r\n"
+            upgrade = (
+                b"connection: keep-alive, Upgrade\r\nupgrade: "
+                b"WebSocket\r\nsec-websocket-version: 13\r\n"
+            )
             key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             writer.write(GET + b"GET /socket " + HEAD + upgrade + key + b"\x81\x82\0\0\0\0hi")
             output = await reader.readuntil(b"hello")

@@ -1,4 +1,6 @@
-"""However the bytes of requests are cut into packets, the responses and the received bodies are the same."""
+"""However the bytes of requests are cut into packets, the responses and the received
+bodies are the same.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,12 @@ class Memory(asyncio.Transport):
 async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
     """Return the written bytes, and whether the connection was closed."""
     state = ServerState()
-    config = uvicorn.Config(echo, lifespan="off", log_config=None, log_level="critical", proxy_headers=False)
-    connection = Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(config, state, {})
+    config = uvicorn.Config(
+        echo, lifespan="off", log_config=None, log_level="critical", proxy_headers=False
+    )
+    connection = Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(
+        config, state, {}
+    )
     memory = Memory()
     connection.connection_made(memory)
     for packet in packets:
@@ -79,10 +85,18 @@ def _build_counted(body: bytes) -> bytes:
 
 def _build_chunked(pieces: list[bytes]) -> bytes:
     chunks = b"".join(b"%x;e=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
-    return b"POST /chunked " + HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\nx: y\r\n\r\n"
+    return (
+        b"POST /chunked "
+        + HEAD
+        + b"transfer-encoding: chunked\r\n\r\n"
+        + chunks
+        + b"0\r\nx: y\r\n\r\n"
+    )
 
 
-bodies = st.binary(max_size=60) | st.sampled_from([b"\r\n\r\n", b"0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+bodies = st.binary(max_size=60) | st.sampled_from(
+    [b"\r\n\r\n", b"0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"]
+)
 good = st.one_of(
     st.just(b"GET /a?b " + HEAD + b"\r\n"),
     st.just(b"\r\n\r\nHEAD / " + HEAD + b"\r\n"),
@@ -106,10 +120,14 @@ last = st.sampled_from(
 
 
 @given(requests=st.lists(good, max_size=4), end=last, data=st.data())
-def test_any_packets_give_the_same_answers(requests: list[bytes], end: bytes, data: st.DataObject) -> None:
+def test_any_packets_give_the_same_answers(
+    requests: list[bytes], end: bytes, data: st.DataObject
+) -> None:
     stream = b"".join(requests) + end
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))))
-    packets = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    packets = [
+        stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
     whole = asyncio.run(talk([stream]))
     assert asyncio.run(talk([packet for packet in packets if packet])) == whole
     assert asyncio.run(talk([bytes([byte]) for byte in stream])) == whole

@@ -1,4 +1,6 @@
-"""An ASGI application behind this server's connections on a real port, and clients that write arbitrary bytes."""
+"""An ASGI application behind this server's connections on a real port, and clients that
+write arbitrary bytes.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,21 @@ class Wire(NamedTuple):
         return output
 
     async def over(self) -> None:
-        """Wait until there are no connections and tasks. The test's own timeout limits the wait."""
+        """Wait until there are no connections and tasks. The test's own timeout limits
+        the wait.
+        """
         while self.state.connections or self.state.tasks:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, limits: HttpLimits | None = None, *, idle: float = 5, theirs: bool = False, **options: Any
+    app: ASGIApp,
+    limits: HttpLimits | None = None,
+    *,
+    idle: float = 5,
+    theirs: bool = False,
+    **options: Any,
 ) -> AsyncGenerator[Wire]:
     """Run a server.
 
@@ -104,7 +113,9 @@ def piece(body: bytes = b"", *, more: bool = False) -> Message:
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Echo the request as JSON with a content length."""
     body = await body_of(receive)
-    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]
+    headers = [
+        [name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]
+    ]
     came = [
         scope["method"],
         scope["raw_path"].decode(),

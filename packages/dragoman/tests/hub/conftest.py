@@ -22,7 +22,9 @@ def hub(tmp_path: Path) -> Generator[HubStub]:
 
 @pytest.fixture
 def cache(hub: HubStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Configure this process for the stub, like one that starts with HF_ENDPOINT and HF_HUB_CACHE."""
+    """Configure this process for the stub, like one that starts with HF_ENDPOINT and
+    HF_HUB_CACHE.
+    """
     directory = tmp_path / "cache"
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)

@@ -1,4 +1,6 @@
-"""Run `dragoman` in a separate process with the stub as its hub, and kill it during a download."""
+"""Run `dragoman` in a separate process with the stub as its hub, and kill it during a
+download.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,17 @@ def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     }
     command = [sys.executable, "-m", "dragoman", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+    return subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder
+    )
 
 
 def find_partial_files(folder: Path) -> dict[str, int]:
     """Return the bytes of each interrupted download by the name of its blob."""
-    return {file.name.partition(".")[0]: file.stat().st_size for file in folder.rglob("*.dragoman.incomplete")}
+    return {
+        file.name.partition(".")[0]: file.stat().st_size
+        for file in folder.rglob("*.dragoman.incomplete")
+    }
 
 
 def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
@@ -51,11 +58,14 @@ def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
         for repository in hub.repositories.values()
         for data in repository.files.values()
     }
-    return {blob: size for blob, size in find_partial_files(folder).items() if 0 < size < sizes[blob]}
+    return {
+        blob: size for blob, size in find_partial_files(folder).items() if 0 < size < sizes[blob]
+    }
 
 
 def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[str, int]:
-    """Start a command, kill it while a large file stalls halfway, and return the downloads to resume.
+    """Start a command, kill it while a large file stalls halfway, and return the
+    downloads to resume.
 
     Then clear the hub's recorded requests, and let it answer in full.
     """
@@ -79,11 +89,17 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
 
 
 @contextmanager
-def serve(hub: HubStub, folder: Path, *arguments: str) -> Generator[tuple[httpx2.Client, list[str]]]:
-    """Run a server until its model is loaded. After it has stopped, the list contains its log."""
+def serve(
+    hub: HubStub, folder: Path, *arguments: str
+) -> Generator[tuple[httpx2.Client, list[str]]]:
+    """Run a server until its model is loaded. After it has stopped, the list contains
+    its log.
+    """
     logged: list[str] = []
     # Without the access log: the pipe is not read meanwhile, and would fill up.
-    with start(hub, folder, "serve", *arguments, "--port", "0", "--store", "none", "--no-access-log") as process:
+    with start(
+        hub, folder, "serve", *arguments, "--port", "0", "--store", "none", "--no-access-log"
+    ) as process:
         try:
             assert process.stdout is not None
             found = re.match(r"Serving \S.* on (http://[0-9.:]+)", process.stdout.readline())

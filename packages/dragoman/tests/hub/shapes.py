@@ -25,7 +25,9 @@ PICKLE = b"\x80\x04cos\nsystem\n"
 
 def read_files(directory: Path) -> dict[str, bytes]:
     return {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
     }
 
 
@@ -46,7 +48,10 @@ def read_safetensors(data: bytes) -> dict[str, tuple[dict[str, Any], bytes]]:
     header = json.loads(data[8 : 8 + length])
     body = data[8 + length :]
     return {
-        name: ({"dtype": entry["dtype"], "shape": entry["shape"]}, body[slice(*entry["data_offsets"])])
+        name: (
+            {"dtype": entry["dtype"], "shape": entry["shape"]},
+            body[slice(*entry["data_offsets"])],
+        )
         for name, entry in header.items()
         if name != "__metadata__"
     }
@@ -65,7 +70,9 @@ def shard(files: dict[str, bytes]) -> dict[str, bytes]:
     return {
         **{name: data for name, data in files.items() if name != "model.safetensors"},
         **{file: write_safetensors(held) for file, held in shards.items()},
-        "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": weight_map}).encode(),
+        "model.safetensors.index.json": json.dumps(
+            {"metadata": {}, "weight_map": weight_map}
+        ).encode(),
     }
 
 
@@ -97,7 +104,8 @@ def build_repositories(folder: Path) -> dict[str, StubRepository]:
         SPLIT: StubRepository(
             {
                 **{
-                    f"Q8_0/split-Q8_0-0000{number}-of-00003.gguf": random_bytes(number, 200_000) for number in (1, 2, 3)
+                    f"Q8_0/split-Q8_0-0000{number}-of-00003.gguf": random_bytes(number, 200_000)
+                    for number in (1, 2, 3)
                 },
                 "split-Q4_K_M.gguf": random_bytes(9, 100_000),
                 "mmproj-split-F16.gguf": random_bytes(10, 100_000),
@@ -108,9 +116,16 @@ def build_repositories(folder: Path) -> dict[str, StubRepository]:
         LORA: StubRepository(
             {
                 **readme,
-                "adapter_config.json": json.dumps({"base_model_name_or_path": SINGLE, "r": 2}).encode(),
+                "adapter_config.json": json.dumps(
+                    {"base_model_name_or_path": SINGLE, "r": 2}
+                ).encode(),
                 "adapter_model.safetensors": write_safetensors(
-                    {"lora_A": ({"dtype": "F32", "shape": [2, 4096]}, np.zeros((2, 4096), np.float32).tobytes())}
+                    {
+                        "lora_A": (
+                            {"dtype": "F32", "shape": [2, 4096]},
+                            np.zeros((2, 4096), np.float32).tobytes(),
+                        )
+                    }
                 ),
             }
         ),

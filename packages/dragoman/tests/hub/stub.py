@@ -1,6 +1,8 @@
-"""A stub of the Hugging Face hub: repositories over HTTP on loopback, with ranges, ETags, and the hub's errors.
+"""A stub of the Hugging Face hub: repositories over HTTP on loopback, with ranges,
+ETags, and the hub's errors.
 
-The wire format follows https://huggingface.co/docs/hub/api and what huggingface_hub requests.
+The wire format follows https://huggingface.co/docs/hub/api and what huggingface_hub
+requests.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class StubRepository:
 
     @property
     def commit(self) -> str:
-        names = "".join(f"{path}{hashlib.sha256(data).hexdigest()}" for path, data in sorted(self.files.items()))
+        names = "".join(
+            f"{path}{hashlib.sha256(data).hexdigest()}" for path, data in sorted(self.files.items())
+        )
         return hashlib.sha1(names.encode()).hexdigest()
 
 
@@ -46,7 +50,8 @@ class HubStub:
     requests: method, path and range of each request.
     leaked_tokens: paths of the CDN that were requested with a token.
     cuts: bytes after which the connections of the next large files close.
-    max_sent: maximum bytes of a large file in a response, with a matching content-length.
+    max_sent: maximum bytes of a large file in a response, with a matching
+        content-length.
     stall_after: bytes of a large file after which its response waits for `released`.
     ignores_ranges: answers ranges with the whole file.
     stalled: set when a response waits.
@@ -55,7 +60,9 @@ class HubStub:
     repositories: dict[str, StubRepository]
     url: str = ""
     cdn_url: str = ""
-    requests: list[tuple[str, str, str | None]] = field(default_factory=list[tuple[str, str, str | None]])
+    requests: list[tuple[str, str, str | None]] = field(
+        default_factory=list[tuple[str, str, str | None]]
+    )
     leaked_tokens: list[str] = field(default_factory=list[str])
     cuts: list[int] = field(default_factory=list[int])
     max_sent: int | None = None
@@ -65,7 +72,9 @@ class HubStub:
     released: threading.Event = field(default_factory=threading.Event)
 
     def count(self, pattern: str) -> int:
-        return sum(re.search(pattern, f"{method} {path}") is not None for method, path, _ in self.requests)
+        return sum(
+            re.search(pattern, f"{method} {path}") is not None for method, path, _ in self.requests
+        )
 
 
 def is_large(path: str) -> bool:
@@ -105,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None:
             # The hub does not reveal what exists to clients without a token.
             self.refuse(
-                401 if self.headers.get("authorization") is None else 404, "RepoNotFound", "Repository not found"
+                401 if self.headers.get("authorization") is None else 404,
+                "RepoNotFound",
+                "Repository not found",
             )
         elif repository.is_gated and self.headers.get("authorization") != f"Bearer {TOKEN}":
             status = 401 if self.headers.get("authorization") is None else 403
@@ -121,7 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None:
             return
         siblings = [_describe_file(path, data) for path, data in repository.files.items()]
-        body = {"id": name, "modelId": name, "sha": repository.commit, "private": False, "siblings": siblings}
+        body = {
+            "id": name,
+            "modelId": name,
+            "sha": repository.commit,
+            "private": False,
+            "siblings": siblings,
+        }
         self.send(200, json.dumps(body).encode(), {"content-type": "application/json"})
 
     def resolve(self, name: str, revision: str, path: str, *, with_body: bool) -> None:
@@ -130,19 +147,27 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = repository.files.get(path)
         if data is None:
-            self.refuse(404, "EntryNotFound", "Entry not found", {"x-repo-commit": repository.commit})
+            self.refuse(
+                404, "EntryNotFound", "Entry not found", {"x-repo-commit": repository.commit}
+            )
             return
         headers = {"x-repo-commit": repository.commit, "accept-ranges": "bytes"}
         if is_large(path):
             sha256 = hashlib.sha256(data).hexdigest()
-            headers |= {"x-linked-etag": f'"{sha256}"', "x-linked-size": str(len(data)), "etag": '"pointer"'}
+            headers |= {
+                "x-linked-etag": f'"{sha256}"',
+                "x-linked-size": str(len(data)),
+                "etag": '"pointer"',
+            }
             self.send(302, b"", headers | {"location": f"{self.hub.cdn_url}/cdn/{sha256}"})
         else:
             etag = hashlib.sha1(data).hexdigest()
             self.send(200, data, headers | {"etag": f'"{etag}"'}, with_body=with_body)
 
     def answer_as_modelscope(self, name: str, *, is_list: bool, with_body: bool) -> None:
-        """Answer ModelScope's routes: https://modelscope.cn/docs/models/download, and the requests of its package."""
+        """Answer ModelScope's routes: https://modelscope.cn/docs/models/download, and
+        the requests of its package.
+        """
         repository = self.hub.repositories.get(name)
         if repository is None:
             self.send(404, b'{"Code":10010205001,"Success":false,"Message":"not found"}', {})
@@ -200,7 +225,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         if with_body:
-            self.write(body, self.hub.cuts if is_large else [], self.hub.stall_after if is_large else None)
+            self.write(
+                body, self.hub.cuts if is_large else [], self.hub.stall_after if is_large else None
+            )
 
     def write(self, body: bytes, cuts: list[int], stall_after: int | None) -> None:
         if cuts and len(body) > cuts[0]:
@@ -218,15 +245,29 @@ class _Handler(BaseHTTPRequestHandler):
             # The client was killed.
             self.close_connection = True
 
-    def refuse(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
-        error = {"x-error-code": code, "x-error-message": message, "content-type": "application/json"}
+    def refuse(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+    ) -> None:
+        error = {
+            "x-error-code": code,
+            "x-error-message": message,
+            "content-type": "application/json",
+        }
         self.send(status, json.dumps({"error": message}).encode(), error | (headers or {}))
 
 
 def _describe_file(path: str, data: bytes) -> dict[str, object]:
-    entry: dict[str, object] = {"rfilename": path, "size": len(data), "blobId": hashlib.sha1(data).hexdigest()}
+    entry: dict[str, object] = {
+        "rfilename": path,
+        "size": len(data),
+        "blobId": hashlib.sha1(data).hexdigest(),
+    }
     if is_large(path):
-        entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        entry["lfs"] = {
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "size": len(data),
+            "pointerSize": 130,
+        }
     return entry
 
 

@@ -1,4 +1,6 @@
-"""Admin routes: models are listed with their state, loaded, unloaded and downloaded, with progress."""
+"""Admin routes: models are listed with their state, loaded, unloaded and downloaded,
+with progress.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class AdminClient(httpx2.AsyncClient):
 
     def __init__(self, app: ASGIApp) -> None:
         headers = {"authorization": "Bearer admin"}
-        super().__init__(transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers)
+        super().__init__(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers
+        )
         self.app = app
 
 
@@ -54,15 +58,24 @@ async def serve() -> AsyncGenerator[AdminClient]:
 
 
 def read_events(body: str) -> list[dict[str, Any]]:
-    return [json.loads(event.removeprefix("data: ")) for event in body.split("\n\n") if event.startswith("data: ")]
+    return [
+        json.loads(event.removeprefix("data: "))
+        for event in body.split("\n\n")
+        if event.startswith("data: ")
+    ]
 
 
 @pytest.mark.usefixtures("cache")
 async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
     async with serve() as client:
         listed = (await client.get("/models")).json()["data"]
-        assert [(model["id"], model["status"]["value"]) for model in listed] == [("a", "loaded"), ("b", "unloaded")]
-        events = read_events((await client.post("/models/load", json={"model": "b", "stream": True})).text)
+        assert [(model["id"], model["status"]["value"]) for model in listed] == [
+            ("a", "loaded"),
+            ("b", "unloaded"),
+        ]
+        events = read_events(
+            (await client.post("/models/load", json={"model": "b", "stream": True})).text
+        )
         assert {(event["model"], event["event"]) for event in events} == {("b", "status_change")}
         assert events[0]["data"]["status"] == "downloading"
         assert set(events[0]["data"]["progress"]) == {"b"}
@@ -71,7 +84,9 @@ async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
         loaded = (await client.get("/models")).json()["data"][1]
         assert loaded["status"] == {"value": "loaded"}
         assert loaded["meta"]["n_params"] == 1967808
-        assert (await client.post("/models/unload", json={"model": "b"})).json() == {"success": True}
+        assert (await client.post("/models/unload", json={"model": "b"})).json() == {
+            "success": True
+        }
         assert (await client.get("/models")).json()["data"][1]["status"] == {"value": "unloaded"}
         assert (await client.post("/models/unload", json={"model": "b"})).status_code == 400
         refused = await client.post("/models/unload", json={"model": "a"})
@@ -88,7 +103,9 @@ async def test_a_model_that_is_being_unloaded_is_loaded_again():
             await asyncio.sleep(0)
             assert slot.state is ModelState.DRAINING
             async with AdminClient(connection.app) as client:
-                assert (await client.post("/models/load", json={"model": "b"})).json() == {"success": True}
+                assert (await client.post("/models/load", json={"model": "b"})).json() == {
+                    "success": True
+                }
             assert slot.is_loading
         await unload
 
@@ -97,7 +114,9 @@ async def test_a_model_that_tokenizes_is_not_unloaded():
     async with watch() as (models, connection), AdminClient(connection.app) as client:
         slot = models.slots[1]
         await models.begin_load(slot)
-        request = asyncio.create_task(client.post("/tokenize", json={"model": "b", "prompt": "the cat " * 20_000}))
+        request = asyncio.create_task(
+            client.post("/tokenize", json={"model": "b", "prompt": "the cat " * 20_000})
+        )
         while not request.done() and not slot.is_busy:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         assert not request.done()
@@ -124,14 +143,18 @@ async def test_only_administrators_change_models():
 @pytest.mark.usefixtures("cache")
 async def test_a_model_is_pulled_with_progress(hub: HubStub):
     async with serve() as client:
-        events = read_events((await client.post("/models/pull", json={"model": GGUF, "stream": True})).text)
+        events = read_events(
+            (await client.post("/models/pull", json={"model": GGUF, "stream": True})).text
+        )
         assert events[0]["data"] == {"status": "pulling manifest"}
         file = events[-2]["data"]
         assert (file["completed"], file["total"]) == (300_004, 300_004)
         assert file["digest"].startswith("sha256:")
         assert events[-1]["data"] == {"status": "success"}
         hub.requests.clear()
-        assert (await client.post("/models/pull", json={"model": f"hf.co/{GGUF}:latest"})).json() == {"success": True}
+        assert (
+            await client.post("/models/pull", json={"model": f"hf.co/{GGUF}:latest"})
+        ).json() == {"success": True}
         assert hub.count("GET /cdn/") == 0
         failed = await client.post("/models/pull", json={"model": "org/absent"})
         assert failed.status_code == 400
@@ -149,7 +172,9 @@ class Connection:
         self.has_ended = False
         self._has_news = asyncio.Event()
         self.headers: dict[bytes, bytes] = {}
-        self.task = asyncio.create_task(self._run(app, scope("/models/sse", {"authorization": f"Bearer {key}"}, "GET")))
+        self.task = asyncio.create_task(
+            self._run(app, scope("/models/sse", {"authorization": f"Bearer {key}"}, "GET"))
+        )
 
     async def _run(self, app: ASGIApp, request: Scope) -> None:
         await app(request, self.inbox.get, self._send)
@@ -157,7 +182,9 @@ class Connection:
     async def _send(self, message: Message) -> None:
         self.headers |= dict(message.get("headers", ()))
         self.body += message.get("body", b"")
-        self.has_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self.has_ended = message["type"] == "http.response.body" and not message.get(
+            "more_body", False
+        )
         self._has_news.set()
 
     async def read_until(self, is_there: Callable[[], object]) -> None:
@@ -166,7 +193,9 @@ class Connection:
             await self._has_news.wait()
 
     async def read_states(self, count: int) -> list[tuple[str, str]]:
-        """Return the first states when they have arrived. Draining may end too soon to be seen."""
+        """Return the first states when they have arrived. Draining may end too soon to
+        be seen.
+        """
         while True:
             events = read_events(self.body.decode())
             assert {event["event"] for event in events} <= {"status_change"}
@@ -209,7 +238,8 @@ async def test_a_model_is_downloaded_in_the_background_as_by_llama_cpp(hub: HubS
             {"model": GGUF, "event": "download_finished", "data": {}}
         ]
         assert all(
-            set(report["data"]["progress"]) == {digest} for report in find_reports(connection, "download_progress")
+            set(report["data"]["progress"]) == {digest}
+            for report in find_reports(connection, "download_progress")
         )
         assert hub.count("GET /cdn/") == 1
         assert [model["id"] for model in (await client.get("/models")).json()["data"]] == ["a", "b"]
@@ -231,12 +261,18 @@ async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_
         assert (await unload).json() == {"success": True}
         await connection.read_until(lambda: find_reports(connection, "download_failed"))
         [failed] = find_reports(connection, "download_failed")
-        assert (failed["model"], failed["data"]["error"]["message"]) == (GGUF, "The download was cancelled.")
+        assert (failed["model"], failed["data"]["error"]["message"]) == (
+            GGUF,
+            "The download was cancelled.",
+        )
         hub.stall_after = None
         hub.repositories[GGUF].damaged = frozenset({"small-Q4_K_M.gguf"})
         await client.post("/models", json={"model": GGUF})
         await connection.read_until(lambda: len(find_reports(connection, "download_failed")) == 2)
-        assert "arrived damaged" in find_reports(connection, "download_failed")[1]["data"]["error"]["message"]
+        assert (
+            "arrived damaged"
+            in find_reports(connection, "download_failed")[1]["data"]["error"]["message"]
+        )
     assert f"{GGUF} is not downloaded: The download was cancelled." in caplog.messages
 
 
@@ -256,7 +292,10 @@ async def test_a_background_download_ends_with_the_server(hub: HubStub):
 async def test_what_cannot_be_downloaded_or_deleted_is_refused():
     async with serve() as client:
         absent = await client.post("/models", json={"model": "org/absent"})
-        assert (absent.status_code, absent.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert (absent.status_code, absent.json()["error"]["type"]) == (
+            400,
+            "invalid_request_error",
+        )
         assert "org/absent does not exist at " in absent.json()["error"]["message"]
         assert (await client.post("/models", json={"model": "llama3"})).status_code == 404
         streamed = await client.post("/models", json={"model": GGUF, "stream": True})
@@ -272,7 +311,10 @@ async def test_a_server_that_downloads_nothing_says_so():
     models = build_models(Settings(model="scripted"), SystemClock())
     async with AdminClient(create_app(models)) as client:
         refused = await client.post("/models", json={"model": GGUF})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            404,
+            "unsupported_endpoint",
+        )
 
 
 @pytest.mark.usefixtures("cache")

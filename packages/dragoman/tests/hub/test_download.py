@@ -1,4 +1,6 @@
-"""Six layouts of repositories are downloaded, interrupted by SIGKILL, resumed, and used again without a request."""
+"""Six layouts of repositories are downloaded, interrupted by SIGKILL, resumed, and used
+again without a request.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def only_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str) -> ModuleSpec | None:
         if name == "xllamacpp":
             return ModuleSpec(name, None)
-        return None if name in ("torch", "transformers", "mlx_lm", "vllm") else importlib.util.find_spec(name)
+        return (
+            None
+            if name in ("torch", "transformers", "mlx_lm", "vllm")
+            else importlib.util.find_spec(name)
+        )
 
     monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
 
@@ -86,7 +92,8 @@ def test_a_model_is_downloaded_and_found_again_without_a_request(hub: HubStub, m
         (
             SHARDED,
             "tiny",
-            {f"model-0000{n}-of-00002.safetensors" for n in (1, 2)} | {"model.safetensors.index.json"},
+            {f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
+            | {"model.safetensors.index.json"},
         ),
         (ENCODER, "encoder", {"modules.json", "1_Pooling/config.json", "model.safetensors"}),
         (GGUF, "llamacpp", {"small-Q4_K_M.gguf"}),
@@ -96,7 +103,8 @@ def test_a_model_is_downloaded_and_found_again_without_a_request(hub: HubStub, m
         (
             f"{SPLIT}:Q8_0",
             "llamacpp",
-            {f"Q8_0/split-Q8_0-0000{n}-of-00003.gguf" for n in (1, 2, 3)} | {"mmproj-split-F16.gguf"},
+            {f"Q8_0/split-Q8_0-0000{n}-of-00003.gguf" for n in (1, 2, 3)}
+            | {"mmproj-split-F16.gguf"},
         ),
     ],
 )
@@ -134,7 +142,9 @@ def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
     with start(hub, cache.parent, "pull", model) as process:
         printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    ranges = [requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested]
+    ranges = [
+        requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested
+    ]
     assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values())
     plan = plan_adapter() if model == LORA else prepare(model).plan
     assert plan.commit in printed
@@ -153,7 +163,9 @@ def test_a_connection_that_closes_early_is_continued(hub: HubStub):
 
 
 @pytest.mark.parametrize("cuts", [[7_000], [7_000, 0], [7_000, 5_000, 9_000]])
-def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache: Path, cuts: list[int]):
+def test_a_server_without_ranges_sends_the_whole_file_again(
+    hub: HubStub, cache: Path, cuts: list[int]
+):
     hub.cuts = cuts
     hub.ignores_ranges = True
     plan = prepare(GGUF).plan
@@ -162,12 +174,16 @@ def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache:
 
 
 @pytest.mark.parametrize(("ignores_ranges", "max_sent"), [(True, 3_000), (False, 0)])
-def test_attempts_without_progress_end_the_download(hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int):
+def test_attempts_without_progress_end_the_download(
+    hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int
+):
     hub.cuts = [7_000]
     hub.ignores_ranges = ignores_ranges
     plan = prepare(GGUF).plan
     hub.max_sent = max_sent
-    with pytest.raises(HubError, match=r"small-Q4_K_M\.gguf .* run the command again to continue the download"):
+    with pytest.raises(
+        HubError, match=r"small-Q4_K_M\.gguf .* run the command again to continue the download"
+    ):
         fetch(plan)
     assert hub.count("GET /cdn") < 10
 
@@ -186,7 +202,9 @@ def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: 
     assert hub.count("GET /cdn") == 0
 
 
-@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (999_960, "1.0 MB"), (4_200_000_000, "4.2 GB")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(999, "999 B"), (999_960, "1.0 MB"), (4_200_000_000, "4.2 GB")]
+)
 def test_sizes_are_rounded_to_the_next_unit(count: int, text: str):
     assert format_bytes(count) == text
 
@@ -194,7 +212,9 @@ def test_sizes_are_rounded_to_the_next_unit(count: int, text: str):
 def test_a_damaged_file_is_removed_and_named(hub: HubStub, cache: Path):
     hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
     plan = prepare(SINGLE).plan
-    with pytest.raises(HubError, match=r"model\.safetensors of org/single arrived damaged .* run the command again"):
+    with pytest.raises(
+        HubError, match=r"model\.safetensors of org/single arrived damaged .* run the command again"
+    ):
         fetch(plan)
     assert not (plan.directory / "model.safetensors").exists()
     assert find_cached_repository(ModelReference(SINGLE)) is None
@@ -213,7 +233,10 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(
         return usage
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
-    with pytest.raises(HubError, match=r"needs 300\.0 kB more and .* has 100 B free; free space, or set HF_HUB_CACHE"):
+    with pytest.raises(
+        HubError,
+        match=r"needs 300\.0 kB more and .* has 100 B free; free space, or set HF_HUB_CACHE",
+    ):
         fetch(plan)
     assert hub.count("GET /cdn/") == 0
 
@@ -221,11 +244,20 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("org/absent", "org/absent does not exist at .*, or is private; check the spelling, or set HF_TOKEN"),
+        (
+            "org/absent",
+            "org/absent does not exist at .*, or is private; check the spelling, or set HF_TOKEN",
+        ),
         (f"{SINGLE}@v9", "org/single has no such revision; see "),
         (f"{GGUF}:Q2_K", "has no quantization Q2_K; choose one of F16, Q4_K_M, Q8_0"),
-        (f"{SINGLE}:Q8_0", "has no quantization|has no GGUF file to select Q8_0 from; serve it as `org/single`"),
-        (LORA, "org/lora is a LoRA adapter; serve its base model with `--lora-modules NAME=org/lora`"),
+        (
+            f"{SINGLE}:Q8_0",
+            "has no quantization|has no GGUF file to select Q8_0 from; serve it as `org/single`",
+        ),
+        (
+            LORA,
+            "org/lora is a LoRA adapter; serve its base model with `--lora-modules NAME=org/lora`",
+        ),
     ],
 )
 @pytest.mark.usefixtures("cache")
@@ -241,7 +273,10 @@ def test_a_gated_model_needs_a_token(hub: HubStub, monkeypatch: pytest.MonkeyPat
     for token in (None, "hf_of_somebody_else"):
         if token is not None:
             monkeypatch.setenv("HF_TOKEN", token)
-        with pytest.raises(HubError, match=r"org/single is gated: accept its terms at .*/org/single and set HF_TOKEN"):
+        with pytest.raises(
+            HubError,
+            match=r"org/single is gated: accept its terms at .*/org/single and set HF_TOKEN",
+        ):
             prepare(SINGLE)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert fetch(prepare(SINGLE).plan)[-1].status == "success"
@@ -257,11 +292,15 @@ def test_weights_in_pickles_alone_are_refused(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_hub_that_is_gone_does_not_matter_to_a_complete_model(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_is_gone_does_not_matter_to_a_complete_model(
+    hub: HubStub, monkeypatch: pytest.MonkeyPatch
+):
     fetch(prepare(SINGLE).plan)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert prepare(SINGLE).plan.find_missing() == ()
-    with pytest.raises(HubError, match=r"http://127\.0\.0\.1:9 cannot be reached; check the network"):
+    with pytest.raises(
+        HubError, match=r"http://127\.0\.0\.1:9 cannot be reached; check the network"
+    ):
         prepare(SHARDED)
 
 
@@ -272,7 +311,9 @@ def test_a_revision_is_pinned(hub: HubStub):
     hub.requests.clear()
     assert prepare(f"{GGUF}@{old}").plan.commit == old
     assert hub.requests == []
-    with pytest.raises(HubError, match="names the revision v1, but --revision is v2; remove one of them"):
+    with pytest.raises(
+        HubError, match="names the revision v1, but --revision is v2; remove one of them"
+    ):
         parse_reference(f"{GGUF}@v1", "v2")
 
 
@@ -280,7 +321,10 @@ def test_a_revision_is_pinned(hub: HubStub):
     ("text", "expected"),
     [
         ("Qwen/Qwen3-0.6B", ModelReference("Qwen/Qwen3-0.6B")),
-        ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", ModelReference("ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M")),
+        (
+            "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",
+            ModelReference("ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M"),
+        ),
         ("org/name:Q8_0@v1.0", ModelReference("org/name", "Q8_0", "v1.0")),
         ("org/name@refs/pr/3", ModelReference("org/name", None, "refs/pr/3")),
         ("hf:gpt2", ModelReference("gpt2")),
@@ -297,7 +341,16 @@ def test_a_reference_is_parsed(text: str, expected: ModelReference):
 
 @pytest.mark.parametrize(
     "text",
-    ["tiny", "./org/name", "/org/name", "org/name/more", "model.gguf", "dir/model.gguf", "sim:rtx4090", "http://a/v1"],
+    [
+        "tiny",
+        "./org/name",
+        "/org/name",
+        "org/name/more",
+        "model.gguf",
+        "dir/model.gguf",
+        "sim:rtx4090",
+        "http://a/v1",
+    ],
 )
 def test_other_models_are_not_references(text: str):
     assert find_reference(text) is None

@@ -1,4 +1,6 @@
-"""Architectures that an engine's library does not support are found before anything is downloaded."""
+"""Architectures that an engine's library does not support are found before anything is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ from tests.hub.shapes import SINGLE
 from tests.hub.stub import HubStub
 
 OTHERS = [f"other{number}" for number in range(60)]
-REAL = (("qwen3", "Qwen3ForCausalLM"), ("llama", "LlamaForCausalLM"), ("mistral", "MistralForCausalLM"))
+REAL = (
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("llama", "LlamaForCausalLM"),
+    ("mistral", "MistralForCausalLM"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +38,20 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create packages with the libraries' layout, which cannot be imported."""
     site = tmp_path / "site"
     types = ",\n".join(f'        ("{name}", "AConfig")' for name in ("llama", *OTHERS))
-    architectures = ",\n".join(f'    "{name}": ("file", "Class")' for name in ("LlamaForCausalLM", *OTHERS))
+    architectures = ",\n".join(
+        f'    "{name}": ("file", "Class")' for name in ("LlamaForCausalLM", *OTHERS)
+    )
     files = {
-        "transformers/models/auto/auto_mappings.py": f"CONFIG_MAPPING_NAMES = OrderedDict(\n    [\n{types}\n    ]\n)",
+        "transformers/models/auto/auto_mappings.py": f"CONFIG_MAPPING_NAMES = OrderedDict(\n    "
+        f"[\n{types}\n    ]\n)",
         "mlx_lm/utils.py": f"MODEL_REMAPPING = {{'mistral': 'llama'}}\nNAMES = {OTHERS}",
-        "vllm/model_executor/models/registry.py": f"_TEXT_GENERATION_MODELS = {{\n{architectures}\n}}",
+        "vllm/model_executor/models/registry.py": f"_TEXT_GENERATION_MODELS = "
+        f"{{\n{architectures}\n}}",
         **{f"mlx_lm/models/{name}.py": "" for name in ("llama", *OTHERS)},
-        **{f"{name}/__init__.py": "raise ImportError" for name in ("torch", "transformers", "mlx_lm", "vllm")},
+        **{
+            f"{name}/__init__.py": "raise ImportError"
+            for name in ("torch", "transformers", "mlx_lm", "vllm")
+        },
     }
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
@@ -57,14 +70,23 @@ def make_unsupported(hub: HubStub, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(("engine", "library"), [("transformers", "transformers"), ("mlx", "mlx-lm"), ("vllm", "vllm")])
-def test_an_unsupported_architecture_is_named_before_the_download(hub: HubStub, engine: str, library: str):
+@pytest.mark.parametrize(
+    ("engine", "library"), [("transformers", "transformers"), ("mlx", "mlx-lm"), ("vllm", "vllm")]
+)
+def test_an_unsupported_architecture_is_named_before_the_download(
+    hub: HubStub, engine: str, library: str
+):
     make_unsupported(hub)
     with pytest.raises(SettingsError) as raised:
         build_models(Settings(model=f"{engine}:{SINGLE}"), SystemClock())
     message = str(raised.value)
-    assert "org/single: the model type 'fancy9' (FancyForCausalLM) is not supported by the installed " in message
-    assert message.endswith(f"; upgrade it (pip install --upgrade {library}), or choose another model")
+    assert (
+        "org/single: the model type 'fancy9' (FancyForCausalLM) is not supported by the installed "
+        in message
+    )
+    assert message.endswith(
+        f"; upgrade it (pip install --upgrade {library}), or choose another model"
+    )
     assert hub.count("GET /cdn/") == 0
 
 
@@ -80,7 +102,9 @@ def test_a_supported_architecture_is_prepared(engine: str):
 def test_code_of_the_repository_is_named_as_the_remedy(hub: HubStub):
     make_unsupported(hub, auto_map={"AutoConfig": "configuration.FancyConfig"})
     model = f"transformers:{SINGLE}"
-    with pytest.raises(SettingsError, match="; its repository has code for it, which --trust-remote-code runs if"):
+    with pytest.raises(
+        SettingsError, match="; its repository has code for it, which --trust-remote-code runs if"
+    ):
         build_models(Settings(model=model), SystemClock())
     found = find_reference(model)
     assert found is not None
@@ -93,7 +117,10 @@ async def test_a_pull_says_what_cannot_be_served_here(hub: HubStub):
     found = find_reference(f"transformers:{SINGLE}")
     assert found is not None
     choice = prepare_pull(Settings(), *found).choice
-    assert (choice.engine, "'fancy9' (FancyForCausalLM) is not supported" in choice.reason) == ("", True)
+    assert (choice.engine, "'fancy9' (FancyForCausalLM) is not supported" in choice.reason) == (
+        "",
+        True,
+    )
     reports = [progress.status async for progress in HubPuller(Settings()).pull(SINGLE)]
     assert reports[-1] == "success"
 
@@ -104,7 +131,9 @@ def test_a_directory_is_checked_as_a_repository_is(tmp_path: Path):
     check_local_model("transformers", str(directory), is_fallback=False)
     config: dict[str, Any] = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "model_type": "fancy9"}))
-    with pytest.raises(EngineError, match=r"model: the model type 'fancy9' \(LlamaForCausalLM\) is not supported"):
+    with pytest.raises(
+        EngineError, match=r"model: the model type 'fancy9' \(LlamaForCausalLM\) is not supported"
+    ):
         check_local_model("transformers", str(directory), is_fallback=False)
 
 
@@ -113,7 +142,9 @@ def test_a_repository_without_a_tokenizer_is_named_before_the_download(hub: HubS
     del hub.repositories[SINGLE].files["tokenizer.json"]
     found = find_reference(f"transformers:{SINGLE}")
     assert found is not None
-    with pytest.raises(HubError, match=r"org/single has no tokenizer\.json; choose a repository that has one"):
+    with pytest.raises(
+        HubError, match=r"org/single has no tokenizer\.json; choose a repository that has one"
+    ):
         prepare_model(Settings(), *found)
     assert hub.count("GET /cdn/") == 0
 

@@ -21,7 +21,9 @@ def ask(client: httpx2.Client) -> str:
 
 
 @pytest.mark.parametrize("model", [SINGLE, SHARDED])
-def test_a_model_is_downloaded_served_and_started_again_offline(hub: HubStub, tmp_path: Path, model: str):
+def test_a_model_is_downloaded_served_and_started_again_offline(
+    hub: HubStub, tmp_path: Path, model: str
+):
     arguments = (f"modelscope:{model}", "--device", "cpu")
     with serve(hub, tmp_path, *arguments) as (client, logged):
         assert ask(client) == "The capital of Japan is Tokyo."
@@ -53,15 +55,26 @@ def test_the_same_files_are_chosen_as_of_the_hugging_face_hub(
     assert process.returncode == 0, errors
     assert "revision master (commit master)" in printed
     assert printed.endswith(f"{model}\n")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "modelscope").rglob("*") if path.is_file()}
+    found = {
+        path.name: path.read_bytes()
+        for path in (tmp_path / "modelscope").rglob("*")
+        if path.is_file()
+    }
     repository = hub.repositories[model.split(":")[1]]
-    assert {name for name in found if name.endswith((".gguf", ".safetensors", "adapter_config.json"))} == files
+    assert {
+        name for name in found if name.endswith((".gguf", ".safetensors", "adapter_config.json"))
+    } == files
     assert all(found[name] == repository.files[name] for name in files)
 
 
 def test_a_mistake_is_one_sentence(hub: HubStub, tmp_path: Path):
-    with start(hub, tmp_path, "serve", "modelscope:org/absent", "--port", "0", "--store", "none") as process:
+    with start(
+        hub, tmp_path, "serve", "modelscope:org/absent", "--port", "0", "--store", "none"
+    ) as process:
         printed, errors = process.communicate(timeout=60)
     assert (process.returncode, printed) == (2, "")
-    assert "cannot serve modelscope:org/absent: org/absent cannot be downloaded from ModelScope (" in errors
+    assert (
+        "cannot serve modelscope:org/absent: org/absent cannot be downloaded from ModelScope ("
+        in errors
+    )
     assert "Traceback" not in errors

@@ -1,4 +1,6 @@
-"""A server with a model from the hub: it listens during the download, and later starts without the hub."""
+"""A server with a model from the hub: it listens during the download, and later starts
+without the hub.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +76,16 @@ async def test_a_server_answers_while_its_model_is_downloaded(hub: HubStub):
         await wait_until_loaded(models)
         assert (await client.get("/readyz")).status_code == 200
         reply = (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).json()
-        assert (reply["model"], reply["choices"][0]["message"]["content"]) == (SINGLE, "The capital of Japan is Tokyo.")
+        assert (reply["model"], reply["choices"][0]["message"]["content"]) == (
+            SINGLE,
+            "The capital of Japan is Tokyo.",
+        )
         # After an unload the next request loads it, and waits.
         await models.unload(models.slots[0])
         assert models.slots[0].status == "unloaded"
-        assert (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).status_code == 200
+        assert (
+            await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})
+        ).status_code == 200
 
 
 @pytest.mark.usefixtures("cache")
@@ -86,12 +93,31 @@ async def test_the_list_has_what_clients_ask_about_a_model(hub: HubStub):
     async with serve(Settings(model=SHARDED, max_model_len=512)) as (client, models):
         await wait_until_loaded(models)
         listed = (await client.get("/v1/models")).json()["data"][0]
-    names = ("context_length", "context_window", "max_model_len", "max_input_tokens", "max_output_tokens")
+    names = (
+        "context_length",
+        "context_window",
+        "max_model_len",
+        "max_input_tokens",
+        "max_output_tokens",
+    )
     assert {listed[name] for name in names} == {512}
-    weights = sum(len(data) for path, data in hub.repositories[SHARDED].files.items() if path.endswith(".safetensors"))
-    meta = {"n_ctx": 512, "n_ctx_train": 32768, "n_vocab": 2048, "n_params": 1967808, "size": weights}
+    weights = sum(
+        len(data)
+        for path, data in hub.repositories[SHARDED].files.items()
+        if path.endswith(".safetensors")
+    )
+    meta = {
+        "n_ctx": 512,
+        "n_ctx_train": 32768,
+        "n_vocab": 2048,
+        "n_params": 1967808,
+        "size": weights,
+    }
     assert {name: listed["meta"][name] for name in meta} == meta
-    assert listed["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text", "embeddings"]}
+    assert listed["architecture"] == {
+        "input_modalities": ["text"],
+        "output_modalities": ["text", "embeddings"],
+    }
     own = listed["dragoman"]
     assert (own["engine"], own["revision"]) == ("tiny", hub.repositories[SHARDED].commit)
     assert (own["size"], own["parameters"], own["state"]) == (weights, 1967808, "loaded")
@@ -101,7 +127,9 @@ async def test_the_list_has_what_clients_ask_about_a_model(hub: HubStub):
 async def test_an_encoder_is_served_by_name():
     async with serve(Settings(model=ENCODER)) as (client, models):
         await wait_until_loaded(models)
-        answer = await client.post("/v1/embeddings", json={"model": ENCODER, "input": "the cat sat"})
+        answer = await client.post(
+            "/v1/embeddings", json={"model": ENCODER, "input": "the cat sat"}
+        )
         assert len(answer.json()["data"][0]["embedding"]) == 32
         listed = (await client.get("/v1/models")).json()["data"][0]
         assert listed["architecture"]["output_modalities"] == ["embeddings"]
@@ -121,8 +149,12 @@ async def test_models_of_a_settings_file_are_named_and_loaded_on_demand(hub: Hub
 
 
 def test_a_wrong_model_of_several_is_found_at_the_start(cache: Path):
-    with pytest.raises(SettingsError, match="models: b: cannot serve org/absent: org/absent does not exist at "):
-        build_models(load_settings({"models": '{"a": "tiny", "b": "org/absent"}'}, {}), SystemClock())
+    with pytest.raises(
+        SettingsError, match="models: b: cannot serve org/absent: org/absent does not exist at "
+    ):
+        build_models(
+            load_settings({"models": '{"a": "tiny", "b": "org/absent"}'}, {}), SystemClock()
+        )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +162,8 @@ def test_a_wrong_model_of_several_is_found_at_the_start(cache: Path):
     [
         (
             "Qwen3ForCausalLM",
-            r"Qwen3ForCausalLM needs an engine that is not installed: pip install '\.\[transformers\]'",
+            r"Qwen3ForCausalLM needs an engine that is not installed: pip install "
+            r"'\.\[transformers\]'",
         ),
         ("FancyModel", "architecture 'FancyModel' is not supported by the encoder engine"),
     ],
@@ -146,9 +179,14 @@ def test_what_no_engine_can_load_is_named_before_the_download(
 
 
 def test_a_missing_extra_is_named_before_the_download(hub: HubStub, cache: Path):
-    with pytest.raises(SettingsError, match=r"needs the engine llamacpp, which is not installed: pip install '\.\[lla"):
+    with pytest.raises(
+        SettingsError,
+        match=r"needs the engine llamacpp, which is not installed: pip install '\.\[lla",
+    ):
         build_models(Settings(model="org/small-GGUF"), SystemClock())
-    with pytest.raises(SettingsError, match="`modelscope:` needs the package modelscope, which is not installed"):
+    with pytest.raises(
+        SettingsError, match="`modelscope:` needs the package modelscope, which is not installed"
+    ):
         build_models(Settings(model="modelscope:org/name"), SystemClock())
     assert hub.count("GET /cdn/") == 0
 
@@ -159,7 +197,10 @@ async def test_the_simulator_uses_a_tokenizer_and_adapters_of_the_hub(hub: HubSt
     settings = Settings(model="sim", tokenizer=SINGLE, lora_modules=adapters, api_profile="vllm")
     async with serve(settings) as (client, _):
         listed = (await client.get("/v1/models")).json()["data"]
-        assert (listed[1]["id"], Path(listed[1]["root"]).name) == ("small", hub.repositories[LORA].commit)
+        assert (listed[1]["id"], Path(listed[1]["root"]).name) == (
+            "small",
+            hub.repositories[LORA].commit,
+        )
         body = {"prompt": "hello", "add_special_tokens": False}
         assert (await client.post("/tokenize", json=body)).json()["count"] > 0
     assert hub.count(r"GET /org/single/resolve/.*\.safetensors") == 0
@@ -185,17 +226,26 @@ def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, 
     assert f"loading commit {commit} with the engine tiny: MODEL names it" in logs[1]
     with start(hub, tmp_path, "models") as process:
         table = process.communicate(timeout=30)[0]
-    assert re.search(rf"org/single +3\.9 MB +tiny +32768 +\d{{4}}-\d\d-\d\d \d\d:\d\d +main \({commit[:12]}\)", table)
+    assert re.search(
+        rf"org/single +3\.9 MB +tiny +32768 +\d{{4}}-\d\d-\d\d \d\d:\d\d +main \({commit[:12]}\)",
+        table,
+    )
     with start(hub, tmp_path, "rm", SINGLE) as process:
         removed = process.communicate(timeout=30)[0]
     assert re.fullmatch(r"Removed org/single: \d\.\d MB freed\n", removed)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(hub: HubStub, tmp_path: Path):
+def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(
+    hub: HubStub, tmp_path: Path
+):
     hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
-    with start(hub, tmp_path, "serve", f"tiny:{SINGLE}", "--port", "0", "--store", "none") as process:
+    with start(
+        hub, tmp_path, "serve", f"tiny:{SINGLE}", "--port", "0", "--store", "none"
+    ) as process:
         errors = process.communicate(timeout=60)[1]
     assert process.returncode == 2
-    assert "Error: cannot serve org/single: model.safetensors of org/single arrived damaged" in errors
+    assert (
+        "Error: cannot serve org/single: model.safetensors of org/single arrived damaged" in errors
+    )
     assert "Traceback" not in errors

@@ -1,6 +1,8 @@
-"""Each layout of repository is served after its download was killed and resumed, and again without a request.
+"""Each layout of repository is served after its download was killed and resumed, and
+again without a request.
 
-The weights are those of the embedded model, or random; llama.cpp loads the GGUF files if it is installed.
+The weights are those of the embedded model, or random; llama.cpp loads the GGUF files
+if it is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ import pytest
 
 from dragoman.engines import tiny
 from tests.hub.processes import find_partial_files, kill_during_download, serve
-from tests.hub.shapes import ENCODER, GGUF, LORA, SHARDED, SINGLE, SPLIT, read_safetensors, write_safetensors
+from tests.hub.shapes import (
+    ENCODER,
+    GGUF,
+    LORA,
+    SHARDED,
+    SINGLE,
+    SPLIT,
+    read_safetensors,
+    write_safetensors,
+)
 from tests.hub.stub import HubStub
 from tests.pictures import data_url, png
 
@@ -29,22 +40,32 @@ Ask = Callable[[httpx2.Client], object]
 def ask_about_japan(client: httpx2.Client) -> object:
     message = {"role": "user", "content": "What is the capital of Japan?"}
     body = {"messages": [message], "max_tokens": 12, "temperature": 0}
-    content = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    content = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"][
+        "content"
+    ]
     assert content == "The capital of Japan is Tokyo."
     return content
 
 
 def embed(client: httpx2.Client) -> object:
-    return client.post("/v1/embeddings", json={"input": "the cat sat"}).json()["data"][0]["embedding"]
+    return client.post("/v1/embeddings", json={"input": "the cat sat"}).json()["data"][0][
+        "embedding"
+    ]
 
 
 def check_shape(hub: HubStub, folder: Path, ask: Ask, *arguments: str) -> str:
-    """Kill the download, resume it, and serve the model offline; return the log of the second start."""
-    partial = kill_during_download(hub, folder, "serve", *arguments, "--port", "0", "--store", "none")
+    """Kill the download, resume it, and serve the model offline; return the log of the
+    second start.
+    """
+    partial = kill_during_download(
+        hub, folder, "serve", *arguments, "--port", "0", "--store", "none"
+    )
     assert partial
     with serve(hub, folder, *arguments) as (client, _):
         first = ask(client)
-    ranges = [requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested]
+    ranges = [
+        requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested
+    ]
     assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values())
     assert not find_partial_files(folder)
     hub.requests.clear()
@@ -72,11 +93,22 @@ def test_safetensors_are_served_by_the_built_in_engines(
 def test_an_adapter_is_served_with_its_base(hub: HubStub, tmp_path: Path):
     def ask(client: httpx2.Client) -> object:
         listed = client.get("/v1/models").json()["data"][1]
-        answer = client.post("/v1/chat/completions", json={"model": "small", "messages": [], "prompt": "x"})
+        answer = client.post(
+            "/v1/chat/completions", json={"model": "small", "messages": [], "prompt": "x"}
+        )
         assert answer.status_code == 400
         return listed["id"], Path(listed["root"]).name
 
-    check_shape(hub, tmp_path / "served", ask, "sim", "--lora-modules", f"small={LORA}", "--tokenizer", SINGLE)
+    check_shape(
+        hub,
+        tmp_path / "served",
+        ask,
+        "sim",
+        "--lora-modules",
+        f"small={LORA}",
+        "--tokenizer",
+        SINGLE,
+    )
 
 
 def _read(*files: Path) -> dict[str, bytes]:
@@ -124,7 +156,9 @@ def test_split_gguf_files_are_served_with_their_projector(hub: HubStub, tmp_path
 
 
 def _write_adapter(rank: int = 2) -> dict[str, bytes]:
-    """Write an adapter of the embedded model in PEFT's format, whose weights change the answers."""
+    """Write an adapter of the embedded model in PEFT's format, whose weights change the
+    answers.
+    """
     config = json.loads((tiny.find_bundled_model() / "config.json").read_text())
     weights = read_safetensors((tiny.find_bundled_model() / "model.safetensors").read_bytes())
     random = np.random.default_rng(3)
@@ -134,8 +168,17 @@ def _write_adapter(rank: int = 2) -> dict[str, bytes]:
         n_out, n_in = weights[f"{module}.weight"][0]["shape"]
         for name, shape in (("lora_A", [rank, n_in]), ("lora_B", [n_out, rank])):
             values = random.standard_normal(shape).astype(np.float32)
-            tensors[f"base_model.model.{module}.{name}.weight"] = ({"dtype": "F32", "shape": shape}, values.tobytes())
-    adapter = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"]}
+            tensors[f"base_model.model.{module}.{name}.weight"] = (
+                {"dtype": "F32", "shape": shape},
+                values.tobytes(),
+            )
+    adapter = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+    }
     return {
         "adapter_config.json": json.dumps(adapter).encode(),
         "adapter_model.safetensors": write_safetensors(tensors),
@@ -147,21 +190,27 @@ def _write_adapter(rank: int = 2) -> dict[str, bytes]:
 def test_safetensors_are_served_by_transformers(hub: HubStub, tmp_path: Path, model: str):
     for module in ("torch", "transformers"):
         pytest.importorskip(module, reason=f"needs {module}")
-    logged = check_shape(hub, tmp_path / "served", ask_about_japan, model, "--device", "cpu", "--dtype", "float32")
+    logged = check_shape(
+        hub, tmp_path / "served", ask_about_japan, model, "--device", "cpu", "--dtype", "float32"
+    )
     assert "with the engine transformers: torch and transformers are installed" in logged
 
 
 @pytest.mark.mlx
 def test_safetensors_are_served_by_mlx(hub: HubStub, tmp_path: Path):
     pytest.importorskip("mlx_lm", reason="needs mlx-lm")
-    logged = check_shape(hub, tmp_path / "served", ask_about_japan, f"mlx:{SHARDED}", "--dtype", "float32")
+    logged = check_shape(
+        hub, tmp_path / "served", ask_about_japan, f"mlx:{SHARDED}", "--dtype", "float32"
+    )
     assert "with the engine mlx: MODEL names it" in logged
 
 
 @pytest.mark.torch
 def test_an_encoder_is_served_by_the_built_in_engine_beside_torch(hub: HubStub, tmp_path: Path):
     pytest.importorskip("torch", reason="needs torch")
-    assert "with the engine encoder: BertModel generates no text" in check_shape(hub, tmp_path / "a", embed, ENCODER)
+    assert "with the engine encoder: BertModel generates no text" in check_shape(
+        hub, tmp_path / "a", embed, ENCODER
+    )
 
 
 @pytest.mark.torch
@@ -180,4 +229,6 @@ def test_an_adapter_of_the_hub_changes_the_answers(hub: HubStub, tmp_path: Path)
         assert plain["choices"][0]["message"] != adapted["choices"][0]["message"]
         return adapted["choices"][0]["message"]["content"]
 
-    check_shape(hub, tmp_path / "a", ask, SINGLE, "--lora-modules", f"small={LORA}", "--device", "cpu")
+    check_shape(
+        hub, tmp_path / "a", ask, SINGLE, "--lora-modules", f"small={LORA}", "--device", "cpu"
+    )

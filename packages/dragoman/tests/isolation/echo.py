@@ -1,4 +1,6 @@
-"""The function that the pool's tests run in a worker process: a command and its argument."""
+"""The function that the pool's tests run in a worker process: a command and its
+argument.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Worker processes: their limits, and cleanup. The functions that run in them are tested elsewhere."""
+"""Worker processes: their limits, and cleanup. The functions that run in them are
+tested elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def pool() -> Generator[WorkerPool]:
-    workers = WorkerPool(MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:")
+    workers = WorkerPool(
+        MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:"
+    )
     yield workers
     workers.close()
 
@@ -70,7 +74,9 @@ async def test_a_call_that_is_cancelled_is_killed() -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_call_that_raises_is_logged(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_that_raises_is_logged(
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="worker process failed"):
         await pool.run(b"fail")
     assert "ValueError: as told" in caplog.text
@@ -89,7 +95,9 @@ async def test_no_more_run_than_may(pool: WorkerPool) -> None:
     assert 1 <= len(pool.pids) <= 2
 
 
-async def test_keys_of_the_server_are_not_handed_on(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_of_the_server_are_not_handed_on(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "secret")
     monkeypatch.setenv("OTHER", "value")
     assert await pool.run(b"environment DRAGOMAN_API_KEY") == b""

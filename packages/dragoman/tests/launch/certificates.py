@@ -29,7 +29,11 @@ def write_certificate(folder: Path, name: str, password: bytes | None = None) ->
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
-    encryption = serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    encryption = (
+        serialization.NoEncryption()
+        if password is None
+        else serialization.BestAvailableEncryption(password)
+    )
     form = serialization.PrivateFormat.PKCS8
     pem = serialization.Encoding.PEM
     cert_file = folder / f"{name}.pem"

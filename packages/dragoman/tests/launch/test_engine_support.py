@@ -1,4 +1,6 @@
-"""Settings without effect cause warnings, and the table of supported settings matches how engines are built."""
+"""Settings without effect cause warnings, and the table of supported settings matches
+how engines are built.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,19 @@ BUILT: dict[str, dict[str, Any]] = {
     "tiny": {"kv_offloading_dir": "kv"},
     "scripted": {},
     "sim": {},
-    "upstream": {"upstream_kind": "openai", "upstream_model": "m", "model": "http://127.0.0.1:9/v1"},
+    "upstream": {
+        "upstream_kind": "openai",
+        "upstream_model": "m",
+        "model": "http://127.0.0.1:9/v1",
+    },
 }
-"""Engines that need no library or model files, with settings that make them read every setting."""
+"""Engines that need no library or model files, with settings that make them read every
+setting.
+"""
 ELSEWHERE = {"instances", "dtype", "device", "threads", "close_at_limit", "enable_lora"}
-"""Settings that are read before an engine is built or for every model, are part of file names, or are always on."""
+"""Settings that are read before an engine is built or for every model, are part of file
+names, or are always on.
+"""
 
 
 def find_read_settings(engine: str) -> set[str]:
@@ -40,7 +50,9 @@ def find_read_settings(engine: str) -> set[str]:
 
 
 @pytest.mark.parametrize("engine", BUILT)
-def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_says_what_an_engine_looks_at(
+    engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     declared = {name for name, engines in SUPPORTED_BY.items() if engine in engines}
     # Read for every engine, to reject them by name.
@@ -49,7 +61,17 @@ def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monk
 
 
 def test_every_engine_of_the_table_is_a_model_kind() -> None:
-    names = ("tiny", "scripted", "sim:x", "http://a/v1", "m.gguf", "vllm:x", "mlx:x", "transformers:x", "encoder:x")
+    names = (
+        "tiny",
+        "scripted",
+        "sim:x",
+        "http://a/v1",
+        "m.gguf",
+        "vllm:x",
+        "mlx:x",
+        "transformers:x",
+        "encoder:x",
+    )
     assert {parse_model(name)[0] for name in names} == ENGINES
 
 
@@ -60,17 +82,26 @@ def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
 
 
 def test_settings_without_effect_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert vain(caplog, model="tiny", quantization="torchao") == ["--quantization is for transformers"]
+    assert vain(caplog, model="tiny", quantization="torchao") == [
+        "--quantization is for transformers"
+    ]
 
 
-def test_a_switch_that_is_off_is_called_by_what_turns_it_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_switch_that_is_off_is_called_by_what_turns_it_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert vain(caplog, model="scripted", enable_prefix_caching=False)[0].startswith(
         "--no-enable-prefix-caching is for"
     )
 
 
 def test_default_values_need_no_support(caplog: pytest.LogCaptureFixture) -> None:
-    assert find_changed_settings(load_settings({"model": "tiny", "quantization": None, "dtype": "auto"}, {})) == set()
+    assert (
+        find_changed_settings(
+            load_settings({"model": "tiny", "quantization": None, "dtype": "auto"}, {})
+        )
+        == set()
+    )
     assert vain(caplog, model="tiny", dtype="auto") == []
 
 
@@ -79,11 +110,13 @@ def test_engines_of_others_may_heed_anything(model: str, caplog: pytest.LogCaptu
     assert vain(caplog, model=model, quantization="torchao") == []
 
 
-def test_of_several_models_one_is_enough_but_each_answers_for_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_several_models_one_is_enough_but_each_answers_for_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     models = {"a": {"model": "tiny", "directives": True}, "b": "scripted"}
-    assert vain(caplog, models=msgspec.json.encode(models).decode(), directives=True, max_num_seqs="4") == [
-        "--directives is for scripted and sim"
-    ]
+    assert vain(
+        caplog, models=msgspec.json.encode(models).decode(), directives=True, max_num_seqs="4"
+    ) == ["--directives is for scripted and sim"]
 
 
 def test_strict_refuses_it() -> None:

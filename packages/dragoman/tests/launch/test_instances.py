@@ -1,4 +1,6 @@
-"""Several simulated servers in one process: they are independent, and start and stop together."""
+"""Several simulated servers in one process: they are independent, and start and stop
+together.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def build_settings(**fields: object) -> Settings:
 
 
 def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
-    each = expand_instances(build_settings(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl"))
+    each = expand_instances(
+        build_settings(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl")
+    )
     assert [one.port for one in each] == [8100, 9000, 8102]
     assert [one.request_log for one in each] == ["log.jsonl.0", "log.jsonl.1", "log.jsonl.2"]
     assert {(one.store, one.instances.items) for one in each} == {("memory", ())}
@@ -32,7 +36,12 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
     events = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}
     transfer = {"kv_port": 7000}
     own = json.dumps({"endpoint": "tcp://*:6000"})
-    instances = [{"data_parallel_size": 2}, {}, {"kv_events_config": own}, {"kv_transfer_config": '{"kv_port": 99}'}]
+    instances = [
+        {"data_parallel_size": 2},
+        {},
+        {"kv_events_config": own},
+        {"kv_transfer_config": '{"kv_port": 99}'},
+    ]
     each = expand_instances(
         build_settings(
             instances=json.dumps(instances),
@@ -43,7 +52,12 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
     found = [json.loads(one.kv_events_config or "") for one in each]
     assert [one["endpoint"][-4:] for one in found] == ["5557", "5559", "6000", "5561"]
     assert [one.get("replay_endpoint", "")[-4:] for one in found] == ["5657", "5659", "", "5661"]
-    assert [json.loads(one.kv_transfer_config or "")["kv_port"] for one in each] == [7000, 7001, 7002, 99]
+    assert [json.loads(one.kv_transfer_config or "")["kv_port"] for one in each] == [
+        7000,
+        7001,
+        7002,
+        99,
+    ]
 
 
 def test_a_port_that_there_is_not_is_refused() -> None:
@@ -55,15 +69,21 @@ def test_a_port_that_there_is_not_is_refused() -> None:
 async def fleet() -> AsyncGenerator[list[httpx2.AsyncClient]]:
     """Start a fast instance, a prefilling one, and a decoding one."""
     roles = [
-        {"kv_transfer_config": json.dumps({"kv_role": role, "kv_port": 0})} for role in ("kv_producer", "kv_consumer")
+        {"kv_transfer_config": json.dumps({"kv_role": role, "kv_port": 0})}
+        for role in ("kv_producer", "kv_consumer")
     ]
-    settings = build_settings(port="8100", time_scale="1000", store="none", instances=json.dumps([{}, *roles]))
+    settings = build_settings(
+        port="8100", time_scale="1000", store="none", instances=json.dumps([{}, *roles])
+    )
     each = [assemble_server(one, b"secret") for one in expand_instances(settings)]
     app = PortDispatcher({one.settings.port: one.application for one in each})
     transport: Any = httpx2.ASGITransport(app)
     async with app.lifespan_context():
         yield [
-            httpx2.AsyncClient(transport=transport, base_url=f"http://localhost:{one.settings.port}") for one in each
+            httpx2.AsyncClient(
+                transport=transport, base_url=f"http://localhost:{one.settings.port}"
+            )
+            for one in each
         ]
 
 
@@ -72,10 +92,15 @@ async def test_each_instance_counts_and_fails_for_itself(fleet: list[httpx2.Asyn
     put = await one.put("/dragoman/faults", json=[{"every": 1, "status": 429}])
     assert put.status_code == 200, put.text
     body = {"prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
-    statuses = [(await client.post("/v1/completions", json=body)).status_code for client in (one, other)]
+    statuses = [
+        (await client.post("/v1/completions", json=body)).status_code for client in (one, other)
+    ]
     assert statuses == [429, 200]
     counted = [(await client.get("/metrics")).text for client in (one, other)]
-    assert [f'generation_tokens_total{{engine="0",model_name="{PROFILE}"}} 4.0' in text for text in counted] == [
+    assert [
+        f'generation_tokens_total{{engine="0",model_name="{PROFILE}"}} 4.0' in text
+        for text in counted
+    ] == [
         False,
         True,
     ]
@@ -83,16 +108,27 @@ async def test_each_instance_counts_and_fails_for_itself(fleet: list[httpx2.Asyn
 
 async def test_prefill_and_decode_may_be_two_instances(fleet: list[httpx2.AsyncClient]) -> None:
     other, producer, consumer = fleet
-    body = {"prompt": "word " * 200, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    body = {
+        "prompt": "word " * 200,
+        "max_tokens": 1,
+        "kv_transfer_params": {"do_remote_decode": True},
+    }
     first = (await producer.post("/v1/completions", json=body)).json()
     then = await consumer.post(
-        "/v1/completions", json={**body, "max_tokens": 8, "kv_transfer_params": first["kv_transfer_params"]}
+        "/v1/completions",
+        json={**body, "max_tokens": 8, "kv_transfer_params": first["kv_transfer_params"]},
     )
     assert then.status_code == 200, then.text
     prompt = first["usage"]["prompt_tokens"]
     for client, hits in ((producer, 0), (consumer, prompt)):
         text = (await client.get("/metrics")).text
-        assert f'external_prefix_cache_queries_total{{engine="0",model_name="{PROFILE}"}} {prompt}.0' in text
-        assert f'external_prefix_cache_hits_total{{engine="0",model_name="{PROFILE}"}} {hits}.0' in text
+        assert (
+            f'external_prefix_cache_queries_total{{engine="0",model_name="{PROFILE}"}} {prompt}.0'
+            in text
+        )
+        assert (
+            f'external_prefix_cache_hits_total{{engine="0",model_name="{PROFILE}"}} {hits}.0'
+            in text
+        )
     text = (await other.get("/metrics")).text
     assert f'external_prefix_cache_queries_total{{engine="0",model_name="{PROFILE}"}} 0.0' in text

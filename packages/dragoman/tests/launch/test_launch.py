@@ -1,4 +1,6 @@
-"""Settings become models: declared values are used, and models that cannot be served are errors."""
+"""Settings become models: declared values are used, and models that cannot be served
+are errors.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ TEMPLATE = {
     "fields": {
         "thinking": {"open": "<think>", "close": "</think>"},
         "content": {"close": "<|im_end|>"},
-        "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "content": "json", "repeats": True},
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close": "</tool_call>",
+            "content": "json",
+            "repeats": True,
+        },
     },
 }
 
@@ -80,7 +87,8 @@ def test_the_greeting_has_a_line_that_works() -> None:
     settings = Settings(port=8000)
     _, curl, _ = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert curl.startswith(
-        "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
+        "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' "
+        "-d '{"
     )
     json.loads(curl.partition("-d '")[2].removesuffix("'"))
 
@@ -96,7 +104,9 @@ def test_the_greeting_names_the_web_ui_if_it_is_served(settings: Settings, is_se
 
 
 @pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
-def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape: Shape, route: str) -> None:
+def test_the_line_for_an_encoder_is_one_that_it_can_answer(
+    tmp_path: Path, shape: Shape, route: str
+) -> None:
     settings = Settings(model=str(write_encoder(tmp_path, shape)))
     _, curl, _ = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert f":8000{route} " in curl
@@ -121,12 +131,17 @@ def test_the_secret_key_is_the_configured_else_the_stored_one(tmp_path: Path) ->
     ("config", "kinds"),
     [
         ({"architectures": ["LlamaForCausalLM"]}, {"transformers", "mlx", "tiny"}),
-        ({"architectures": ["LlamaForCausalLM"], "quantization": {"bits": 4, "group_size": 64}}, {"mlx"}),
+        (
+            {"architectures": ["LlamaForCausalLM"], "quantization": {"bits": 4, "group_size": 64}},
+            {"mlx"},
+        ),
         ({"architectures": ["BertModel"]}, {"encoder"}),
         ({"architectures": ["BertForSequenceClassification"]}, {"encoder"}),
     ],
 )
-def test_a_directory_says_which_engine_it_wants(tmp_path: Path, config: dict[str, object], kinds: set[str]) -> None:
+def test_a_directory_says_which_engine_it_wants(
+    tmp_path: Path, config: dict[str, object], kinds: set[str]
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert detect_engine(tmp_path) in kinds
 

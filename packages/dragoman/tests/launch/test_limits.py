@@ -23,7 +23,9 @@ from .test_process import server, stop
 KEY = "k" * 40
 
 
-def build(folder: Path, limits_store: str = "auto", store: str = "sqlite", keys: str | None = "keys") -> object:
+def build(
+    folder: Path, limits_store: str = "auto", store: str = "sqlite", keys: str | None = "keys"
+) -> object:
     settings = Settings(limits_store=limits_store, store=store, keys_file=keys)
     return build_limits_store(settings, {"XDG_STATE_HOME": str(folder)})
 
@@ -37,8 +39,12 @@ def test_by_default_limits_are_counted_beside_the_store(tmp_path: Path) -> None:
     assert (tmp_path / "x.db-limits").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(("limits_store", "store"), [("auto", "memory"), ("auto", "none"), ("memory", "sqlite")])
-def test_a_server_without_a_database_counts_alone(tmp_path: Path, limits_store: str, store: str) -> None:
+@pytest.mark.parametrize(
+    ("limits_store", "store"), [("auto", "memory"), ("auto", "none"), ("memory", "sqlite")]
+)
+def test_a_server_without_a_database_counts_alone(
+    tmp_path: Path, limits_store: str, store: str
+) -> None:
     assert build(tmp_path, limits_store, store) is None
 
 
@@ -46,7 +52,9 @@ def test_a_server_without_named_keys_counts_nothing(tmp_path: Path) -> None:
     assert build(tmp_path, keys=None) is None
 
 
-@pytest.mark.parametrize("value", ["", "yes", "sqlite", "sqlite:", "redis:x", "postgresql:x", "memory:x", "http://x"])
+@pytest.mark.parametrize(
+    "value", ["", "yes", "sqlite", "sqlite:", "redis:x", "postgresql:x", "memory:x", "http://x"]
+)
 def test_a_wrong_value_is_named(tmp_path: Path, value: str) -> None:
     with pytest.raises(SettingsError, match="limits-store: must be `auto`"):
         build(tmp_path, value)
@@ -59,7 +67,10 @@ def test_the_store_must_be_a_database_to_count_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "driver"),
-    [("postgresql://a:secret@127.0.0.1:1/x", "asyncpg"), ("redis://:secret@127.0.0.1:1/0", "redis")],
+    [
+        ("postgresql://a:secret@127.0.0.1:1/x", "asyncpg"),
+        ("redis://:secret@127.0.0.1:1/0", "redis"),
+    ],
 )
 def test_a_database_that_cannot_be_reached_is_a_sentence_without_the_password(
     tmp_path: Path, address: str, driver: str
@@ -69,7 +80,9 @@ def test_a_database_that_cannot_be_reached_is_a_sentence_without_the_password(
             build(tmp_path, address)
         return
     store = build(tmp_path, address)
-    with pytest.raises(SettingsError, match=r"limits-store: .*counts in each process instead") as caught:
+    with pytest.raises(
+        SettingsError, match=r"limits-store: .*counts in each process instead"
+    ) as caught:
         asyncio.run(check_limits_store(as_store(store)))
     assert "secret" not in str(caught.value)
 
@@ -91,9 +104,12 @@ def test_two_server_processes_with_one_store_share_a_limit(tmp_path: Path) -> No
     edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team-a": tenant}))
     arguments = ("--keys-file", "keys.yaml", "--store", "sqlite:store.db")
     with ExitStack() as stack:
-        (first, first_url), (_, second_url) = [stack.enter_context(server(tmp_path, *arguments)) for _ in range(2)]
+        (first, first_url), (_, second_url) = [
+            stack.enter_context(server(tmp_path, *arguments)) for _ in range(2)
+        ]
         assert ask(first_url) == 200
-        # Usage is written in the background; a server that has stopped has written everything.
+        # Usage is written in the background; a server that has stopped has written
+        # everything.
         assert stop(first)[0] == 0
         assert ask(second_url) == 429
     assert (tmp_path / "store.db-limits").exists()

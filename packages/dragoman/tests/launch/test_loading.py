@@ -57,7 +57,9 @@ def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Clie
         try:
             assert process.stdout is not None
             greeting = process.stdout.readline()
-            found = re.match(r"Serving house on (\S+) \(loading; requests get 503 until GET /readyz", greeting)
+            found = re.match(
+                r"Serving house on (\S+) \(loading; requests get 503 until GET /readyz", greeting
+            )
             assert found is not None, greeting
             with httpx2.Client(base_url=found[1]) as client:
                 yield process, client
@@ -67,11 +69,20 @@ def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Clie
 
 @needs_pipes
 def test_a_server_answers_while_its_model_is_loaded(held: Path):
-    with serve(f"tiny:{held}", "--served-model-name", "house", "--served-model-name", "alias") as (process, client):
-        states = {model["id"]: model["dragoman"]["state"] for model in client.get("/v1/models").json()["data"]}
+    with serve(f"tiny:{held}", "--served-model-name", "house", "--served-model-name", "alias") as (
+        process,
+        client,
+    ):
+        states = {
+            model["id"]: model["dragoman"]["state"]
+            for model in client.get("/v1/models").json()["data"]
+        }
         assert states == {"house": "loading", "alias": "loading"}
         ready = client.get("/readyz")
-        assert (ready.status_code, ready.json()) == (503, {"model": "house", "reason": "the model is loading"})
+        assert (ready.status_code, ready.json()) == (
+            503,
+            {"model": "house", "reason": "the model is loading"},
+        )
         ollama = {"model": "house", "messages": ASK["messages"]}
         # 529 is Anthropic's status for overload.
         for path, status, body in (
@@ -80,10 +91,16 @@ def test_a_server_answers_while_its_model_is_loaded(held: Path):
             ("/api/chat", 503, ollama),
         ):
             refused = client.post(path, json=body)
-            assert (path, refused.status_code, refused.headers.get("retry-after")) == (path, status, "5")
+            assert (path, refused.status_code, refused.headers.get("retry-after")) == (
+                path,
+                status,
+                "5",
+            )
             assert "The model `house` is being loaded; retry in a few seconds." in refused.text
         assert client.get("/livez").status_code == 200
-        (held / "tokenizer.json").write_bytes((tiny.find_bundled_model() / "tokenizer.json").read_bytes())
+        (held / "tokenizer.json").write_bytes(
+            (tiny.find_bundled_model() / "tokenizer.json").read_bytes()
+        )
         while client.get("/readyz").status_code != 200:
             assert process.poll() is None
         reply = client.post("/v1/chat/completions", json=ASK).json()
@@ -91,7 +108,10 @@ def test_a_server_answers_while_its_model_is_loaded(held: Path):
         process.terminate()
         logged = process.communicate(timeout=30)[1]
     assert process.returncode == 0
-    assert "house: engine tiny (MODEL names it), device cpu, weights in bf16, computed in float32, " in logged
+    assert (
+        "house: engine tiny (MODEL names it), device cpu, weights in bf16, computed in float32, "
+        in logged
+    )
     assert "1,967,808 parameters, 3.9 MB" in logged
     assert "house is loaded" in logged
 
@@ -130,7 +150,10 @@ def _write(name: str, text: str) -> Callable[[Path], None]:
     [
         (_remove("config.json"), "has no config.json, so it is not a model directory"),
         (_remove("tokenizer.json"), "contains no tokenizer.json"),
-        (_remove("model.safetensors"), "contains no safetensors file; other formats are not supported"),
+        (
+            _remove("model.safetensors"),
+            "contains no safetensors file; other formats are not supported",
+        ),
         (_write("config.json", "{"), "config.json is not a valid Llama configuration"),
         (_write("config.json", '{"a\udcff": 1}'), "config.json is not a valid Llama configuration"),
         (_write("config.json", '{"architectures": ["FancyModel"]}'), "config.json"),
@@ -143,7 +166,9 @@ def test_a_mistake_in_model_is_found_before_the_server_listens(
     damage(directory)
     for settings in (
         Settings(model=f"tiny:{directory}"),
-        load_settings({"models": f'{{"a": "tiny", "b": {{"model": "tiny:{directory}", "pinned": true}}}}'}, {}),
+        load_settings(
+            {"models": f'{{"a": "tiny", "b": {{"model": "tiny:{directory}", "pinned": true}}}}'}, {}
+        ),
     ):
         with pytest.raises(SettingsError) as raised:
             build(settings, SystemClock())
@@ -158,7 +183,10 @@ def test_a_missing_chat_template_is_found_before_the_server_listens(directory: P
 
 
 async def test_pinned_models_are_loaded_from_the_start_and_named_as_configured(directory: Path):
-    entries = f'{{"a": {{"model": "tiny:{directory}", "pinned": true, "aliases": ["x-*"]}}, "b": "tiny:{directory}"}}'
+    entries = (
+        f'{{"a": {{"model": "tiny:{directory}", "pinned": true, "aliases": ["x-*"]}}, "b": '
+        f'"tiny:{directory}"}}'
+    )
     models = build_models_in_background(load_settings({"models": entries}, {}), SystemClock())
     assert [slot.status for slot in models.slots] == ["unloaded", "unloaded"]
     await models.start()

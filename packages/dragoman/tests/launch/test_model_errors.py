@@ -46,21 +46,32 @@ def model_directory(path: Path, architecture: str, **more: object) -> Path:
     [
         ("tinny", "unknown engine or model `tinny`; did you mean `tiny`?"),
         ("simm:rtx4090", "unknown engine or model `simm`; did you mean `sim:rtx4090`?"),
-        ("transfomers:./x", "unknown engine or model `transfomers`; did you mean `transformers:./x`?"),
+        (
+            "transfomers:./x",
+            "unknown engine or model `transfomers`; did you mean `transformers:./x`?",
+        ),
         (
             "qqq",
-            "unknown engine or model `qqq`; use `tiny`, `sim`, `scripted`, a model of the hub (`org/name`), a "
+            "unknown engine or model `qqq`; use `tiny`, `sim`, `scripted`, a model of the hub "
+            "(`org/name`), a "
             "model directory, a GGUF file, a URL, or ENGINE:DIRECTORY",
         ),
         ("vllm", "`vllm` needs a model: vllm:DIRECTORY"),
         (
             "llama3",
-            "unknown engine or model `llama3`; names of Ollama's library are not names of the hub: find the model at ",
+            "unknown engine or model `llama3`; names of Ollama's library are not names of the "
+            "hub: find the model at ",
         ),
         ("qwen3:8b", "unknown engine or model `qwen3:8b`; names of Ollama's library"),
         ("mistral:latest", "https://huggingface.co/models and serve it as `org/name`"),
-        ("/no/such/dir", "/no/such/dir does not exist; check the path, or serve `org/name` to download a model"),
-        ("/no/models--org--name", "/no/models--org--name does not exist; to download it, serve org/name"),
+        (
+            "/no/such/dir",
+            "/no/such/dir does not exist; check the path, or serve `org/name` to download a model",
+        ),
+        (
+            "/no/models--org--name",
+            "/no/models--org--name does not exist; to download it, serve org/name",
+        ),
         ("transformers:/no/such/dir", "/no/such/dir does not exist"),
         ("./no-model.gguf", "no-model.gguf does not exist"),
         ("llamacpp:no-model.gguf", "no-model.gguf does not exist"),
@@ -74,12 +85,16 @@ def test_a_mistake_in_model_is_named(model: str, message: str):
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path):
     message = (
-        f"{tmp_path} has no config.json, so it is not a model directory; serve the directory that has one, or "
+        f"{tmp_path} has no config.json, so it is not a model directory; serve the directory that "
+        f"has one, or "
         "`org/name` to download a model"
     )
     assert get_error(str(tmp_path)) == get_error(f"transformers:{tmp_path}") == message
     (tmp_path / "a.gguf").touch()
-    assert get_error(str(tmp_path)) == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
+    assert (
+        get_error(str(tmp_path))
+        == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
+    )
 
 
 def test_a_file_that_is_no_gguf_file_is_named(tmp_path: Path):
@@ -93,14 +108,18 @@ def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path:
     snapshot = folder / "snapshots" / "abc123"
     snapshot.parent.mkdir(parents=True)
     model_directory(snapshot, "Qwen3ForCausalLM")
-    assert get_error(str(folder)) == f"{folder} is a Hugging Face cache folder; serve its snapshot: {snapshot}"
+    assert (
+        get_error(str(folder))
+        == f"{folder} is a Hugging Face cache folder; serve its snapshot: {snapshot}"
+    )
 
 
 @pytest.mark.usefixtures("without_torch")
 def test_a_missing_engine_comes_with_the_command_that_installs_it(tmp_path: Path):
     directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
     assert get_error(str(directory)) == (
-        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' (or '.[vllm]', "
+        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' "
+        "(or '.[vllm]', "
         "'.[mlx]') in the clone of Dragoman"
     )
 
@@ -119,13 +138,19 @@ SHAPE = dict.fromkeys(
 
 
 def test_an_architecture_that_no_engine_knows_is_named(tmp_path: Path):
-    fancy = model_directory(tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5)
-    assert "architecture 'FancyModel' is not supported by the encoder engine" in get_error(str(fancy))
+    fancy = model_directory(
+        tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5
+    )
+    assert "architecture 'FancyModel' is not supported by the encoder engine" in get_error(
+        str(fancy)
+    )
 
 
 @pytest.mark.usefixtures("without_torch")
 def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_path: Path):
-    directory = model_directory(tmp_path / "llama", "LlamaForCausalLM", **SHAPE, rms_norm_eps=1e-5, hidden_act="gelu")
+    directory = model_directory(
+        tmp_path / "llama", "LlamaForCausalLM", **SHAPE, rms_norm_eps=1e-5, hidden_act="gelu"
+    )
     message = get_error(str(directory))
     assert "hidden_act 'gelu' is not supported by the tiny engine" in message
     assert "; for other models: pip install '.[transformers]'" in message
@@ -135,8 +160,14 @@ def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_pa
     ("model", "message"),
     [
         ("/nope", "models: b: cannot serve /nope: /nope does not exist"),
-        ("tinny", "models: b: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?"),
-        ("llamacpp:/nope.gguf", "models: b: cannot serve llamacpp:/nope.gguf: /nope.gguf does not exist"),
+        (
+            "tinny",
+            "models: b: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?",
+        ),
+        (
+            "llamacpp:/nope.gguf",
+            "models: b: cannot serve llamacpp:/nope.gguf: /nope.gguf does not exist",
+        ),
         ("sim:nope", "models: b: cannot serve sim:nope: there is no profile 'nope'"),
     ],
 )
@@ -153,18 +184,31 @@ def test_a_wrong_model_of_several_is_found_at_start(model: str, message: str):
         (("mlx_lm", "torch", "transformers"), True, {}, "mlx"),
         (("mlx_lm", "torch", "transformers"), False, {}, "transformers"),
         (("torch", "transformers"), True, {}, "transformers"),
-        (("mlx_lm", "torch", "transformers"), False, {"quantization": {"bits": 4, "group_size": 64}}, "mlx"),
+        (
+            ("mlx_lm", "torch", "transformers"),
+            False,
+            {"quantization": {"bits": 4, "group_size": 64}},
+            "mlx",
+        ),
         ((), False, {}, "tiny"),
     ],
 )
 def test_the_engine_depends_on_the_machine_and_on_what_is_installed(
-    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], is_apple: bool, config: dict[str, object], engine: str
+    monkeypatch: pytest.MonkeyPatch,
+    installed: tuple[str, ...],
+    is_apple: bool,
+    config: dict[str, object],
+    engine: str,
 ):
     def find_spec(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name in installed else None
 
     monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
-    monkeypatch.setattr("dragoman.launch.local_models.sys.platform", "darwin" if is_apple else "linux")
-    monkeypatch.setattr("dragoman.launch.local_models.platform.machine", lambda: "arm64" if is_apple else "x86_64")
+    monkeypatch.setattr(
+        "dragoman.launch.local_models.sys.platform", "darwin" if is_apple else "linux"
+    )
+    monkeypatch.setattr(
+        "dragoman.launch.local_models.platform.machine", lambda: "arm64" if is_apple else "x86_64"
+    )
     encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
     assert choose_engine(encoded, "config.json", 1000).engine == engine

@@ -32,8 +32,14 @@ def settings(models: str = MODELS, **more: Any) -> Settings:
 
 async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not GGUF")
-    models = build_models(settings(MODELS.replace("BROKEN.gguf", f"{tmp_path}/x.gguf")), SystemClock())
-    assert [place.state for place in models.slots] == [ModelState.LOADED, ModelState.UNLOADED, ModelState.UNLOADED]
+    models = build_models(
+        settings(MODELS.replace("BROKEN.gguf", f"{tmp_path}/x.gguf")), SystemClock()
+    )
+    assert [place.state for place in models.slots] == [
+        ModelState.LOADED,
+        ModelState.UNLOADED,
+        ModelState.UNLOADED,
+    ]
     transport = httpx2.ASGITransport(create_app(models))
     await models.start()
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -43,13 +49,24 @@ async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path
         assert "tools" in listed[0]["dragoman"]["capabilities"]
         assert listed[2]["dragoman"] == {"state": "unloaded", "aliases": [], "capabilities": None}
         assert (await client.get("/v1/models/claude-x")).json()["id"] == "claude-x"
-        ask: dict[str, Any] = {"messages": [{"role": "user", "content": "[[say Hi!]]"}], "max_tokens": 4}
-        for name, answered, status in (("claude-x", "house", 200), ("echo", "echo", 200), ("broken", None, 500)):
+        ask: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "[[say Hi!]]"}],
+            "max_tokens": 4,
+        }
+        for name, answered, status in (
+            ("claude-x", "house", 200),
+            ("echo", "echo", 200),
+            ("broken", None, 500),
+        ):
             reply = await client.post("/v1/chat/completions", json={"model": name, **ask})
             assert (reply.status_code, reply.json().get("model")) == (status, answered)
-        assert (await client.post("/v1/chat/completions", json={"model": "broken", **ask})).headers["retry-after"]
+        assert (await client.post("/v1/chat/completions", json={"model": "broken", **ask})).headers[
+            "retry-after"
+        ]
         assert (await client.post("/v1/chat/completions", json=ask)).status_code == 400
-        assert (await client.post("/v1/embeddings", json={"model": "echo", "input": "hi"})).status_code == 400
+        assert (
+            await client.post("/v1/embeddings", json={"model": "echo", "input": "hi"})
+        ).status_code == 400
         listed = (await client.get("/v1/models")).json()["data"]
         assert [model["dragoman"]["state"] for model in listed[2:]] == ["loaded", "failed"]
     await models.stop()
@@ -59,7 +76,10 @@ def test_an_invalid_combination_is_a_startup_error() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
     with pytest.raises(SettingsError, match="more than --model-memory-limit"):
-        build_models(settings('{"a": {"model": "tiny", "memory": 500}}', model_memory_limit="400"), SystemClock())
+        build_models(
+            settings('{"a": {"model": "tiny", "memory": 500}}', model_memory_limit="400"),
+            SystemClock(),
+        )
 
 
 def test_the_first_name_of_a_model_is_no_pattern() -> None:
@@ -91,14 +111,23 @@ def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
 
 def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
-    shape = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+    shape = {
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 32,
+    }
     (tmp_path / "config.json").write_text(json.dumps(shape))
     served = Settings(model=f"transformers:{tmp_path}", device="cpu")
-    assert measure_memory(msgspec.structs.replace(served, kv_cache_tokens=100)) == 5 + 100 * 2 * 3 * 2 * 8 * 4
+    assert (
+        measure_memory(msgspec.structs.replace(served, kv_cache_tokens=100))
+        == 5 + 100 * 2 * 3 * 2 * 8 * 4
+    )
     assert 5 < measure_memory(served) <= 5 + MAX_TORCH_KV_BYTES
     assert measure_memory(msgspec.structs.replace(served, device="cuda")) == 5
     entry = settings(
-        json.dumps({"a": {"model": f"transformers:{tmp_path}", "device": "cpu"}}), model_memory_limit="100"
+        json.dumps({"a": {"model": f"transformers:{tmp_path}", "device": "cpu"}}),
+        model_memory_limit="100",
     )
     with pytest.raises(SettingsError, match="weights and KV cache, more than --model-memory-limit"):
         build_models(entry, SystemClock())
@@ -106,7 +135,9 @@ def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> Non
 
 async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
-    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("secret",))))
+    transport = httpx2.ASGITransport(
+        create_app(models, options=ServingOptions(api_key=("secret",)))
+    )
     routes = ("/livez", "/readyz", "/healthz", "/health")
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         await models.start()

@@ -135,14 +135,18 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:acme_engine:uncalled", "returned the class Limited instead of an instance"),
         ("python:acme_engine:bare", "Fixed lacks `tokenizer`"),
         ("fixed:/nowhere", "`tokenizer` must be a directory with a tokenizer.json, not /nowhere"),
-        ("python:acme_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
+        (
+            "python:acme_engine:awaited",
+            "the factory is a coroutine function; a factory must be a function that takes",
+        ),
         (
             "python:acme_engine:constant",
             "the factory is an object of type int; a factory must be a function that takes",
         ),
         (
             "python:acme_engine:one_argument",
-            r"one_argument\(argument\) cannot be called: too many positional arguments; a factory must be a function "
+            r"one_argument\(argument\) cannot be called: too many positional arguments; a factory "
+            r"must be a function "
             r"that takes \(argument: str, settings: dragoman.Settings\)",
         ),
         ("python:acme_engine:failing", "no licence"),
@@ -167,7 +171,10 @@ async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> No
 
 def test_the_context_length_of_an_engine_can_be_reduced_and_not_exceeded() -> None:
     assert build("python:acme_engine:limited", max_model_len=99).max_model_len == 99
-    with pytest.raises(SettingsError, match="--max-model-len 4097 exceeds the engine's context length of 4096 tokens"):
+    with pytest.raises(
+        SettingsError,
+        match="--max-model-len 4097 exceeds the engine's context length of 4096 tokens",
+    ):
         build("python:acme_engine:limited", max_model_len=4097)
 
 
@@ -184,12 +191,19 @@ async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> N
     assert (served.name, served.max_model_len) == ("fixed", 512)
     async with (
         app.lifespan(),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost"
+        ) as client,
     ):
-        reply = await client.post("/v1/completions", json={"prompt": "a", "n": 2, "return_token_ids": True})
+        reply = await client.post(
+            "/v1/completions", json={"prompt": "a", "n": 2, "return_token_ids": True}
+        )
         assert [choice["token_ids"] for choice in reply.json()["choices"]] == [[5, 6, 7], [5, 6, 7]]
         assert reply.json()["usage"]["completion_tokens"] == 6
-        call: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        call: dict[str, Any] = {
+            "type": "function",
+            "function": {"name": "f", "parameters": {"type": "object"}},
+        }
         user = {"role": "user", "content": "a"}
         body: dict[str, Any] = {"messages": [user], "tools": [call], "tool_choice": "required"}
         refused = await client.post("/v1/chat/completions", json=body)

@@ -1,4 +1,6 @@
-"""Ports of simulated servers that are closed, reset connections, or hang, on real sockets."""
+"""Ports of simulated servers that are closed, reset connections, or hang, on real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SHORT = {**ENDLESS, "max_tokens": 40}
 class Timers:
     """Records scheduled callbacks with their delays in seconds."""
 
-    pending: dict[float, Callable[[], None]] = field(default_factory=dict[float, Callable[[], None]])
+    pending: dict[float, Callable[[], None]] = field(
+        default_factory=dict[float, Callable[[], None]]
+    )
 
     def later(self, seconds: float, call: Callable[[], None]) -> Timers:
         self.pending[seconds] = call
@@ -46,7 +50,9 @@ class Fleet:
 
     async def order(self, by: int, *orders: object) -> httpx2.Response:
         async with self.client(by) as client:
-            return await client.put("/dragoman/listener", json=orders[0] if len(orders) == 1 else orders)
+            return await client.put(
+                "/dragoman/listener", json=orders[0] if len(orders) == 1 else orders
+            )
 
     def client(self, port: int) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}")
@@ -65,14 +71,19 @@ class Fleet:
     async def stream(self, port: int, body: Mapping[str, object]) -> asyncio.StreamReader:
         """Open a stream that has begun."""
         data = json.dumps(body).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+            b"application/json\r\n"
+        )
         head += b"content-length: %d\r\n\r\n" % len(data)
         reader = await self.connect(port, head + data)
         await reader.readuntil(b"data: ")
         return reader
 
     async def due(self, seconds: float, *, becomes: list[str]) -> None:
-        """Run due callbacks. becomes: the states of all ports that the last port must soon report."""
+        """Run due callbacks. becomes: the states of all ports that the last port must
+        soon report.
+        """
         self.timers.pending.pop(seconds)()
         while await self.states(self.ports[-1]) != becomes:
             pass
@@ -80,7 +91,9 @@ class Fleet:
 
 @pytest_asyncio.fixture
 async def fleet() -> AsyncGenerator[Fleet]:
-    settings = load_settings({"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {})
+    settings = load_settings(
+        {"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {}
+    )
     timers = Timers()
     doors = ServerPorts([ServerPort(one) for one in expand_instances(settings)], timers.later)
     each = [
@@ -167,7 +180,9 @@ async def test_a_request_that_closes_its_own_port_is_answered(fleet: Fleet) -> N
 async def test_what_is_planned_begins_and_ends_in_simulated_time(fleet: Fleet) -> None:
     one, other = fleet.ports
     silent = {"port": one, "state": "hanging", "after": 60, "seconds": 30}
-    answer = await fleet.order(other, {"port": one, "state": "closed", "after": 30, "seconds": 5}, silent)
+    answer = await fleet.order(
+        other, {"port": one, "state": "closed", "after": 30, "seconds": 5}, silent
+    )
     assert [at["planned"] for at in answer.json()["ports"]] == [4, 0]
     assert sorted(fleet.timers.pending) == [15.0, 17.5, 30.0, 45.0]
     await fleet.due(15.0, becomes=["closed", "listening"])

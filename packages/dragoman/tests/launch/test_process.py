@@ -26,9 +26,22 @@ def server(
     folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
 ) -> Generator[tuple[subprocess.Popen[str], str]]:
     """Yield a process that has printed its greeting, and its URL."""
-    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--port", "0", "--store", "none", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        "scripted",
+        "--port",
+        "0",
+        "--store",
+        "none",
+        *arguments,
+    ]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder) as process:
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder
+    ) as process:
         assert process.stdout is not None
         found = re.search(r"https?://[0-9.:]+", process.stdout.readline())
         assert found is not None
@@ -51,7 +64,8 @@ def status(url: str) -> int:
 
 
 LINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} INFO dragoman\.access: 127\.0\.0\.1:\d+ req_\w+ GET /health 200 \d+\.\dms"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} INFO dragoman\.access: 127\.0\.0\.1:\d+ req_\w+ GET "
+    r"/health 200 \d+\.\dms"
 )
 
 
@@ -66,11 +80,16 @@ def test_the_access_log_has_the_time_and_the_address_of_the_client(tmp_path: Pat
 def test_the_json_log_has_the_key_the_model_tokens_and_times(tmp_path: Path):
     key = "k" * 40
     edit_key_file(
-        tmp_path / "keys.yaml", lambda tenants: tenants.update({"team-a": Tenant(secrets=(KeyHash(hash_key(key)),))})
+        tmp_path / "keys.yaml",
+        lambda tenants: tenants.update({"team-a": Tenant(secrets=(KeyHash(hash_key(key)),))}),
     )
     with server(tmp_path, "--log-format", "json", "--keys-file", "keys.yaml") as (process, url):
         body = b'{"messages": [{"role": "user", "content": "A secret."}]}'
-        headers = {"authorization": f"Bearer {key}", "content-type": "application/json", "x-request-id": "mine"}
+        headers = {
+            "authorization": f"Bearer {key}",
+            "content-type": "application/json",
+            "x-request-id": "mine",
+        }
         with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as response:
             assert response.status == 200
         assert status(f"{url}/health") == 200
@@ -79,7 +98,12 @@ def test_the_json_log_has_the_key_the_model_tokens_and_times(tmp_path: Path):
     assert (chat["level"], chat["logger"], chat["request_id"], chat["path"]) == (
         "info", "dragoman.access", "mine", "/v1/chat/completions",
     )  # fmt: skip
-    assert (chat["key"], chat["model"], chat["status"], chat["error"]) == ("team-a", "scripted", 200, None)
+    assert (chat["key"], chat["model"], chat["status"], chat["error"]) == (
+        "team-a",
+        "scripted",
+        200,
+        None,
+    )
     assert chat["prompt_tokens"] > 0
     assert chat["output_tokens"] > 0
     assert 0 <= chat["ttft_s"] <= chat["duration_s"]
@@ -127,7 +151,10 @@ def test_a_hangup_stays_ignored_under_nohup(tmp_path: Path):
 def test_a_busy_server_says_that_it_waits_and_how_to_end_that(tmp_path: Path):
     with server(tmp_path, "--no-access-log", "--shutdown-timeout", "60") as (process, url):
         host, port = url.removeprefix("http://").split(":")
-        body = b'{"messages": [{"role": "user", "content": "[[say hi]][[delay 60]][[say there]]"}], "stream": true}'
+        body = (
+            b'{"messages": [{"role": "user", "content": "[[say hi]][[delay 60]][[say '
+            b'there]]"}], "stream": true}'
+        )
         fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}\r\n\r\n"
         with socket.create_connection((host, int(port)), timeout=20) as client:

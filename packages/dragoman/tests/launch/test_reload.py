@@ -56,7 +56,10 @@ async def running(file: Path) -> AsyncGenerator[tuple[Reloader, httpx2.AsyncClie
     models = build_models(settings, clock)
     app = build_application(settings, models, b"x" * 32, None)
     transport = httpx2.ASGITransport(app)
-    async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
         yield Reloader(settings, app, models, clock, build_tls_context(settings), read), client
 
 
@@ -86,7 +89,10 @@ async def test_models_are_added_removed_and_changed(file: Path) -> None:
         slot = reloader.models.find_slot("a")
         write(
             file,
-            models={"a": {"model": "scripted"}, "c": {"model": "tiny", "aliases": ["gpt-*"], "pinned": True}},
+            models={
+                "a": {"model": "scripted"},
+                "c": {"model": "tiny", "aliases": ["gpt-*"], "pinned": True},
+            },
         )
         await reloader.reload()
         assert await list_names(client) == ["a", "c"]
@@ -109,7 +115,9 @@ async def test_a_removed_model_finishes_its_requests(file: Path) -> None:
         await until(lambda: slot.model is None)
 
 
-async def test_a_model_that_cannot_be_served_changes_nothing(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_model_that_cannot_be_served_changes_nothing(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(file, models={"a": {"model": "scripted"}})
     async with running(file) as (reloader, client):
         write(file, models={"a": {"model": "scripted"}, "b": {"model": "./absent"}})
@@ -121,13 +129,19 @@ async def test_a_model_that_cannot_be_served_changes_nothing(file: Path, caplog:
         assert await list_names(client) == ["a", "b"]
 
 
-async def test_keys_are_reloaded_and_a_wrong_file_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_reloaded_and_a_wrong_file_is_not(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = file.with_name("keys.yaml")
-    edit_key_file(keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),))))
+    edit_key_file(
+        keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),)))
+    )
     write(file, model="scripted", keys_file=str(keys))
     async with running(file) as (reloader, client):
         assert [await ask(client, "scripted", key) for key in ("one", "two")] == [200, 401]
-        edit_key_file(keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("two")),))))
+        edit_key_file(
+            keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("two")),)))
+        )
         await reloader.reload()
         assert [await ask(client, "scripted", key) for key in ("one", "two")] == [401, 200]
         keys.write_text("keys: [")
@@ -159,12 +173,16 @@ async def test_the_log_level_is_reloaded_and_other_settings_are_named(
         ("locked.pem", "locked.key", "the key is encrypted"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, certificate: str, key: str, message: str) -> None:
+def test_a_certificate_that_cannot_be_used_is_named(
+    tmp_path: Path, certificate: str, key: str, message: str
+) -> None:
     write_certificate(tmp_path, "a")
     write_certificate(tmp_path, "b")
     write_certificate(tmp_path, "locked", b"secret")
     with pytest.raises(SettingsError, match=message):
-        build_tls_context(Settings(ssl_certfile=str(tmp_path / certificate), ssl_keyfile=str(tmp_path / key)))
+        build_tls_context(
+            Settings(ssl_certfile=str(tmp_path / certificate), ssl_keyfile=str(tmp_path / key))
+        )
 
 
 def test_a_certificate_without_its_key_is_an_error() -> None:
@@ -173,7 +191,9 @@ def test_a_certificate_without_its_key_is_an_error() -> None:
 
 
 def fetch_name(url: str, folder: Path, name: str) -> str:
-    """Return the models, as seen by a client that trusts only the certificate of this name."""
+    """Return the models, as seen by a client that trusts only the certificate of this
+    name.
+    """
     context = ssl.create_default_context(cafile=str(folder / f"{name}.pem"))
     with urlopen(url, context=context, timeout=20) as response:
         return response.read().decode()
@@ -184,7 +204,10 @@ def test_https_with_streams_and_a_certificate_that_is_replaced(tmp_path: Path) -
         write_certificate(tmp_path, name)
     shutil.copy(tmp_path / "first.pem", tmp_path / "used.pem")
     shutil.copy(tmp_path / "first.key", tmp_path / "used.key")
-    with server(tmp_path, "--ssl-certfile", "used.pem", "--ssl-keyfile", "used.key") as (process, url):
+    with server(tmp_path, "--ssl-certfile", "used.pem", "--ssl-keyfile", "used.key") as (
+        process,
+        url,
+    ):
         assert url.startswith("https://")
         assert "scripted" in fetch_name(f"{url}/v1/models", tmp_path, "first")
         context = ssl.create_default_context(cafile=str(tmp_path / "first.pem"))
@@ -208,13 +231,17 @@ def test_https_with_streams_and_a_certificate_that_is_replaced(tmp_path: Path) -
 
 def test_keys_are_reloaded_by_a_signal(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    edit_key_file(keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),))))
+    edit_key_file(
+        keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),)))
+    )
     with server(tmp_path, "--keys-file", "keys.yaml") as (process, url):
         request = Request(f"{url}/v1/models", headers={"authorization": "Bearer two"})
         with pytest.raises(HTTPError, match="401") as raised:
             urlopen(request, timeout=20)
         raised.value.close()
-        edit_key_file(keys, lambda tenants: tenants.update(b=Tenant(secrets=(KeyHash(hash_key("two")),))))
+        edit_key_file(
+            keys, lambda tenants: tenants.update(b=Tenant(secrets=(KeyHash(hash_key("two")),)))
+        )
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
         while "keys reloaded" not in process.stderr.readline():

@@ -1,4 +1,6 @@
-"""Settings become a store; one that cannot be opened is an error before the server prints its address."""
+"""Settings become a store; one that cannot be opened is an error before the server
+prints its address.
+"""
 
 from __future__ import annotations
 

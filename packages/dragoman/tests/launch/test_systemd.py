@@ -1,4 +1,6 @@
-"""Socket activation and notifications, as systemd sends and expects them (sd_listen_fds(3), sd_notify(3))."""
+"""Socket activation and notifications, as systemd sends and expects them
+(sd_listen_fds(3), sd_notify(3)).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="dragoman.socket")
 os.execv(sys.executable, [sys.executable, "-m", "dragoman", "serve", "scripted", "--store", "none", *sys.argv[2:]])
 """
-"""Start a server as systemd does: with a listening socket at descriptor 3 and its process id in LISTEN_PID."""
+"""Start a server as systemd does: with a listening socket at descriptor 3 and its
+process id in LISTEN_PID.
+"""
 
 
 @pytest.fixture
@@ -62,14 +66,19 @@ def activated(
             process.kill()
 
 
-def test_an_inherited_socket_is_served_and_systemd_is_notified(tmp_path: Path, channel: socket.socket) -> None:
+def test_an_inherited_socket_is_served_and_systemd_is_notified(
+    tmp_path: Path, channel: socket.socket
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        # Clients that connect before the server has started wait in the socket's backlog.
+        # Clients that connect before the server has started wait in the socket's
+        # backlog.
         early = socket.create_connection(listener.getsockname())
         early.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         address = channel.getsockname()
-        with activated(listener, tmp_path, "--port", "1", NOTIFY_SOCKET=address, WATCHDOG_USEC="200000") as process:
+        with activated(
+            listener, tmp_path, "--port", "1", NOTIFY_SOCKET=address, WATCHDOG_USEC="200000"
+        ) as process:
             assert channel.recv(100) == b"READY=1"
             assert early.recv(100).startswith(b"HTTP/1.1 200")
             early.close()
@@ -79,12 +88,19 @@ def test_an_inherited_socket_is_served_and_systemd_is_notified(tmp_path: Path, c
             assert url in process.stdout.readline()
             assert channel.recv(100) == b"WATCHDOG=1"
             process.send_signal(signal.SIGHUP)
-            reloading = next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1")
+            reloading = next(
+                state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1"
+            )
             assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+", reloading)
             assert channel.recv(100) == b"READY=1"
             process.terminate()
             assert (
-                next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1") == b"STOPPING=1"
+                next(
+                    state
+                    for state in iter(lambda: channel.recv(100), b"")
+                    if state != b"WATCHDOG=1"
+                )
+                == b"STOPPING=1"
             )
             assert process.wait(timeout=30) == 0
 
@@ -97,7 +113,9 @@ def test_an_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
         with activated(listener, tmp_path) as process:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
                 client.connect(str(path))
-                client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                client.sendall(
+                    b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
             process.terminate()
             assert process.wait(timeout=30) == 0
@@ -110,7 +128,10 @@ def test_an_inherited_socket_of_all_addresses_needs_a_key(tmp_path: Path) -> Non
             _, errors = process.communicate(timeout=30)
             assert process.returncode == 2
             assert "LISTEN_FDS: 0.0.0.0 is reachable from other machines" in errors
-        assert adopt_address(Settings(keys_file="keys.yaml"), listener).port == listener.getsockname()[1]
+        assert (
+            adopt_address(Settings(keys_file="keys.yaml"), listener).port
+            == listener.getsockname()[1]
+        )
 
 
 def test_sockets_of_another_process_are_not_taken() -> None:
@@ -127,12 +148,20 @@ def test_a_socket_that_does_not_listen_is_refused() -> None:
         "os.dup2(left.fileno(), 3)\n"
         "inherit_sockets({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})\n"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "SettingsError: LISTEN_FDS: descriptor 3 is not a listening stream socket" in result.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (
+        "SettingsError: LISTEN_FDS: descriptor 3 is not a listening stream socket" in result.stderr
+    )
 
 
 def test_notifications_without_a_service_manager_do_nothing(tmp_path: Path) -> None:
-    for environment in ({}, {"NOTIFY_SOCKET": str(tmp_path / "absent")}, {"NOTIFY_SOCKET": "vsock:2:1"}):
+    for environment in (
+        {},
+        {"NOTIFY_SOCKET": str(tmp_path / "absent")},
+        {"NOTIFY_SOCKET": "vsock:2:1"},
+    ):
         notifier = Notifier({**environment, "WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"})
         notifier.notify_ready()
         assert notifier.watchdog_interval is None
@@ -149,5 +178,8 @@ def test_an_abstract_socket_is_notified() -> None:
 def test_several_instances_cannot_share_an_inherited_socket() -> None:
     from dragoman.settings import Instance, Instances
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SettingsError, match="instances"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(SettingsError, match="instances"),
+    ):
         adopt_address(Settings(model="sim", instances=Instances((Instance(),))), listener)

@@ -10,7 +10,9 @@ from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 
-SETTINGS = Settings(model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99)
+SETTINGS = Settings(
+    model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99
+)
 
 
 def test_an_upstream_is_not_queried_for_configured_values() -> None:
@@ -21,7 +23,9 @@ def test_an_upstream_is_not_queried_for_configured_values() -> None:
 
 @pytest.mark.parametrize("weights", [("2,1",), ("2", "1")])
 def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...]) -> None:
-    settings = msgspec.structs.replace(SETTINGS, model="http://a/v1,http://b/v1", upstream_weight=weights)
+    settings = msgspec.structs.replace(
+        SETTINGS, model="http://a/v1,http://b/v1", upstream_weight=weights
+    )
     (model,) = build_models(settings, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.weight for upstream in model.backend.engine.upstreams] == [2.0, 1.0]
@@ -37,7 +41,9 @@ def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...])
     ],
 )
 def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, expected: str) -> None:
-    (model,) = build_models(msgspec.structs.replace(SETTINGS, model=url, upstream_kind=kind), SystemClock())
+    (model,) = build_models(
+        msgspec.structs.replace(SETTINGS, model=url, upstream_kind=kind), SystemClock()
+    )
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.url for upstream in model.backend.engine.upstreams] == [expected]
 

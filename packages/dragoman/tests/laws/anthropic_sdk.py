@@ -1,4 +1,6 @@
-"""Parse a writer's output with the official anthropic SDK through its public interface, without a network."""
+"""Parse a writer's output with the official anthropic SDK through its public interface,
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 def client(answer: Answer) -> anthropic.Anthropic:
     transport = httpx2.MockTransport(answer)
     return anthropic.Anthropic(
-        api_key="x", base_url="http://test", http_client=httpx2.Client(transport=transport), max_retries=0
+        api_key="x",
+        base_url="http://test",
+        http_client=httpx2.Client(transport=transport),
+        max_retries=0,
     )
 
 
@@ -29,7 +34,9 @@ class AnthropicSdk:
         self._client = client(lambda _: as_stream(self._stream))
 
     def message(self, stream: bytes) -> Message:
-        """Return the final message of `.stream()`. Raises anthropic.APIError for an error event."""
+        """Return the final message of `.stream()`. Raises anthropic.APIError for an
+        error event.
+        """
         self._stream = stream
         with self._client.messages.stream(
             model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]

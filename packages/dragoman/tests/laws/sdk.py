@@ -1,4 +1,6 @@
-"""Parse a writer's output with the official openai SDK through its public interface, without a network."""
+"""Parse a writer's output with the official openai SDK through its public interface,
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,25 @@ class OpenAiSdk:
         self._stream = b""
         transport = httpx2.MockTransport(self._answer)
         self._client = openai.OpenAI(
-            api_key="x", base_url="http://test/v1", http_client=httpx2.Client(transport=transport), max_retries=0
+            api_key="x",
+            base_url="http://test/v1",
+            http_client=httpx2.Client(transport=transport),
+            max_retries=0,
         )
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, content=self._stream, headers={"content-type": "text/event-stream"})
+        return httpx2.Response(
+            200, content=self._stream, headers={"content-type": "text/event-stream"}
+        )
 
     def chat(self, stream: bytes) -> ChatCompletion:
-        """Return the final completion of `.stream()`. Raises openai.APIError for an error event."""
+        """Return the final completion of `.stream()`. Raises openai.APIError for an
+        error event.
+        """
         self._stream = stream
-        with self._client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "hi"}]) as events:
+        with self._client.chat.completions.stream(
+            model="m", messages=[{"role": "user", "content": "hi"}]
+        ) as events:
             for _ in events:
                 pass
             return events.current_completion_snapshot

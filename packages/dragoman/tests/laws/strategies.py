@@ -1,6 +1,8 @@
-"""Hypothesis strategies for arbitrary answers, cut and interleaved into arbitrary legal streams of events.
+"""Hypothesis strategies for arbitrary answers, cut and interleaved into arbitrary legal
+streams of events.
 
-Every dialect has the same law: an SDK must parse the stream and the full response to the same result.
+Every dialect has the same law: an SDK must parse the stream and the full response to
+the same result.
 """
 
 from __future__ import annotations
@@ -11,23 +13,46 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import Struct
 
-from dragoman.core.events import Alternative, AppliedEdit, ChoiceFinished, ClearedKind, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage, WeightSpan
+from dragoman.core.events import (
+    Alternative,
+    AppliedEdit,
+    ChoiceFinished,
+    ClearedKind,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+    WeightSpan,
+)
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import Choice, Reply, ReplyPart
 
-# Beyond ASCII, quotes and control characters: line ends that only some clients treat as such, and pseudo-markup.
+# Beyond ASCII, quotes and control characters: line ends that only some clients treat as
+# such, and pseudo-markup.
 ALPHABET = 'ab é日😀<>"\\\n\r\t{}/\x00\x7f\x85\u2028\u2029'
 texts = st.text(ALPHABET, min_size=1, max_size=12)
 names = st.text("abz_.-", min_size=1, max_size=6)
 json_values: SearchStrategy[object] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(ALPHABET, max_size=4),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(ALPHABET, max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.text(ALPHABET, max_size=3), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 arguments = st.dictionaries(names, json_values, max_size=3).map(json.dumps)
 
-# Every kind of token, listed because drawing them would take most of the time: with logprobs or not, likely and
-# impossible, with invalid bytes, special, with alternatives of the same text and of other texts.
+# Every kind of token, listed because drawing them would take most of the time: with
+# logprobs or not, likely and impossible, with invalid bytes, special, with alternatives
+# of the same text and of other texts.
 TOKENS = tuple(
     Token(id, text, logprob, top, raw, rank, special)
     for id, (text, raw) in enumerate(
@@ -39,7 +64,9 @@ TOKENS = tuple(
         (Alternative(id, text, -0.1), Alternative(9, "<x>", -3.5)),
         (Alternative(8, "�", -0.1, b"\xf0"),) * 2,
     )
-    for special in ((False, True) if raw is None else (False,))  # A control token is never part of a character.
+    for special in (
+        (False, True) if raw is None else (False,)
+    )  # A control token is never part of a character.
 )
 
 
@@ -73,7 +100,8 @@ ANYTHING = Kinds()
 
 
 edited = st.lists(
-    st.builds(AppliedEdit, st.sampled_from(ClearedKind), st.integers(1, 9), st.integers(1, 999)), max_size=2
+    st.builds(AppliedEdit, st.sampled_from(ClearedKind), st.integers(1, 9), st.integers(1, 999)),
+    max_size=2,
 ).map(tuple)
 
 
@@ -89,7 +117,11 @@ def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
     prompt = draw(st.integers(1, 99))
     usage = Usage(
         prompt,
-        sum(len(event.tokens) for event in merged if not isinstance(event, Started | PromptTokens | Finished)),
+        sum(
+            len(event.tokens)
+            for event in merged
+            if not isinstance(event, Started | PromptTokens | Finished)
+        ),
         draw(st.none() | st.integers(0, prompt)),
         draw(st.none() | st.integers(0, 9)),
     )
@@ -117,14 +149,24 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
         if kind is ToolCall:
             custom = kinds.custom and draw(st.booleans())
             text = draw(texts if custom else arguments)
-            events.append(ToolCallStart(choice, f"call_{choice}_{i}", draw(names), draw(tokens(most=1)), custom))
-            events += [ToolCallDelta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))]
+            events.append(
+                ToolCallStart(
+                    choice, f"call_{choice}_{i}", draw(names), draw(tokens(most=1)), custom
+                )
+            )
+            events += [
+                ToolCallDelta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))
+            ]
         else:
-            delta = TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
+            delta = (
+                TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
+            )
             seal = draw(st.sampled_from(("", "", *SIGNATURES))) if kind is Reasoning else ""
             # Redacted reasoning has a seal and no text.
             if not seal or draw(st.booleans()):
-                events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
+                events += [
+                    delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))
+                ]
             if seal:
                 events.append(ReasoningDelta(choice, "", draw(tokens(most=1)), seal))
     reason = draw(st.sampled_from(kinds.reasons))
@@ -135,20 +177,26 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
 
 @st.composite
 def _pieces(draw: DrawFn, text: str) -> list[str]:
-    """Cut a text at random positions. Some pieces are empty, like tokens that released no character."""
+    """Cut a text at random positions. Some pieces are empty, like tokens that released
+    no character.
+    """
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 def _fold_events(events: tuple[Event, ...]) -> Reply:
-    """Fold events into the answer, independently of core's fold, which this function tests."""
+    """Fold events into the answer, independently of core's fold, which this function
+    tests.
+    """
     started, *middle, finished = events
     assert isinstance(started, Started)
     assert isinstance(finished, Finished)
     choices: list[Choice] = []
     for i in range(started.choices):
         mine = [
-            event for event in middle if not isinstance(event, Started | PromptTokens | Finished) and event.choice == i
+            event
+            for event in middle
+            if not isinstance(event, Started | PromptTokens | Finished) and event.choice == i
         ]
         parts: list[ReplyPart] = []
         for event in mine:
@@ -156,8 +204,12 @@ def _fold_events(events: tuple[Event, ...]) -> Reply:
         end = mine[-1]
         assert isinstance(end, ChoiceFinished)
         choices.append(Choice(tuple(parts), end.reason, end.stop, end.tokens, weights=end.weights))
-    prompts: list[PromptTokens | None] = [event for event in middle if isinstance(event, PromptTokens)]
-    return Reply(tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts), started.edited)
+    prompts: list[PromptTokens | None] = [
+        event for event in middle if isinstance(event, PromptTokens)
+    ]
+    return Reply(
+        tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts), started.edited
+    )
 
 
 def _append(parts: list[ReplyPart], event: Event) -> None:

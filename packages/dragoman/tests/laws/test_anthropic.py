@@ -14,7 +14,18 @@ from hypothesis.strategies import DrawFn
 from pydantic import TypeAdapter
 
 from dragoman_check.rules import anthropic as grammar
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter, no_signature
 from dragoman.dialects.base import Header
@@ -97,11 +108,17 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast(Json, value)
         return {key: without_nulls(item) for key, item in fields.items() if item is not None}
-    return [without_nulls(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+    return (
+        [without_nulls(item) for item in cast(list[Any], value)]
+        if isinstance(value, list)
+        else value
+    )
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case, view: MessagesRenderOptions):
+def test_the_sdk_makes_the_whole_out_of_the_stream(
+    sdk: AnthropicSdk, case: Case, view: MessagesRenderOptions
+):
     read = sdk.edited_message if view.reports_edits else sdk.message
     streamed = read(write_stream(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
     whole = MessagesWriter(HEADER, view).render_full(case.reply)
@@ -113,14 +130,18 @@ def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
     sdk: AnthropicSdk, events: tuple[Event, ...]
 ):
     streamed = sdk.message(write_stream(MessagesWriter(HEADER), events)).to_json(warnings=False)
-    assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole_of(MessagesRenderOptions(), events)))
+    assert without_nulls(json.loads(streamed)) == without_nulls(
+        json.loads(whole_of(MessagesRenderOptions(), events))
+    )
 
 
 @given(calls())
 def test_a_finished_call_is_what_the_model_wrote_or_says_that_it_is_not(events: tuple[Event, ...]):
     message = json.loads(whole_of(MessagesRenderOptions(), events))
     arguments = iter(list_arguments(events))
-    for block in message["content"] if message["stop_reason"] == "tool_use" else message["content"][:-1]:
+    for block in (
+        message["content"] if message["stop_reason"] == "tool_use" else message["content"][:-1]
+    ):
         if block["type"] == "tool_use":
             raw = replace_surrogates(next(arguments))
             input = block["input"]
@@ -160,7 +181,9 @@ def test_any_call_follows_the_wire_grammar(events: tuple[Event, ...]):
 
 @given(one_answer, views)
 def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: MessagesRenderOptions):
-    BetaMessage.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
+    BetaMessage.model_validate_json(
+        MessagesWriter(HEADER, view).render_full(case.reply), strict=True
+    )
     Message.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
     any_event: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
     for event in grammar.check_stream(write_stream(MessagesWriter(HEADER, view), case.events)):
@@ -176,7 +199,9 @@ def test_every_write_is_whole_events(case: Case):
 
 
 def test_text_without_a_letter_ends_the_thinking_before_it():
-    """Such text is still part of the answer: thinking after it is a new block, in both forms."""
+    """Such text is still part of the answer: thinking after it is a new block, in both
+    forms.
+    """
     events: tuple[Event, ...] = (
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, ""), ReasoningDelta(0, "b"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),

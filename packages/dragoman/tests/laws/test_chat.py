@@ -12,7 +12,16 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from dragoman_check.rules import chat as grammar
 from dragoman_check.rules.checks import require_object, require_objects
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
@@ -46,23 +55,32 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(), views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, view: ChatRenderOptions):
+def test_the_sdk_makes_the_whole_out_of_the_stream(
+    sdk: OpenAiSdk, case: Case, view: ChatRenderOptions
+):
     streamed = sdk.chat(write_stream(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
     whole = ChatWriter(HEADER, view).render_full(case.reply)
     if view.profile is Profile.OPENAI:
-        contents = [[each["message"]["content"] for each in json.loads(one)["choices"]] for one in (streamed, whole)]
+        contents = [
+            [each["message"]["content"] for each in json.loads(one)["choices"]]
+            for one in (streamed, whole)
+        ]
         assert contents[0] == contents[1]
     assert normal(json.loads(streamed), view) == normal(json.loads(whole), view)
 
 
 def normal(whole: Json, view: ChatRenderOptions) -> Json:
-    """Remove differences that the format causes: nulls, the index of calls, and fields that the SDK parses."""
+    """Remove differences that the format causes: nulls, the index of calls, and fields
+    that the SDK parses.
+    """
     if not view.include_usage:
         whole.pop("usage")
     for key in ("prompt_logprobs", "kv_transfer_params"):
         whole.pop(key, None)
     for choice in whole["choices"]:
-        choice.pop("token_ids", None)  # the SDK keeps those of one chunk; a law of their own is below
+        choice.pop(
+            "token_ids", None
+        )  # the SDK keeps those of one chunk; a law of their own is below
         choice.pop("weight_versions", None)  # the same
         choice.pop("stop_reason", None)
         message = choice["message"]
@@ -78,13 +96,21 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         fields = {key: without_nulls(item) for key, item in cast(Json, value).items()}
         return {key: item for key, item in fields.items() if item not in (None, {}, [])}
-    return [without_nulls(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+    return (
+        [without_nulls(item) for item in cast(list[Any], value)]
+        if isinstance(value, list)
+        else value
+    )
 
 
 @given(cases(), views)
-def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case: Case, view: ChatRenderOptions):
+def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(
+    case: Case, view: ChatRenderOptions
+):
     chunks = grammar.check_stream(
-        write_stream(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
+        write_stream(ChatWriter(HEADER, view), case.events),
+        include_usage=view.include_usage,
+        extra_reasons=("abort",),
     )
     whole = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
     grammar.check_object(whole, extra_reasons=("abort",))
@@ -92,8 +118,12 @@ def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case:
         mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
         tokens = case.reply.choices[index].tokens
         for name in ("content", "refusal"):
-            assert [entry for part in mine for entry in entries(part, name)] == entries(choice, name)
-        assert [id for part in mine for id in part.get("token_ids") or ()] == (choice.get("token_ids") or [])
+            assert [entry for part in mine for entry in entries(part, name)] == entries(
+                choice, name
+            )
+        assert [id for part in mine for id in part.get("token_ids") or ()] == (
+            choice.get("token_ids") or []
+        )
         assert [part["weight_versions"] for part in mine if "weight_versions" in part] == (
             [choice["weight_versions"]] if view.weight_versions else []
         )
@@ -111,8 +141,12 @@ def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case:
 
 @given(cases(FUNCTIONS_ONLY), views.filter(lambda view: view.profile is Profile.OPENAI))
 def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatRenderOptions):
-    """Only functions: the SDK's chunk type does not have custom tools, although its accumulator accepts them."""
-    ChatCompletion.model_validate_json(ChatWriter(HEADER, view).render_full(case.reply), strict=True)
+    """Only functions: the SDK's chunk type does not have custom tools, although its
+    accumulator accepts them.
+    """
+    ChatCompletion.model_validate_json(
+        ChatWriter(HEADER, view).render_full(case.reply), strict=True
+    )
     writer = ChatWriter(HEADER, view)
     for event in case.events:
         for block in writer.feed(event).split(b"\n\n")[:-1]:
@@ -124,7 +158,9 @@ def entries(choice: Json, name: str) -> list[Json]:
 
 
 def test_a_seal_covers_its_own_reasoning_alone():
-    """The reasoning before a text is a separate part, in the stream and in the full response."""
+    """The reasoning before a text is a separate part, in the stream and in the full
+    response.
+    """
     events: tuple[Event, ...] = (
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b", seal="openai:Z0FB"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),

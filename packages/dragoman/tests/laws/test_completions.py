@@ -83,8 +83,12 @@ def join_values(before: Any, now: Any) -> Any:
 
 @given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
 def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
-    """With an echo the first token has no logprob; OpenAI's schema does not allow that null."""
-    Completion.model_validate_json(CompletionsWriter(HEADER, view).render_full(case.reply), strict=True)
+    """With an echo the first token has no logprob; OpenAI's schema does not allow that
+    null.
+    """
+    Completion.model_validate_json(
+        CompletionsWriter(HEADER, view).render_full(case.reply), strict=True
+    )
 
 
 @given(cases(TEXT_ONLY))

@@ -1,4 +1,6 @@
-"""The event grammar: generated streams are legal, and the fold restores the answer from any stream."""
+"""The event grammar: generated streams are legal, and the fold restores the answer from
+any stream.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_folding_undoes_cutting_and_interleaving(case: Case):
 @given(cases(MANY))
 def test_no_token_is_lost_or_invented(case: Case):
     for index, choice in enumerate(fold(case).build().choices):
-        mine = [event for event in case.events if isinstance(event, Delta | ChoiceFinished) and event.choice == index]
+        mine = [
+            event
+            for event in case.events
+            if isinstance(event, Delta | ChoiceFinished) and event.choice == index
+        ]
         assert choice.tokens == tuple(token for event in mine for token in event.tokens)
 
 
@@ -52,4 +58,6 @@ def test_no_count_is_negative(begin: Started, usage: Usage):
 
 
 def test_client_values_override_defaults():
-    assert SamplingOptions(top_k=3).resolve(Sampling(top_k=9, min_p=0.1)) == Sampling(top_k=3, min_p=0.1)
+    assert SamplingOptions(top_k=3).resolve(Sampling(top_k=9, min_p=0.1)) == Sampling(
+        top_k=3, min_p=0.1
+    )

@@ -1,4 +1,6 @@
-"""The OpenAPI document: the output of every writer for any answer, streamed or full, matches it."""
+"""The OpenAPI document: the output of every writer for any answer, streamed or full,
+matches it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
 
-from . import test_anthropic, test_chat, test_completions, test_ollama, test_responses, test_sglang, test_tgi
+from . import (
+    test_anthropic,
+    test_chat,
+    test_completions,
+    test_ollama,
+    test_responses,
+    test_sglang,
+    test_tgi,
+)
 from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
@@ -25,13 +35,17 @@ HEADER = Header("id-1", 1700000000, "org/model", "fp_1")
 
 
 def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) -> None:
-    """Check the outputs of two writers of the same kind, each for one answer. None: the path has no such form."""
+    """Check the outputs of two writers of the same kind, each for one answer. None: the
+    path has no such form.
+    """
     operation = find_operation("POST", path)
     assert operation is not None
     content = operation["responses"]["200"]["content"]
     media = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
     values = (
-        [] if stream is None else [(media, value) for value in read_values(media, write_stream(stream, case.events))]
+        []
+        if stream is None
+        else [(media, value) for value in read_values(media, write_stream(stream, case.events))]
     )
     if whole is not None:
         kind = "application/json"
@@ -65,7 +79,12 @@ def test_responses_are_described(case: Case, view: ResponsesRenderOptions) -> No
 def test_ollamas_answers_are_described(case: Case, view: OllamaRenderOptions) -> None:
     # Only /api/generate returns a context.
     view = msgspec.structs.replace(view, returns_context=view.returns_context and not view.is_chat)
-    check("/api/chat" if view.is_chat else "/api/generate", case, OllamaWriter(view), OllamaWriter(view))
+    check(
+        "/api/chat" if view.is_chat else "/api/generate",
+        case,
+        OllamaWriter(view),
+        OllamaWriter(view),
+    )
 
 
 @given(cases(test_sglang.MANY), test_sglang.views)
@@ -80,6 +99,12 @@ def test_tgis_answers_are_described(case: Case, view: TgiRenderOptions) -> None:
 
 
 @given(cases(Kinds(max_choices=2)), st.sampled_from((None, 0, 2)), st.booleans())
-def test_generated_tokens_are_described(case: Case, logprobs: int | None, include_usage: bool) -> None:
-    view = GenerateRenderOptions(logprobs=logprobs, prompt_logprobs=logprobs, include_usage=include_usage)
-    check("/inference/v1/generate", case, GenerateWriter(HEADER, view), GenerateWriter(HEADER, view))
+def test_generated_tokens_are_described(
+    case: Case, logprobs: int | None, include_usage: bool
+) -> None:
+    view = GenerateRenderOptions(
+        logprobs=logprobs, prompt_logprobs=logprobs, include_usage=include_usage
+    )
+    check(
+        "/inference/v1/generate", case, GenerateWriter(HEADER, view), GenerateWriter(HEADER, view)
+    )

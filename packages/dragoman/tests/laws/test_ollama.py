@@ -1,4 +1,6 @@
-"""Ollama's dialect: the lines of a stream add up to the full response, including calls and logprobs."""
+"""Ollama's dialect: the lines of a stream add up to the full response, including calls
+and logprobs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman_check.rules import ollama as grammar
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
@@ -32,7 +43,9 @@ views = st.builds(
 
 @given(cases(ONE), views)
 def test_the_lines_are_the_whole(case: Case, view: OllamaRenderOptions):
-    chunks = grammar.check_stream(write_stream(OllamaWriter(view), case.events), is_chat=view.is_chat)
+    chunks = grammar.check_stream(
+        write_stream(OllamaWriter(view), case.events), is_chat=view.is_chat
+    )
     whole: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
     grammar.check_object(whole, is_chat=view.is_chat)
     assert grammar.fold_chunks(chunks, is_chat=view.is_chat) == whole
@@ -45,21 +58,32 @@ def test_the_whole_is_the_answer(case: Case, view: OllamaRenderOptions):
     part = whole["message"] if view.is_chat else whole
     text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
     assert part["content" if view.is_chat else "response"] == text
-    assert part.get("thinking", "") == "".join(part.text for part in choice.parts if isinstance(part, Reasoning))
+    assert part.get("thinking", "") == "".join(
+        part.text for part in choice.parts if isinstance(part, Reasoning)
+    )
     assert whole["eval_count"] == case.reply.usage.completion
-    # Answers with `length` are complete here: the strategies' arguments are whole objects.
+    # Answers with `length` are complete here: the strategies' arguments are whole
+    # objects.
     calls = [(call.name, json.loads(call.arguments)) for call in choice.list_calls()]
-    tool_calls = [(call["function"]["name"], call["function"]["arguments"]) for call in part.get("tool_calls", ())]
+    tool_calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in part.get("tool_calls", ())
+    ]
     assert tool_calls == calls
     if view.logprobs is not None:
         tokens = [token for one in choice.parts for token in one.tokens]
-        assert [entry["token"] for entry in whole.get("logprobs", ())] == [token.text for token in tokens]
+        assert [entry["token"] for entry in whole.get("logprobs", ())] == [
+            token.text for token in tokens
+        ]
     context = case.reply.prompts[0]
     if view.returns_context and context is not None:
         assert whole.get("context", []) == [token.id for token in (*context.tokens, *choice.tokens)]
 
 
-@given(cases(Kinds((Text, ToolCall), (FinishReason.LENGTH, FinishReason.ABORT), 1, custom=False)), st.data())
+@given(
+    cases(Kinds((Text, ToolCall), (FinishReason.LENGTH, FinishReason.ABORT), 1, custom=False)),
+    st.data(),
+)
 def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
     view = OllamaRenderOptions("m", lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0), is_chat=True)
     parts = case.reply.choices[0].parts

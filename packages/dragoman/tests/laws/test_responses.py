@@ -87,25 +87,35 @@ def normal(value: Any) -> Any:
     """Remove nulls and fields that the SDK parses."""
     if isinstance(value, dict):
         fields = cast(Json, value)
-        return {key: normal(item) for key, item in fields.items() if item is not None and "parsed" not in key}
+        return {
+            key: normal(item)
+            for key, item in fields.items()
+            if item is not None and "parsed" not in key
+        }
     return [normal(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions):
+def test_the_sdk_makes_the_whole_out_of_the_stream(
+    sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions
+):
     last, snapshots = sdk.response(write_response_stream(case, view))
     response = whole(case, view)
     assert normal(json.loads(last.to_json(warnings=False))) == normal(response)
     for index, snapshot in snapshots.items():
         item = response["output"][index]
         if item["type"] != "tool_search_call":
-            assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
+            assert snapshot == (
+                item["content"][0]["text"] if item["type"] == "message" else item["arguments"]
+            )
 
 
 @given(one_answer, views)
 def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRenderOptions):
     last = write_response_stream(case, view).split(b"\n\n")[-3]
-    assert last.endswith(b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).render_full(case.reply))
+    assert last.endswith(
+        b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).render_full(case.reply)
+    )
 
 
 @given(one_answer, views)
@@ -115,7 +125,9 @@ def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOp
 
 
 @given(one_answer, views)
-def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: ResponsesRenderOptions):
+def test_objects_and_events_satisfy_the_sdk_types_strictly(
+    case: Case, view: ResponsesRenderOptions
+):
     Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in grammar.check_stream(write_response_stream(case, view)):
@@ -141,11 +153,22 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
     ]
     assert (response["status"] == "completed") == (choice.reason is FinishReason.STOP)
     if view.logprobs is not None:
-        scores = [item["content"][0].get("logprobs") for item in response["output"] if item["type"] == "message"]
+        scores = [
+            item["content"][0].get("logprobs")
+            for item in response["output"]
+            if item["type"] == "message"
+        ]
         texts = [part for part in parts if isinstance(part, Text)]
-        listed = [[(entry["token"], entry["logprob"]) for entry in each] for each in scores if each is not None]
+        listed = [
+            [(entry["token"], entry["logprob"]) for entry in each]
+            for each in scores
+            if each is not None
+        ]
         assert listed == [
-            [(token.text, clamp_logprob(token.logprob)) for token in content_tokens(part.text, part.tokens)]
+            [
+                (token.text, clamp_logprob(token.logprob))
+                for token in content_tokens(part.text, part.tokens)
+            ]
             for part in texts
         ]
 
@@ -192,7 +215,9 @@ def test_every_write_is_whole_events(case: Case):
 # Stored responses.
 
 
-def record_events(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
+def record_events(
+    case: Case, view: ResponsesRenderOptions
+) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
     """Return all events of a background response, grouped by canonical event."""
     writer = ResponsesWriter(HEADER, view, ECHO)
     writer.start_recording()
@@ -213,10 +238,16 @@ def render_all(events: list[StoredEvent]) -> bytes:
 
 
 @given(one_answer, views)
-def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesRenderOptions):
+def test_a_response_in_the_background_waits_in_the_queue_first(
+    case: Case, view: ResponsesRenderOptions
+):
     writer, batches = record_events(case, view)
     events = grammar.check_stream(render_all(join(batches)) + writer.end)
-    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
+    assert [event["response"]["status"] for event in events[:3]] == [
+        "queued",
+        "queued",
+        "in_progress",
+    ]
     assert events[-1]["response"] == json.loads(writer.render_full(case.reply))
 
 

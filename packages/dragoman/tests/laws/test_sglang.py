@@ -1,4 +1,6 @@
-"""SGLang's /generate: the last event of each choice equals that choice of the full response."""
+"""SGLang's /generate: the last event of each choice equals that choice of the full
+response.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 HEADER = Header("gen-1", 1700000000, "org/model")
-# The strategies' weight versions do not match tokens: that rule of the grammar is tested on real answers.
+# The strategies' weight versions do not match tokens: that rule of the grammar is
+# tested on real answers.
 MANY = Kinds(max_prompts=3, max_choices=2, weights=False)
 views = st.builds(
     SglangRenderOptions,

@@ -1,4 +1,6 @@
-"""TGI's dialect: the events of a stream equal the full response, with each token once and in order."""
+"""TGI's dialect: the events of a stream equal the full response, with each token once
+and in order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman_check.rules import tgi as grammar
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 
@@ -25,7 +36,8 @@ views = st.builds(
     top_tokens=st.sampled_from((0, 1)),
     seed=st.sampled_from((None, 7)),
     prefix=st.sampled_from(("", "Say: ")),
-    # Whether or not the answer reaches them: the event that reports the end must not change anything else.
+    # Whether or not the answer reaches them: the event that reports the end must not
+    # change anything else.
     max_tokens=st.sampled_from((None, 1, 3)),
     stops=st.sampled_from(((), ("a", "\u2028"))),
 )
@@ -33,7 +45,9 @@ COUNTS = ("count_output_tokens", "prompt_tokens")
 
 
 def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
-    """Drop the fields of a token that only streams have: its single text, and LightLLM's counts."""
+    """Drop the fields of a token that only streams have: its single text, and
+    LightLLM's counts.
+    """
     return {name: value for name, value in token.items() if name not in ("text", *COUNTS)}
 
 
@@ -45,11 +59,13 @@ def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
     last = events[-1]
     details = whole["details"]
     assert last["generated_text"] == whole["generated_text"]
-    assert [drop_stream_fields(event["token"]) for event in events if event["token"]["id"] != -1] == [
-        drop_stream_fields(token) for token in details["tokens"]
-    ]
+    assert [
+        drop_stream_fields(event["token"]) for event in events if event["token"]["id"] != -1
+    ] == [drop_stream_fields(token) for token in details["tokens"]]
     if view.top_tokens:
-        assert [event["top_tokens"] for event in events if "top_tokens" in event] == details["top_tokens"]
+        assert [event["top_tokens"] for event in events if "top_tokens" in event] == details[
+            "top_tokens"
+        ]
     for name in ("finish_reason", "generated_tokens", "seed"):
         assert last["details"][name] == details[name]
     assert last["details"]["input_length"] == case.reply.usage.prompt
@@ -57,8 +73,12 @@ def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
 
 @given(cases(ONE))
 def test_lightllms_form_says_the_same(case: Case):
-    whole = json.loads(TgiWriter(TgiRenderOptions(details=True, logprobs=True)).render_full(case.reply))
-    own = json.loads(TgiWriter(TgiRenderOptions(lightllm_tokens=True, logprobs=True)).render_full(case.reply))
+    whole = json.loads(
+        TgiWriter(TgiRenderOptions(details=True, logprobs=True)).render_full(case.reply)
+    )
+    own = json.loads(
+        TgiWriter(TgiRenderOptions(lightllm_tokens=True, logprobs=True)).render_full(case.reply)
+    )
     grammar.check_lightllm(own)
     assert own["generated_text"] == [whole["generated_text"]]
     assert own["count_output_tokens"] == whole["details"]["generated_tokens"]
@@ -67,7 +87,9 @@ def test_lightllms_form_says_the_same(case: Case):
 
 
 @given(st.lists(st.text("ab é\n", min_size=1, max_size=3), min_size=1, max_size=5), st.data())
-def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[str], data: st.DataObject):
+def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(
+    pieces: list[str], data: st.DataObject
+):
     """The tokens join to the text, except for its end, which a stop string removed."""
     given = [Token(id, piece) for id, piece in enumerate(pieces)]
     length = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
@@ -89,6 +111,8 @@ def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[st
         if isinstance(event, TextDelta) and isinstance(events[number + 1], TextDelta):
             assert output.count(b"data: ") == 1
         streamed += output
-    tokens = [(event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)]
+    tokens = [
+        (event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)
+    ]
     whole = json.loads(TgiWriter(view).render_full(fold.build()))
     assert tokens == [(token["id"], token["text"]) for token in whole["details"]["tokens"]]

@@ -1,4 +1,5 @@
-"""Outputs of each model family and their expected parses: the files in golden/, one file per family.
+"""Outputs of each model family and their expected parses: the files in golden/, one
+file per family.
 
     raw text
     =====
@@ -69,7 +70,8 @@ class ExpectedPart(Struct, frozen=True):
 class Case(Struct, frozen=True):
     """A golden case.
 
-    prompt_tail: the end of the prompt, if the first line of the case is `tail "JSON string"`.
+    prompt_tail: the end of the prompt, if the first line of the case is `tail "JSON
+        string"`.
     """
 
     raw: str

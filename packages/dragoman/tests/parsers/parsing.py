@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.core.event_grammar import check_events
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Token, ToolCallDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    Usage,
+)
 from dragoman.core.message import CustomTool, FunctionTool, Reasoning, Text, Tool, ToolCall
 from dragoman.core.reply import Choice, ReplyBuilder
 from dragoman.core.syntax import ParseContext, Parser, ToolFormat
@@ -36,7 +47,11 @@ def tool_format(name: str, added: Collection[str] = ()) -> ToolFormat:
 
 
 def token(text: str) -> Token:
-    return Token(SPECIAL.index(text) + 3 if text in SPECIAL else 100 + len(text), text, special=text in SPECIAL)
+    return Token(
+        SPECIAL.index(text) + 3 if text in SPECIAL else 100 + len(text),
+        text,
+        special=text in SPECIAL,
+    )
 
 
 def deltas(pieces: Iterable[str]) -> list[TextDelta]:
@@ -44,7 +59,9 @@ def deltas(pieces: Iterable[str]) -> list[TextDelta]:
     return [TextDelta(0, piece, (token(piece),)) for piece in pieces]
 
 
-def parse(parser: Parser, events: Sequence[TextDelta], reason: FinishReason = FinishReason.STOP) -> list[Event]:
+def parse(
+    parser: Parser, events: Sequence[TextDelta], reason: FinishReason = FinishReason.STOP
+) -> list[Event]:
     """Return the parser's events, which must be a legal stream."""
     raw = [Started(1), *events, ChoiceFinished(0, reason, None, (END,)), Finished(Usage(1, 1))]
     out = list(check_events(event for one in raw for event in parser.feed(one)))
@@ -100,8 +117,12 @@ def cut(draw: Callable[[st.SearchStrategy[int]], int], text: str) -> list[str]:
     return pieces
 
 
-def regroup(draw: Callable[[st.SearchStrategy[int]], int], tokens: Sequence[Token]) -> list[TextDelta]:
-    """Return the same tokens in other deltas. A token that is split belongs to its last piece."""
+def regroup(
+    draw: Callable[[st.SearchStrategy[int]], int], tokens: Sequence[Token]
+) -> list[TextDelta]:
+    """Return the same tokens in other deltas. A token that is split belongs to its last
+    piece.
+    """
     text = "".join(one.text for one in tokens)
     ends: list[int] = []
     for one in tokens:

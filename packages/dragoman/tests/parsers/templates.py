@@ -15,9 +15,16 @@ def template(anchor: str | list[str], **fields: Template) -> Template:
     return {"defaults": {"role": "assistant"}, "start_anchor": anchor, "fields": fields}
 
 
-def calls(opening: str, closing: str, content: str, args: Template | None = None, **more: object) -> Template:
+def calls(
+    opening: str, closing: str, content: str, args: Template | None = None, **more: object
+) -> Template:
     """Build a field of calls whose opening pattern captures the name."""
-    field: Template = {"open_pattern": opening, "close_pattern": closing, "repeats": True, "content": content}
+    field: Template = {
+        "open_pattern": opening,
+        "close_pattern": closing,
+        "repeats": True,
+        "content": content,
+    }
     return {**field, "content_args": args or {}, "transform": FUNCTION, **more}
 
 
@@ -44,7 +51,10 @@ QWEN3_CODER = template(
         r"<tool_call>\s*<function=(?P<name>[^\n>]+)>",
         r"</tool_call>\s*",
         "xml-inline",
-        {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>", "value_parser": OR_TEXT},
+        {
+            "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>",
+            "value_parser": OR_TEXT,
+        },
     ),
     content=CHATML,
 )
@@ -55,7 +65,10 @@ DEEPSEEK = template(
         r'(?:\n\n)?(?:<DSML:calls>\s*)?<DSML:invoke name="(?P<name>[^"]+)">\s*',
         r"\s*</DSML:invoke>\s*(?:</DSML:calls>)?",
         "xml-inline",
-        {"tag_pattern": r'<DSML:p name="(?P<key>[^"]+)" string="(?:true|false)">(?P<value>.*?)</DSML:p>'},
+        {
+            "tag_pattern": r'<DSML:p name="(?P<key>[^"]+)" '
+            r'string="(?:true|false)">(?P<value>.*?)</DSML:p>'
+        },
     ),
     content={"close": "<|end|>"},
 )
@@ -63,7 +76,11 @@ GPT_OSS = template(
     "<|start|>assistant",
     thinking={"open": "<|channel|>analysis<|message|>", "close": "<|end|>"},
     content={"open": "<|channel|>final<|message|>", "close": ["<|end|>", "<|return|>"]},
-    tool_calls=calls(r"<\|channel\|>commentary to=functions\.(?P<name>\w+).*?<\|message\|>", r"<\|call\|>\s*", "json"),
+    tool_calls=calls(
+        r"<\|channel\|>commentary to=functions\.(?P<name>\w+).*?<\|message\|>",
+        r"<\|call\|>\s*",
+        "json",
+    ),
 )
 GEMMA = template(
     ["<|turn>model\n", "<tool_response|>"],
@@ -104,7 +121,12 @@ INKLING = template(
         "content": "json",
         "transform": {"function": {"name": "{content.name}", "arguments": "{content.args}"}},
     },
-    content={"open_pattern": r"(?:<\|message\|>)?[^<]*<\|text\|>", "close": "<|end|>", "repeats": True, "join": ""},
+    content={
+        "open_pattern": r"(?:<\|message\|>)?[^<]*<\|text\|>",
+        "close": "<|end|>",
+        "repeats": True,
+        "join": "",
+    },
 )
 ERNIE = template(
     "Assistant:",
@@ -120,14 +142,20 @@ LINES = template(
 TEMPLATES: Mapping[str, tuple[Template, list[str]]] = {
     "qwen3": (
         QWEN3,
-        ["<think>", "</think>", '<tool_call>\n{"name": "f", "arguments": {"x": "<"}}\n</tool_call>', "<|im_end|>"],
+        [
+            "<think>",
+            "</think>",
+            '<tool_call>\n{"name": "f", "arguments": {"x": "<"}}\n</tool_call>',
+            "<|im_end|>",
+        ],
     ),
     "qwen3_coder": (
         QWEN3_CODER,
         [
             "<think>",
             "</think>",
-            "<tool_call>\n<function=f>\n<parameter=x>\n1 <\n</parameter>\n</function>\n</tool_call>",
+            "<tool_call>\n<function=f>\n<parameter=x>\n1 "
+            "<\n</parameter>\n</function>\n</tool_call>",
         ],
     ),
     "deepseek": (
@@ -142,21 +170,41 @@ TEMPLATES: Mapping[str, tuple[Template, list[str]]] = {
     "gpt_oss": (
         GPT_OSS,
         [
-            *("<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>"),
+            *(
+                "<|channel|>analysis<|message|>",
+                "<|end|>",
+                "<|start|>assistant",
+                "<|channel|>final<|message|>",
+            ),
             '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>',
         ],
     ),
-    "gemma": (GEMMA, ["<|channel>thought\n", "<channel|>", '<|tool_call>call:f{x:<|"|>a<|"|>}<tool_call|>', "<turn|>"]),
+    "gemma": (
+        GEMMA,
+        [
+            "<|channel>thought\n",
+            "<channel|>",
+            '<|tool_call>call:f{x:<|"|>a<|"|>}<tool_call|>',
+            "<turn|>",
+        ],
+    ),
     "cohere": (
         COHERE,
         [
             *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_THINKING|>", "<|END_THINKING|>"),
-            '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}, {"tool_name": "f"}]<|END_ACTION|>',
+            '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}, {"tool_name": '
+            '"f"}]<|END_ACTION|>',
         ],
     ),
     "inkling": (
         INKLING,
-        ["<|thinking|>", "<|end|>", "<|message|>", "<|text|>", 'f<|invoke|>{"name":"f","args":{}}<|end|>'],
+        [
+            "<|thinking|>",
+            "<|end|>",
+            "<|message|>",
+            "<|text|>",
+            'f<|invoke|>{"name":"f","args":{}}<|end|>',
+        ],
     ),
     "ernie": (ERNIE, ["<think>", "</think>", "<response>\n", "\n</response>", "<resp"]),
     "lines": (LINES, ["[f]\nx: 1\n[/call]", "[f]\n", " <end>", "<en"]),

@@ -1,4 +1,6 @@
-"""Malformed calls: broken arguments, unterminated reasoning, and names without arguments."""
+"""Malformed calls: broken arguments, unterminated reasoning, and names without
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,37 @@ from dragoman.parsers import registry
 
 from .parsing import Shape, answer, context, fold, parse, shape, tool_format
 
-KIMI = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>")
+KIMI = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+)
 HERMES = ("<tool_call>", "</tool_call>")
 ARGUMENT = "<|tool_call_argument_begin|>"
 
 
-def reader(tools: str, reasoning: str | None = None, added: tuple[str, ...] = (), tail: str = "") -> Parser:
+def reader(
+    tools: str, reasoning: str | None = None, added: tuple[str, ...] = (), tail: str = ""
+) -> Parser:
     reasoning_format = registry.find_reasoning_format(reasoning, added) if reasoning else None
-    return registry.create_parser(reasoning_format, tool_format(tools, added), context("bad", "good", tail=tail))
+    return registry.create_parser(
+        reasoning_format, tool_format(tools, added), context("bad", "good", tail=tail)
+    )
 
 
 def read(parser: Parser, pieces: list[str], marks: tuple[str, ...]) -> Shape:
-    """Parse pieces, each a token. One delta per piece must give the same result as one delta of all."""
-    return shape(fold(parse(parser, [TextDelta(0, one, (Token(1, one, special=one in marks),)) for one in pieces])))
+    """Parse pieces, each a token. One delta per piece must give the same result as one
+    delta of all.
+    """
+    return shape(
+        fold(
+            parse(
+                parser,
+                [TextDelta(0, one, (Token(1, one, special=one in marks),)) for one in pieces],
+            )
+        )
+    )
 
 
 BROKEN = [
@@ -102,13 +122,26 @@ def test_a_mark_ends_broken_arguments(name: str, pieces: list[str], broken: str)
 
 
 @pytest.mark.parametrize(("name", "pieces", "broken"), [BROKEN[0], BROKEN[3]])
-def test_so_it_does_without_a_vocabulary_where_no_json_has_it(name: str, pieces: list[str], broken: str):
-    assert answer(reader(name), "".join(pieces)) == [("call", "bad", broken), ("call", "good", '{"city": "Rome"}')]
+def test_so_it_does_without_a_vocabulary_where_no_json_has_it(
+    name: str, pieces: list[str], broken: str
+):
+    assert answer(reader(name), "".join(pieces)) == [
+        ("call", "bad", broken),
+        ("call", "good", '{"city": "Rome"}'),
+    ]
 
 
 def test_a_spelled_mark_within_a_string_is_a_part_of_it():
-    text = ["<tool_call>", '{"name": "bad", "arguments": {"x": "</', "tool_call", '>"}}', "</tool_call>"]
-    assert read(reader("hermes", added=HERMES), text, HERMES) == [("call", "bad", '{"x": "</tool_call>"}')]
+    text = [
+        "<tool_call>",
+        '{"name": "bad", "arguments": {"x": "</',
+        "tool_call",
+        '>"}}',
+        "</tool_call>",
+    ]
+    assert read(reader("hermes", added=HERMES), text, HERMES) == [
+        ("call", "bad", '{"x": "</tool_call>"}')
+    ]
 
 
 UNENDED = [
@@ -116,7 +149,11 @@ UNENDED = [
     ("qwen3", "qwen3_coder", "<tool_call>\n<function=good>\n</function>\n</tool_call>"),
     ("kimi_k2", "kimi_k2", f"{KIMI[0]}{KIMI[2]}functions.good:0{ARGUMENT}{{}}{KIMI[3]}{KIMI[1]}"),
     ("glm45", "glm45", "<tool_call>good\n</tool_call>"),
-    ("minimax_m2", "minimax_m2", '<minimax:tool_call>\n<invoke name="good">\n</invoke>\n</minimax:tool_call>'),
+    (
+        "minimax_m2",
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="good">\n</invoke>\n</minimax:tool_call>',
+    ),
 ]
 
 
@@ -130,13 +167,21 @@ def test_a_call_ends_an_open_thought(reasoning: str, tools: str, call: str):
 def test_a_thought_may_speak_of_marks_that_the_vocabulary_has():
     pieces = ["<think>", "Use <", "tool_call", ">.", "</think>", "Yes"]
     added = ("<think>", "</think>", *HERMES)
-    assert read(reader("hermes", "qwen3", added), pieces, added) == [("reasoning", "Use <tool_call>."), ("text", "Yes")]
+    assert read(reader("hermes", "qwen3", added), pieces, added) == [
+        ("reasoning", "Use <tool_call>."),
+        ("text", "Yes"),
+    ]
 
 
 def test_without_tools_a_thought_goes_on():
     reasoning_format = registry.find_reasoning_format("qwen3")
-    parser = registry.create_parser(reasoning_format, tool_format("hermes"), context(tail="<think>"))
-    assert answer(parser, "a <tool_call> b</think>c") == [("reasoning", "a <tool_call> b"), ("text", "c")]
+    parser = registry.create_parser(
+        reasoning_format, tool_format("hermes"), context(tail="<think>")
+    )
+    assert answer(parser, "a <tool_call> b</think>c") == [
+        ("reasoning", "a <tool_call> b"),
+        ("text", "c"),
+    ]
 
 
 def test_a_name_alone_is_a_call_without_arguments():
@@ -148,7 +193,12 @@ def test_a_name_alone_is_a_call_without_arguments():
 
 def test_types_that_are_no_json_schema_are_what_they_mean():
     schema = {
-        "properties": {"a": {"type": "float"}, "b": {"type": "double"}, "c": {"type": "dict"}, "d": {"type": "str"}}
+        "properties": {
+            "a": {"type": "float"},
+            "b": {"type": "double"},
+            "c": {"type": "dict"},
+            "d": {"type": "str"},
+        }
     }
     tool = FunctionTool("good", None, json.dumps(schema))
     text = "".join(
@@ -163,7 +213,9 @@ def test_types_that_are_no_json_schema_are_what_they_mean():
 
 
 def test_mimos_strings_are_verbatim():
-    text = "<tool_call>\n<function=good>\n<parameter=a>\n x\n</parameter>\n</function>\n</tool_call>"
+    text = (
+        "<tool_call>\n<function=good>\n<parameter=a>\n x\n</parameter>\n</function>\n</tool_call>"
+    )
     assert answer(reader("mimo"), text) == [("call", "good", '{"a": "\\n x\\n"}')]
     assert answer(reader("qwen3_coder"), text) == [("call", "good", '{"a": " x"}')]
 
@@ -189,7 +241,12 @@ def test_python_that_is_no_json_becomes_json(name: str, written: str, arguments:
 
 
 @pytest.mark.parametrize(
-    ("name", "empty"), [("kimi_k2", KIMI[0] + KIMI[1]), ("jamba", "<tool_calls>[]</tool_calls>"), ("deepseek_v31", "")]
+    ("name", "empty"),
+    [
+        ("kimi_k2", KIMI[0] + KIMI[1]),
+        ("jamba", "<tool_calls>[]</tool_calls>"),
+        ("deepseek_v31", ""),
+    ],
 )
 def test_a_section_without_calls_is_no_text(name: str, empty: str):
     assert answer(reader(name), f"Yes.{empty}") == [("text", "Yes.")]
@@ -200,7 +257,9 @@ def tool(**properties: object) -> FunctionTool:
 
 
 def read_as(name: str, text: str, *tools: FunctionTool) -> Shape:
-    return answer(tool_format(name).create_parser(context(*(tools or (FunctionTool("good"),)))), text)
+    return answer(
+        tool_format(name).create_parser(context(*(tools or (FunctionTool("good"),)))), text
+    )
 
 
 def dsml(*parameters: str, section: str = "function_calls") -> str:
@@ -218,15 +277,27 @@ END = "</\uff5cDSML\uff5cparameter>"
         ((f'"a" string="true">1{END}',), {"a": {"type": "integer"}}, '{"a": 1}'),
         ((f'"a" string="true">1{END}',), {"a": {"type": ["integer", "string"]}}, '{"a": "1"}'),
         ((f'"a" string="true">1{END}',), {}, '{"a": "1"}'),
-        ((f'"a">1{END}', f'"b" string="true">1{END}'), {"a": {"type": "string"}}, '{"a": "1", "b": "1"}'),
-        (('"a" string="true">x <b> ', f'"b" string="true">y{END}'), {}, '{"a": "x <b> ", "b": "y"}'),
+        (
+            (f'"a">1{END}', f'"b" string="true">1{END}'),
+            {"a": {"type": "string"}},
+            '{"a": "1", "b": "1"}',
+        ),
+        (
+            ('"a" string="true">x <b> ', f'"b" string="true">y{END}'),
+            {},
+            '{"a": "x <b> ", "b": "y"}',
+        ),
         ((f'"arguments" string="false">{{"a": 1}}{END}',), {"a": {"type": "integer"}}, '{"a": 1}'),
         (
             (f'"arguments" string="false">{{"a": 1}}{END}', f'"b" string="true">y{END}'),
             {"a": {}, "b": {}},
             '{"a": 1, "b": "y"}',
         ),
-        ((f'"arguments" string="false">{{"a": 1}}{END}',), {"arguments": {}}, '{"arguments": {"a": 1}}'),
+        (
+            (f'"arguments" string="false">{{"a": 1}}{END}',),
+            {"arguments": {}},
+            '{"arguments": {"a": 1}}',
+        ),
         ((f'"arguments" string="false">{{"x": 1}}{END}',), {"a": {}}, '{"arguments": {"x": 1}}'),
         ((f'"arguments" string="false">1{END}',), {"a": {}}, '{"arguments": 1}'),
     ],
@@ -234,7 +305,9 @@ END = "</\uff5cDSML\uff5cparameter>"
 def test_parameters_of_deepseek_follow_the_schema(
     parameters: tuple[str, ...], schema: dict[str, object], arguments: str
 ):
-    assert read_as("deepseek_v32", dsml(*parameters), tool(**schema)) == [("call", "good", arguments)]
+    assert read_as("deepseek_v32", dsml(*parameters), tool(**schema)) == [
+        ("call", "good", arguments)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +316,8 @@ def test_parameters_of_deepseek_follow_the_schema(
         ("mimo", "<tool_call><function=good><parameter=a>5</parameter></function></tool_call>"),
         (
             "minimax_m2",
-            '<minimax:tool_call><invoke name="good"><parameter name="a">5</parameter></invoke></minimax:tool_call>',
+            '<minimax:tool_call><invoke name="good"><parameter '
+            'name="a">5</parameter></invoke></minimax:tool_call>',
         ),
     ],
 )
@@ -255,8 +329,13 @@ def test_values_without_a_type_are_strings_where_vllm_reads_strings(name: str, t
 @pytest.mark.parametrize("opening", ["function call<|role_sep|>\n", "<|function_call|>"])
 def test_both_openings_of_gigachat_leave_no_marks(opening: str):
     call = f'{opening}{{"name": "good", "arguments": {{}}}}'
-    assert read_as("gigachat3", f"Hi.<|message_sep|>\n\n{call}") == [("text", "Hi."), ("call", "good", "{}")]
-    assert read_as("gigachat3", "Hi.<|message_sep|>\n\nhi") == [("text", "Hi.<|message_sep|>\n\nhi")]
+    assert read_as("gigachat3", f"Hi.<|message_sep|>\n\n{call}") == [
+        ("text", "Hi."),
+        ("call", "good", "{}"),
+    ]
+    assert read_as("gigachat3", "Hi.<|message_sep|>\n\nhi") == [
+        ("text", "Hi.<|message_sep|>\n\nhi")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +350,9 @@ def test_both_openings_of_gigachat_leave_no_marks(opening: str):
 @pytest.mark.parametrize("prefix", ["call:", ":"])
 def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments: str):
     text = f"<|tool_call>{prefix}good{{{written}}}<tool_call|>"
-    assert read_as("gemma4", text, tool(a={"type": "string"}, b={"type": "integer"})) == [("call", "good", arguments)]
+    assert read_as("gemma4", text, tool(a={"type": "string"}, b={"type": "integer"})) == [
+        ("call", "good", arguments)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,9 +414,13 @@ def test_arguments_in_a_string_are_an_object_or_the_string(written: str, argumen
     assert read_as("hermes", text) == [("call", "good", arguments)]
 
 
-@pytest.mark.parametrize("value", ["<![CDATA[ <b>\n]]>", "<![CDATA[</p]]>", "<![CDAT", "x<![CDATA[y]]>", "<<"])
+@pytest.mark.parametrize(
+    "value", ["<![CDATA[ <b>\n]]>", "<![CDATA[</p]]>", "<![CDAT", "x<![CDATA[y]]>", "<<"]
+)
 def test_a_cdata_section_is_its_text(value: str):
-    (call,) = read_as("minicpm5", f'<function name="good"><param name="a">{value}</param></function>')
+    (call,) = read_as(
+        "minicpm5", f'<function name="good"><param name="a">{value}</param></function>'
+    )
     expected = value[len("<![CDATA[") : -len("]]>")] if value.startswith("<![CDATA[") else value
     assert call[:2] == ("call", "good")
     assert json.loads(call[2]) == {"a": expected}
@@ -344,9 +429,15 @@ def test_a_cdata_section_is_its_text(value: str):
 def test_a_code_block_that_ends_ends_broken_arguments():
     begin = "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>"
     end = "\n```"
-    section = (f"<\uff5ctool\u2581{one}\uff5c>" for one in ("calls\u2581begin", "call\u2581end", "calls\u2581end"))
+    section = (
+        f"<\uff5ctool\u2581{one}\uff5c>"
+        for one in ("calls\u2581begin", "call\u2581end", "calls\u2581end")
+    )
     opening, closing, final = section
-    text = f'{opening}{begin}good\n```json\n{{"a": 1{end}{closing}{begin}good\n```json\n{{}}{end}{closing}{final}'
+    text = (
+        f'{opening}{begin}good\n```json\n{{"a": '
+        f"1{end}{closing}{begin}good\n```json\n{{}}{end}{closing}{final}"
+    )
     assert read_as("deepseek_v3", text) == [("call", "good", '{"a": 1\n'), ("call", "good", "{}")]
 
 
@@ -354,7 +445,10 @@ def test_gemmas_thought_needs_no_name():
     reasoning_format = registry.find_reasoning_format("gemma4")
     assert reasoning_format is not None
     for text in ("<|channel>thought\nA<channel|>B", "<|channel>A<channel|>B"):
-        assert answer(reasoning_format.create_parser(context()), text) == [("reasoning", "A"), ("text", "B")]
+        assert answer(reasoning_format.create_parser(context()), text) == [
+            ("reasoning", "A"),
+            ("text", "B"),
+        ]
     spelled = [TextDelta(0, one, (Token(1, one),)) for one in ("<|chan", "nel>A")]
     known = registry.find_reasoning_format("gemma4", ("<|channel>", "<channel|>"))
     assert known is not None

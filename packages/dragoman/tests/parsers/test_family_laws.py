@@ -18,7 +18,19 @@ from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.model_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
-from .parsing import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format
+from .parsing import (
+    END,
+    PATCH,
+    context,
+    cut,
+    deltas,
+    fold,
+    parse,
+    plain,
+    regroup,
+    shape,
+    tool_format,
+)
 from .test_laws import operations
 
 SCRAPS = [
@@ -58,13 +70,17 @@ WORDS = [
     "\\u00e9",
     "\\ud83d",
 ]
-SHAPES = {family.names[0]: type(family.syntax).__name__.lower() for family in CALL_FAMILIES} | {"openai": "harmony"}
+SHAPES = {family.names[0]: type(family.syntax).__name__.lower() for family in CALL_FAMILIES} | {
+    "openai": "harmony"
+}
 every_shape = pytest.mark.parametrize("kind", sorted(set(SHAPES.values())))
 thinkers = st.sampled_from(sorted({family.names[0] for family in REASONING_FAMILIES}))
 
 
 callers_of_all = st.sampled_from(sorted(SHAPES))
-callers_but_harmony = st.sampled_from(sorted(name for name, shape in SHAPES.items() if shape != "harmony"))
+callers_but_harmony = st.sampled_from(
+    sorted(name for name, shape in SHAPES.items() if shape != "harmony")
+)
 
 
 def callers(kind: str) -> st.SearchStrategy[str]:
@@ -88,10 +104,14 @@ def raws(name: str) -> list[str]:
 
 
 def bits(name: str) -> st.SearchStrategy[str]:
-    """Return pieces of answers of this family: its markers, and parts of its transcripts."""
+    """Return pieces of answers of this family: its markers, and parts of its
+    transcripts.
+    """
     marks = [*tool_format(name).markers, *tool_format(name).call_openers]
     whole = raws(name)
-    pieces = [piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece]
+    pieces = [
+        piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece
+    ]
     one = st.sampled_from(marks or [" "]) | st.sampled_from(pieces) | st.sampled_from(whole)
     return one | st.sampled_from(SCRAPS) | st.sampled_from(WORDS) | st.text(max_size=3)
 
@@ -107,7 +127,10 @@ def has_empty_section(name: str, output: str) -> bool:
         return False
     starts = "|".join(map(re.escape, format.delimiters.section_starts))
     inner = "|".join(map(re.escape, format.delimiters.inner_markers))
-    return re.search(rf"(?:{starts})(?:{inner}|\s)*{re.escape(format.delimiters.section_end)}", output) is not None
+    return (
+        re.search(rf"(?:{starts})(?:{inner}|\s)*{re.escape(format.delimiters.section_end)}", output)
+        is not None
+    )
 
 
 @every_shape
@@ -131,12 +154,17 @@ def test_no_single_split_point_matters(name: str, data: st.DataObject):
 @given(callers_of_all, st.data())
 def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
     pieces = cut(data.draw, data.draw(answers(name)))
-    assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [*pieces, END.text]
+    assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [
+        *pieces,
+        END.text,
+    ]
 
 
 @given(callers_but_harmony, st.data())
 def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataObject):
-    """Markers in ordinary text and calls of undeclared tools are returned unchanged as text."""
+    """Markers in ordinary text and calls of undeclared tools are returned unchanged as
+    text.
+    """
     output = data.draw(answers(name))
     assume(not has_empty_section(name, output))
     parser = tool_format(name).create_parser(context("another"))
@@ -168,8 +196,15 @@ def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
     """Markers are distinguished from similar text, however tokens share deltas."""
     added = [mark for mark in tool_format(name).call_openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
-    words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]
-    split = [Token(200 + n, mark[at:][:4]) for mark in added for n, at in enumerate(range(0, len(mark), 4))]
+    words = [
+        Token(100 + n, text)
+        for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])
+    ]
+    split = [
+        Token(200 + n, mark[at:][:4])
+        for mark in added
+        for n, at in enumerate(range(0, len(mark), 4))
+    ]
     tokens = data.draw(st.lists(st.sampled_from([*known, *words, *split]), max_size=12))
     each = [TextDelta(0, one.text, (one,)) for one in tokens]
     regrouped = fold(parse(calling(name, added), regroup(data.draw, tokens)))
@@ -178,11 +213,17 @@ def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
 
 
 def endless(name: str) -> list[tuple[str, str]]:
-    """Return texts that could repeat forever: each marker, repeatedly, also inside a call."""
+    """Return texts that could repeat forever: each marker, repeatedly, also inside a
+    call.
+    """
     format = tool_format(name)
     marks = tuple(dict.fromkeys((*format.markers, *format.call_openers)))
     raw = raws(name)[0]
-    inside = [raw[: raw.index(word) + len(word)] for word in ("Par", "days", "He said", "tru") if word in raw]
+    inside = [
+        raw[: raw.index(word) + len(word)]
+        for word in ("Par", "days", "He said", "tru")
+        if word in raw
+    ]
     units = [
         *marks,
         *(mark[:-1] for mark in marks if len(mark) > 1),
@@ -197,13 +238,19 @@ def endless(name: str) -> list[tuple[str, str]]:
         "1",
         "a,",
     ]
-    return [("", raw + "\n"), *(("", unit) for unit in units), *((head, unit) for head in inside for unit in units)]
+    return [
+        ("", raw + "\n"),
+        *(("", unit) for unit in units),
+        *((head, unit) for head in inside for unit in units),
+    ]
 
 
 @every_shape
 @given(st.data())
 def test_time_is_linear(kind: str, data: st.DataObject):
-    """Function calls are counted instead of time, so that the test is independent of the machine."""
+    """Function calls are counted instead of time, so that the test is independent of
+    the machine.
+    """
     name = data.draw(callers(kind))
     head, unit = data.draw(st.sampled_from(endless(name)))
     whole = data.draw(st.booleans())
@@ -221,15 +268,29 @@ def tails(name: str) -> list[str]:
     found = registry.find_reasoning_format(name)
     assert found is not None
     thought = found.syntax
-    return ["assistant\n", thought.begin, thought.begin + "\n", thought.begin + thought.end, "x" + thought.end + "\n\n"]
+    return [
+        "assistant\n",
+        thought.begin,
+        thought.begin + "\n",
+        thought.begin + thought.end,
+        "x" + thought.end + "\n\n",
+    ]
 
 
 def thoughts(name: str) -> st.SearchStrategy[str]:
     found = registry.find_reasoning_format(name)
     assert found is not None
-    marks = [mark for mark in (*found.markers, found.syntax.end_suffix, found.syntax.answer_prefix) if mark]
+    marks = [
+        mark
+        for mark in (*found.markers, found.syntax.end_suffix, found.syntax.answer_prefix)
+        if mark
+    ]
     halves = [half for mark in marks for half in (mark[:4], mark[4:]) if half]
-    one = st.sampled_from([*marks, *halves]) | st.sampled_from(["\n", "\n\n", " ", "x", "<", "é"]) | st.text(max_size=3)
+    one = (
+        st.sampled_from([*marks, *halves])
+        | st.sampled_from(["\n", "\n\n", " ", "x", "<", "é"])
+        | st.text(max_size=3)
+    )
     return st.lists(one, max_size=10).map("".join)
 
 
@@ -253,9 +314,15 @@ def test_of_a_thought_only_marks_and_white_space_beside_them_vanish(data: st.Dat
     found = registry.find_reasoning_format(name)
     assert found is not None
     choice = fold(parse(thinking(name, tail), deltas(cut(data.draw, output))))
-    rest = [char for char in "".join((choice.join_reasoning(), choice.join_text())) if not char.isspace()]
+    rest = [
+        char
+        for char in "".join((choice.join_reasoning(), choice.join_text()))
+        if not char.isspace()
+    ]
     plain = output
     for mark in found.markers:
         plain = plain.replace(mark, "")
-    assert len(rest) >= len([char for char in plain if not char.isspace()]) - len("".join(found.markers))
+    assert len(rest) >= len([char for char in plain if not char.isspace()]) - len(
+        "".join(found.markers)
+    )
     assert set(rest) <= set(output) | set("".join(found.markers))

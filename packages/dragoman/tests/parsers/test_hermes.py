@@ -8,11 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from dragoman.core.events import (
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from dragoman.core.message import CustomTool, FunctionTool
 from dragoman.core.syntax import JsonValue, LiteralText
 
-from .parsing import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
+from .parsing import (
+    PATCH,
+    SPECIAL,
+    Shape,
+    answer,
+    context,
+    deltas,
+    fold,
+    parse,
+    shape,
+    token,
+    tool_format,
+)
 
 
 def hermes(*tools: str | CustomTool):
@@ -30,9 +49,18 @@ def call(name: str, arguments: str) -> str:
         (call("f", '{ "x" :[ 1,{}] }'), [("call", "f", '{ "x" :[ 1,{}] }')]),
         (call("f", '{"x": "</tool_call>"}'), [("call", "f", '{"x": "</tool_call>"}')]),
         (call("f", '{"x": "\\"}\\\\"}'), [("call", "f", '{"x": "\\"}\\\\"}')]),
-        ('<tool_call>{"arguments": {"x": 1}, "name": "f"}</tool_call>', [("call", "f", '{"x": 1}')]),
-        ('<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', [("call", "f", '{"x": 1}')]),
-        ('<tool_call>{"id": {"a": 0}, "name": "f", "arguments": {}, "z": "}"}</tool_call>', [("call", "f", "{}")]),
+        (
+            '<tool_call>{"arguments": {"x": 1}, "name": "f"}</tool_call>',
+            [("call", "f", '{"x": 1}')],
+        ),
+        (
+            '<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>',
+            [("call", "f", '{"x": 1}')],
+        ),
+        (
+            '<tool_call>{"id": {"a": 0}, "name": "f", "arguments": {}, "z": "}"}</tool_call>',
+            [("call", "f", "{}")],
+        ),
         ('<tool_call>{"name": "\\u0066"}</tool_call>', [("call", "f", "{}")]),
         ('<tool_call>{"name": "f", "arguments": null}</tool_call>', [("call", "f", "{}")]),
         ('<tool_call>{"name": "f", "arguments": 12 }</tool_call>', [("call", "f", "12")]),
@@ -52,7 +80,9 @@ def test_what_is_a_call(text: str, expected: Shape):
     "text",
     [
         call("unknown", '{"x": 1}'),
-        call("unknown", '{"x": "<tool_call>{\\"name\\": \\"f\\", \\"arguments\\": {}}</tool_call>"}'),
+        call(
+            "unknown", '{"x": "<tool_call>{\\"name\\": \\"f\\", \\"arguments\\": {}}</tool_call>"}'
+        ),
         call("unknown", '{"x": "' + call("f", "{}").replace('"', '\\"').replace("\n", "") + '"}'),
         "<tool_call>",
         " \n<tool_call>{]",
@@ -85,7 +115,10 @@ def test_what_is_no_call_stays_text_verbatim(text: str):
         (call("f", "{}") + "\n", [("call", "f", "{}")]),
         (call("f", "{}") + " \n\n" + call("f", "{}"), [("call", "f", "{}")] * 2),
         (call("f", "{}") + "\nDone.\n", [("call", "f", "{}"), ("text", "\nDone.\n")]),
-        (call("f", "{}") + "\nAnd\n" + call("f", "{}"), [("call", "f", "{}"), ("text", "\nAnd"), ("call", "f", "{}")]),
+        (
+            call("f", "{}") + "\nAnd\n" + call("f", "{}"),
+            [("call", "f", "{}"), ("text", "\nAnd"), ("call", "f", "{}")],
+        ),
         (call("f", "{}") + "\n<tool", [("call", "f", "{}"), ("text", "\n<tool")]),
         ("\n", [("text", "\n")]),
         ("<<tool_call>{}", [("text", "<<tool_call>{}")]),
@@ -99,11 +132,23 @@ def test_white_space_is_dropped_only_where_the_template_writes_it(text: str, exp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('<tool_call>{"name": "f", "arguments": {"x": 1}\n</tool_call>!', [("call", "f", '{"x": 1}'), ("text", "!")]),
-        ('<tool_call>{"name": "f", "arguments": {}}\n' + call("f", "{}"), [("call", "f", "{}")] * 2),
-        ('<tool_call>{"name": "f", "arguments": {}}}</tool_call>', [("call", "f", "{}"), ("text", "}</tool_call>")]),
+        (
+            '<tool_call>{"name": "f", "arguments": {"x": 1}\n</tool_call>!',
+            [("call", "f", '{"x": 1}'), ("text", "!")],
+        ),
+        (
+            '<tool_call>{"name": "f", "arguments": {}}\n' + call("f", "{}"),
+            [("call", "f", "{}")] * 2,
+        ),
+        (
+            '<tool_call>{"name": "f", "arguments": {}}}</tool_call>',
+            [("call", "f", "{}"), ("text", "}</tool_call>")],
+        ),
         (call("f", '{"x": [1}'), [("call", "f", '{"x": [1}}')]),
-        ('<tool_call>{"name": "f" "arguments": {}}</tool_call>ok', [("call", "f", '"arguments": {}}'), ("text", "ok")]),
+        (
+            '<tool_call>{"name": "f" "arguments": {}}</tool_call>ok',
+            [("call", "f", '"arguments": {}}'), ("text", "ok")],
+        ),
     ],
 )
 def test_malformed_calls_of_a_declared_tool_survive(text: str, expected: Shape):
@@ -171,8 +216,13 @@ json_values = st.recursive(
 )
 
 
-@given(st.lists(st.dictionaries(st.text(), json_values, max_size=3), min_size=1, max_size=3), st.booleans())
-def test_every_call_is_found_with_its_arguments_as_written(wanted: list[dict[str, object]], plain: bool):
+@given(
+    st.lists(st.dictionaries(st.text(), json_values, max_size=3), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_every_call_is_found_with_its_arguments_as_written(
+    wanted: list[dict[str, object]], plain: bool
+):
     written = [json.dumps(arguments, ensure_ascii=plain) for arguments in wanted]
     text = "\n".join(call("f", arguments) for arguments in written)
     assert answer(hermes(), text) == [("call", "f", arguments) for arguments in written]
@@ -180,7 +230,9 @@ def test_every_call_is_found_with_its_arguments_as_written(wanted: list[dict[str
 
 @given(st.text())
 def test_every_custom_input_is_found(wanted: str):
-    assert answer(hermes(), call("patch", json.dumps({"input": wanted}))) == [("custom", "patch", wanted)]
+    assert answer(hermes(), call("patch", json.dumps({"input": wanted}))) == [
+        ("custom", "patch", wanted)
+    ]
 
 
 def test_marks_and_pieces_joined_are_the_raw_text():
@@ -202,7 +254,9 @@ def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
 
 def test_fifty_interleaved_streams_do_not_mix():
     format = tool_format("hermes")
-    texts = [f"Text {n}\n" + call("f", f'{{"n": {n}}}') + call("g", f'{{"n": "{n}"}}') for n in range(50)]
+    texts = [
+        f"Text {n}\n" + call("f", f'{{"n": {n}}}') + call("g", f'{{"n": "{n}"}}') for n in range(50)
+    ]
     parsers = [format.create_parser(context("f", "g")) for _ in texts]
     events = [list[object]() for _ in texts]
     for at in range(max(map(len, texts))):
@@ -219,7 +273,10 @@ def test_fifty_interleaved_streams_do_not_mix():
     [
         ("So <tool", [TextDelta(0, "So "), TextDelta(0, "<tool")]),
         ('<tool_call>{"na', [TextDelta(0, '<tool_call>{"na')]),
-        ('<tool_call>{"name": "f", "arguments": nul', [ToolCallStart(0, "call_0", "f"), ToolCallDelta(0, "nul")]),
+        (
+            '<tool_call>{"name": "f", "arguments": nul',
+            [ToolCallStart(0, "call_0", "f"), ToolCallDelta(0, "nul")],
+        ),
         ("", []),
     ],
 )

@@ -21,7 +21,11 @@ from dragoman.parsers.json_text import (
 from .parsing import cut
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 indents = st.sampled_from([None, 1, "\t"])
@@ -76,7 +80,19 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
 
 
 @pytest.mark.parametrize(
-    "text", ["[", '{"a"}', '{"a" 1}', '{"a":}', "{,}", '{"a":1,}', '{"a":1 2}', '{"a":[}', "{a:1}", '{"\\x":1}']
+    "text",
+    [
+        "[",
+        '{"a"}',
+        '{"a" 1}',
+        '{"a":}',
+        "{,}",
+        '{"a":1,}',
+        '{"a":1 2}',
+        '{"a":[}',
+        "{a:1}",
+        '{"\\x":1}',
+    ],
 )
 def test_a_value_that_is_not_an_object_is_an_error(text: str):
     reader = ObjectReader()

@@ -1,4 +1,6 @@
-"""Invariants of every parser: chunking does not matter, no token is lost, events are legal, time is linear."""
+"""Invariants of every parser: chunking does not matter, no token is lost, events are
+legal, time is linear.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,30 @@ from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.think import ThinkFormat
 
-from .parsing import END, Make, PATCH, SPECIAL, context, cut, deltas, fold, parse, plain, regroup, shape, token, tool_format
+from .parsing import (
+    END,
+    Make,
+    PATCH,
+    SPECIAL,
+    context,
+    cut,
+    deltas,
+    fold,
+    parse,
+    plain,
+    regroup,
+    shape,
+    token,
+    tool_format,
+)
 
 
-def thinking(tail: str = "assistant\n", *, unopened: bool = False, added: tuple[str, ...] = ()) -> Make:
-    return lambda: ThinkFormat(starts_implicitly=unopened, added_tokens=added).create_parser(context(tail=tail))
+def thinking(
+    tail: str = "assistant\n", *, unopened: bool = False, added: tuple[str, ...] = ()
+) -> Make:
+    return lambda: ThinkFormat(starts_implicitly=unopened, added_tokens=added).create_parser(
+        context(tail=tail)
+    )
 
 
 def calling(added: tuple[str, ...] = ()) -> Make:
@@ -44,18 +65,38 @@ PARSERS = {
     "hermes": calling(),
     "both": both(),
 }
-SCRAPS = ["<", "</", "<th", "ink>", "x", "é", "{", "}", '"', "\\", "null", "[", "]", "\\u00e9", "\\ud83d", "\\ude00"]
+SCRAPS = [
+    "<",
+    "</",
+    "<th",
+    "ink>",
+    "x",
+    "é",
+    "{",
+    "}",
+    '"',
+    "\\",
+    "null",
+    "[",
+    "]",
+    "\\u00e9",
+    "\\ud83d",
+    "\\ude00",
+]
 JSON = ['{"name": "f"', '"arguments": ', '{"a": [1, "}"]}', '"input": "', ": ", ", "]
 BITS = [*SPECIAL, *SCRAPS, *JSON, " ", "\n", "\n\n"]
 CALLS = [
     '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>',
     '<tool_call>\n{"arguments": {"a": {}}, "name": "get_weather"}\n</tool_call>',
-    '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n\\"x\\" \\u00e9"}}\n</tool_call>',
+    '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n\\"x\\" '
+    '\\u00e9"}}\n</tool_call>',
     '<tool_call>\n{"name": "unknown", "arguments": {"a": "<tool_call>"}}\n</tool_call>',
     '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
     '<tool_call>{"name": "f", "arguments": {"a": [1}}</tool_call>',
 ]
-outputs = st.lists(st.sampled_from(BITS) | st.sampled_from(CALLS) | st.text(max_size=5), max_size=8).map("".join)
+outputs = st.lists(
+    st.sampled_from(BITS) | st.sampled_from(CALLS) | st.text(max_size=5), max_size=8
+).map("".join)
 every_parser = pytest.mark.parametrize("make", PARSERS.values(), ids=list(PARSERS))
 
 
@@ -86,15 +127,20 @@ def test_no_token_is_lost_and_their_order_stays(make: Make, output: str, data: s
 
 
 tokenised = st.lists(
-    st.sampled_from([*SPECIAL, "<", "think", "tool_call", ">", "</", "\n", "x", " ", "{", "}"]).map(token)
+    st.sampled_from([*SPECIAL, "<", "think", "tool_call", ">", "</", "\n", "x", " ", "{", "}"]).map(
+        token
+    )
 )
 
 
 @pytest.mark.parametrize(
-    "make", [thinking(added=SPECIAL), thinking("<think>", added=SPECIAL), calling(SPECIAL), both(SPECIAL)]
+    "make",
+    [thinking(added=SPECIAL), thinking("<think>", added=SPECIAL), calling(SPECIAL), both(SPECIAL)],
 )
 @given(tokenised, st.data())
-def test_regrouping_the_tokens_does_not_matter(make: Make, tokens: list[Token], data: st.DataObject):
+def test_regrouping_the_tokens_does_not_matter(
+    make: Make, tokens: list[Token], data: st.DataObject
+):
     """Markers are distinguished from similar text, however tokens share deltas."""
     each = [TextDelta(0, one.text, (one,)) for one in tokens]
     regrouped = fold(parse(make(), regroup(data.draw, tokens)))

@@ -1,4 +1,6 @@
-"""Every model family: its outputs are parsed correctly with any chunking, and its chat templates are recognized."""
+"""Every model family: its outputs are parsed correctly with any chunking, and its chat
+templates are recognized.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,21 @@ from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
+from dragoman.parsers.model_families import (
+    HARMONY_REASONING_NAMES,
+    HARMONY_TOOL_NAMES,
+    REASONING_FAMILIES,
+)
 
 from .goldens import Case, ExpectedPart, TOOLS, golden, names
 from .parsing import context, fold, parse, tool_format
 
 CALLERS = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0]]
-CASES = [pytest.param(name, case, id=f"{name} {n}") for name in CALLERS for n, case in enumerate(golden(name))]
+CASES = [
+    pytest.param(name, case, id=f"{name} {n}")
+    for name in CALLERS
+    for n, case in enumerate(golden(name))
+]
 
 
 def parser(name: str, case: Case) -> Parser:
@@ -38,7 +48,9 @@ def summarize_parts(choice: Choice, case: Case) -> tuple[ExpectedPart, ...]:
             case Reasoning(text):
                 out.append(ExpectedPart("reasoning", text))
             case ToolCall(id, name, arguments):
-                out.append(ExpectedPart("call", json.loads(arguments), name, id if id in given else None))
+                out.append(
+                    ExpectedPart("call", json.loads(arguments), name, id if id in given else None)
+                )
             case _:
                 raise AssertionError(part)
     return tuple(out)
@@ -58,30 +70,45 @@ def test_reasoning_is_separated_from_text(name: str, case: Case):
         format = registry.find_reasoning_format(name)
         assert format is not None
         read = format.create_parser(context(tail=case.tail))
-        assert summarize_parts(fold(parse(read, [TextDelta(0, piece) for piece in pieces])), case) == case.expected
+        assert (
+            summarize_parts(fold(parse(read, [TextDelta(0, piece) for piece in pieces])), case)
+            == case.expected
+        )
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_transcript_is_parsed_into_the_expected_parts(name: str, case: Case):
-    assert summarize_parts(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case) == case.expected
+    assert (
+        summarize_parts(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case)
+        == case.expected
+    )
     each = [TextDelta(0, char) for char in case.raw]
     assert summarize_parts(fold(parse(parser(name, case), each)), case) == case.expected
 
 
 def templates() -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Read chat_templates.txt: the model, its shortened template, and the names of its parsers."""
+    """Read chat_templates.txt: the model, its shortened template, and the names of its
+    parsers.
+    """
     source = Path(__file__).with_name("chat_templates.txt").read_text(encoding="utf-8")
     for part in source.split("\n## ")[1:]:
         title, _, template = part.partition("\n")
         model, reasoning, tools = title.split(" | ")
-        yield model, template.rstrip("\n"), None if reasoning == "-" else reasoning, None if tools == "-" else tools
+        yield (
+            model,
+            template.rstrip("\n"),
+            None if reasoning == "-" else reasoning,
+            None if tools == "-" else tools,
+        )
 
 
 SIGNS = list(templates())
 
 
 @pytest.mark.parametrize(
-    ("template", "reasoning", "tools"), [sign[1:] for sign in SIGNS], ids=[sign[0] for sign in SIGNS]
+    ("template", "reasoning", "tools"),
+    [sign[1:] for sign in SIGNS],
+    ids=[sign[0] for sign in SIGNS],
 )
 def test_a_template_gives_its_family_away(template: str, reasoning: str | None, tools: str | None):
     assert registry.detect_formats(template) == (reasoning, tools)
@@ -94,6 +121,9 @@ def test_every_family_is_detected_by_a_template_but_two():
 
 
 def test_no_name_means_two_things():
-    for families, more in ((CALL_FAMILIES, HARMONY_TOOL_NAMES), (REASONING_FAMILIES, HARMONY_REASONING_NAMES)):
+    for families, more in (
+        (CALL_FAMILIES, HARMONY_TOOL_NAMES),
+        (REASONING_FAMILIES, HARMONY_REASONING_NAMES),
+    ):
         every = [*more, *(name for family in families for name in family.names)]
         assert len(every) == len(set(every))

@@ -1,4 +1,6 @@
-"""The patterns of response templates match as in Python's `re`, in one pass, with any chunking."""
+"""The patterns of response templates match as in Python's `re`, in one pass, with any
+chunking.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,19 @@ from dragoman.parsers.response_template.pattern import (
     parse_pattern,
     render_pattern,
 )
-from dragoman.parsers.response_template.pike_vm import PatternMatch, PatternSearch, Program, find_matches
+from dragoman.parsers.response_template.pike_vm import (
+    PatternMatch,
+    PatternSearch,
+    Program,
+    find_matches,
+)
 
-atoms = st.sampled_from(["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"])
-counts = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}", "{,}", "{}"])
+atoms = st.sampled_from(
+    ["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"]
+)
+counts = st.sampled_from(
+    ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}", "{,}", "{}"]
+)
 patterns = st.recursive(
     atoms,
     lambda inner: (
@@ -53,7 +64,9 @@ def first(compiled: Program, pieces: list[str]) -> PatternMatch | None:
 
 
 def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], ...]]:
-    captures = ((name, *found.span(name)) for name, part in found.groupdict().items() if part is not None)
+    captures = (
+        (name, *found.span(name)) for name, part in found.groupdict().items() if part is not None
+    )
     return found.start(), found.end(), tuple(captures)
 
 
@@ -62,7 +75,9 @@ def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], .
 @example("(?P<g>.)*?<", "aab <")
 @example("a{,}b", "aab")
 def test_it_finds_what_re_finds(source: str, text: str):
-    assume("$" not in source or not ("^" in source or text.endswith("\n")))  # there re's $ means more
+    assume(
+        "$" not in source or not ("^" in source or text.endswith("\n"))
+    )  # there re's $ means more
     compiled = program(source)
     found = first(compiled, [text])
     expected = re.search(source, text, re.DOTALL)
@@ -105,10 +120,18 @@ def test_what_needs_more_than_one_pass_is_refused(source: str):
 
 
 def test_the_leftmost_wins_then_the_longest_then_the_first():
-    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabcd"]) == PatternMatch(1, 1, 5, ())
-    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabce"]) == PatternMatch(0, 2, 4, ())
-    assert first(Program([parse_pattern("ab"), parse_pattern("abc")]), ["ab", "c"]) == PatternMatch(1, 0, 3, ())
-    assert first(Program([parse_pattern("ab"), parse_pattern(r"a\w")]), ["ab"]) == PatternMatch(0, 0, 2, ())
+    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabcd"]) == PatternMatch(
+        1, 1, 5, ()
+    )
+    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabce"]) == PatternMatch(
+        0, 2, 4, ()
+    )
+    assert first(Program([parse_pattern("ab"), parse_pattern("abc")]), ["ab", "c"]) == PatternMatch(
+        1, 0, 3, ()
+    )
+    assert first(Program([parse_pattern("ab"), parse_pattern(r"a\w")]), ["ab"]) == PatternMatch(
+        0, 0, 2, ()
+    )
 
 
 def test_a_try_that_takes_too_long_is_given_up():

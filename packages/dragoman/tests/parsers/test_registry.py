@@ -50,7 +50,9 @@ def test_none_is_a_name():
 
 
 def test_an_unknown_name_is_answered_with_what_there_is():
-    with pytest.raises(ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"):
+    with pytest.raises(
+        ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"
+    ):
         registry.find_reasoning_format("thnk")
     with pytest.raises(ValueError, match=r"tools parser 'zzz'\. There are: .*hermes.*none"):
         registry.find_tool_format("zzz")
@@ -76,9 +78,7 @@ def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         registry.find_tool_format("loud")
 
 
-QWEN = (
-    r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"""
-)
+QWEN = r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,11 @@ QWEN = (
         (QWEN, (), ("think", "hermes")),
         ("{% set content = content.split('</think>')[-1] %}", (), ("think", None)),
         ("{{ messages }}", ("<think>", "</think>"), ("think", None)),
-        ('<tool_call>\n<function=example>\n<parameter=x> "name" arguments </tool_call>', (), (None, "qwen3_coder")),
+        (
+            '<tool_call>\n<function=example>\n<parameter=x> "name" arguments </tool_call>',
+            (),
+            (None, "qwen3_coder"),
+        ),
         ("<tool_call>{{ name }}<arg_key></tool_call>", (), (None, None)),
         ("{{ messages }}", (), (None, None)),
     ],
@@ -104,29 +108,42 @@ def test_the_embedded_model_is_recognised():
 
 
 def test_reasoning_is_read_before_calls():
-    text = '<think>\nI could <tool_call>.\n</think>\n\nSo:\n<tool_call>\n{"name": "f"}\n</tool_call>'
+    text = (
+        '<think>\nI could <tool_call>.\n</think>\n\nSo:\n<tool_call>\n{"name": "f"}\n</tool_call>'
+    )
     both = registry.create_parser(
         registry.find_reasoning_format("think"), registry.find_tool_format("hermes"), context("f")
     )
-    assert answer(both, text) == [("reasoning", "I could <tool_call>."), ("text", "So:"), ("call", "f", "{}")]
+    assert answer(both, text) == [
+        ("reasoning", "I could <tool_call>."),
+        ("text", "So:"),
+        ("call", "f", "{}"),
+    ]
 
 
 def test_without_tools_calls_are_text():
     text = '\n<tool_call>\n{"name": "f"}\n</tool_call>\n'
-    assert answer(registry.create_parser(None, registry.find_tool_format("hermes"), context()), text) == [
-        ("text", text)
-    ]
+    assert answer(
+        registry.create_parser(None, registry.find_tool_format("hermes"), context()), text
+    ) == [("text", text)]
 
 
 def test_without_formats_everything_passes_through():
     nothing = registry.create_parser(None, None, context())
-    for event in (Started(1), TextDelta(0, "<think>"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1))):
+    for event in (
+        Started(1),
+        TextDelta(0, "<think>"),
+        ChoiceFinished(0, FinishReason.STOP),
+        Finished(Usage(1, 1)),
+    ):
         (passed,) = nothing.feed(event)
         assert passed is event
 
 
 def test_a_schema_that_multiplies_is_not_followed_for_long():
-    """Each definition refers to the next one many times: the full expansion would be astronomically large."""
+    """Each definition refers to the next one many times: the full expansion would be
+    astronomically large.
+    """
     defs = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 20} for n in range(30)}
     schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": defs}
     tool = FunctionTool("f", None, json.dumps(schema))
@@ -154,7 +171,9 @@ def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
         ("pythonic", "f(", {}),
     ],
 )
-def test_what_could_not_be_read_back_is_not_enforced(name: str, tool: str, properties: dict[str, object]):
+def test_what_could_not_be_read_back_is_not_enforced(
+    name: str, tool: str, properties: dict[str, object]
+):
     schema = json.dumps({"type": "object", "properties": properties})
     with pytest.raises(Unsupported, match="cannot be represented"):
         tool_format(name).build_call_syntax(FunctionTool(tool, None, schema))

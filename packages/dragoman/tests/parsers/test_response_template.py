@@ -10,13 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import Unsupported
-from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from dragoman.core.events import (
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
 from dragoman.parsers import registry
 from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
-from .parsing import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
+from .parsing import (
+    END,
+    PATCH,
+    Shape,
+    answer,
+    context,
+    cut,
+    deltas,
+    fold,
+    parse,
+    regroup,
+    shape,
+    token,
+)
 from .templates import (
     ASSISTANT,
     COHERE,
@@ -66,13 +86,15 @@ def parser(spec: Template, tail: str = "", *, added: tuple[str, ...] = ()):
         ),
         (
             QWEN3_CODER,
-            "<tool_call>\n<function=f>\n<parameter=s>\n5 <b>\n</parameter>\n<parameter=n>\n5\n</parameter>\n"
+            "<tool_call>\n<function=f>\n<parameter=s>\n5 "
+            "<b>\n</parameter>\n<parameter=n>\n5\n</parameter>\n"
             "<parameter=l>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
             [("call", "f", '{"s": "5 <b>", "n": 5, "l": [1, 2]}')],
         ),
         (
             DEEPSEEK,
-            'Hm</think>Yes\n\n<DSML:calls>\n<DSML:invoke name="f">\n<DSML:p name="n" string="false">5</DSML:p>\n'
+            'Hm</think>Yes\n\n<DSML:calls>\n<DSML:invoke name="f">\n<DSML:p name="n" '
+            'string="false">5</DSML:p>\n'
             '<DSML:p name="s" string="true">5</DSML:p>\n</DSML:invoke>\n</DSML:calls><|end|>',
             [("text", "Hm</think>Yes"), ("call", "f", '{"n": 5, "s": "5"}')],
         ),
@@ -87,28 +109,49 @@ def parser(spec: Template, tail: str = "", *, added: tuple[str, ...] = ()):
             GEMMA,
             "<|channel>thought\nhm<channel|>"
             '<|tool_call>call:f{n:1,l:[<|"|>a, b:<|"|>,true],"o": {k:null}}<tool_call|>Hi<turn|>',
-            [("reasoning", "hm"), ("call", "f", '{"n": 1, "l": ["a, b:", true], "o": {"k": null}}'), ("text", "Hi")],
+            [
+                ("reasoning", "hm"),
+                ("call", "f", '{"n": 1, "l": ["a, b:", true], "o": {"k": null}}'),
+                ("text", "Hi"),
+            ],
         ),
         (
             COHERE,
             "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>"
-            '[{"tool_name": "f", "parameters": {"n": "1"}}, {"tool_name": "g", "parameters": {}}]<|END_ACTION|>',
+            '[{"tool_name": "f", "parameters": {"n": "1"}}, {"tool_name": "g", "parameters": '
+            "{}}]<|END_ACTION|>",
             [("reasoning", "hm"), ("call", "f", '{"n": 1}'), ("call", "g", "{}")],
         ),
         (
             INKLING,
-            "<|thinking|>a <|end|><|message|><|thinking|> b<|end|><|message|><|text|> c <|end|><|message|>f<|invoke|>"
+            "<|thinking|>a <|end|><|message|><|thinking|> b<|end|><|message|><|text|> c "
+            "<|end|><|message|>f<|invoke|>"
             '{"name":"f","args":{"n":1}}<|end|>',
             [("reasoning", "a \n b"), ("text", "c"), ("call", "f", '{"n":1}')],
         ),
-        (ERNIE, "hm\n</think>\n\n<response>\nYes\n</response>\n</s>", [("reasoning", "hm"), ("text", "Yes")]),
+        (
+            ERNIE,
+            "hm\n</think>\n\n<response>\nYes\n</response>\n</s>",
+            [("reasoning", "hm"), ("text", "Yes")],
+        ),
         (
             LINES,
             "Hi\n[f]\nn: 1\ns: a:b\n\nb:true\n[/call] <end>",
             [("text", "Hi"), ("call", "f", '{"n": 1, "s": "a:b", "b": true}')],
         ),
     ],
-    ids=["qwen3", "coder", "deepseek", "gpt_oss", "gpt_oss final", "gemma", "cohere", "inkling", "ernie", "lines"],
+    ids=[
+        "qwen3",
+        "coder",
+        "deepseek",
+        "gpt_oss",
+        "gpt_oss final",
+        "gemma",
+        "cohere",
+        "inkling",
+        "ernie",
+        "lines",
+    ],
 )
 def test_the_shapes_that_models_ship(spec: Template, text: str, expected: Shape):
     assert answer(parser(spec), text) == expected
@@ -120,7 +163,9 @@ SCRAPS = st.sampled_from(["Hi", " there ", "\n", "<", "{", '"', "\n\n", "é"])
 
 @every_template
 @given(st.data())
-def test_cutting_does_not_matter_and_no_token_is_lost(spec: Template, bits: list[str], data: st.DataObject):
+def test_cutting_does_not_matter_and_no_token_is_lost(
+    spec: Template, bits: list[str], data: st.DataObject
+):
     text = "".join(data.draw(st.lists(SCRAPS | st.sampled_from(bits), max_size=6)))
     pieces = cut(data.draw, text)
     whole = fold(parse(parser(spec), deltas([text])))
@@ -139,10 +184,23 @@ def test_no_single_split_point_matters(spec: Template, bits: list[str]):
 
 @given(st.data())
 def test_regrouping_the_tokens_does_not_matter(data: st.DataObject):
-    texts = ["<think>", "</think>", "<tool_call>", "<", "think", ">", "x", "\n", '{"name": "g"}', "</tool_call>"]
+    texts = [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "<",
+        "think",
+        ">",
+        "x",
+        "\n",
+        '{"name": "g"}',
+        "</tool_call>",
+    ]
     tokens = [token(text) for text in data.draw(st.lists(st.sampled_from(texts)))]
     added = ("<think>", "<tool_call>")
-    each = fold(parse(parser(QWEN3, added=added), [TextDelta(0, one.text, (one,)) for one in tokens]))
+    each = fold(
+        parse(parser(QWEN3, added=added), [TextDelta(0, one.text, (one,)) for one in tokens])
+    )
     assert shape(fold(parse(parser(QWEN3, added=added), regroup(data.draw, tokens)))) == shape(each)
 
 
@@ -156,8 +214,16 @@ def test_regrouping_the_tokens_does_not_matter(data: st.DataObject):
         (ASSISTANT + "<thi", "nk>hm</think>Yes", [("reasoning", "hm"), ("text", "Yes")]),
         (ASSISTANT + "<thi", "s is text", [("text", "s is text")]),
         ("<think>" + ASSISTANT, "Yes", [("text", "Yes")]),
-        (ASSISTANT + "<tool_call>", '{"name": "f", "arguments": {}}</tool_call>', [("call", "f", "{}")]),
-        (ASSISTANT + "<tool_call>", '{"name": "unknown"}</tool_call>', [("text", '{"name": "unknown"}</tool_call>')]),
+        (
+            ASSISTANT + "<tool_call>",
+            '{"name": "f", "arguments": {}}</tool_call>',
+            [("call", "f", "{}")],
+        ),
+        (
+            ASSISTANT + "<tool_call>",
+            '{"name": "unknown"}</tool_call>',
+            [("text", '{"name": "unknown"}</tool_call>')],
+        ),
         (ASSISTANT + '<tool_call>{"name": "f"}</tool_call>', "Yes", [("text", "Yes")]),
     ],
 )
@@ -189,7 +255,13 @@ def test_what_is_no_call_stays_text_verbatim(spec: Template, text: str):
 
 def test_a_call_streams_where_its_name_is_known():
     reader = parser(QWEN3)
-    pieces = ["<tool_call>\n", '{"name": "f",', ' "arguments": {"s"', ': "</tool_call>"}', "}</tool_call>"]
+    pieces = [
+        "<tool_call>\n",
+        '{"name": "f",',
+        ' "arguments": {"s"',
+        ': "</tool_call>"}',
+        "}</tool_call>",
+    ]
     assert [reader.feed(delta) for delta in deltas(pieces)] == [
         [],
         [ToolCallStart(0, "call_0", "f", tuple(map(token, pieces[:2])))],
@@ -232,7 +304,9 @@ def test_malformed_arguments_of_a_call_that_streams_survive():
         ({}, '"1"'),
     ],
 )
-def test_strings_in_json_are_cast_to_the_types_of_the_schema_unless_it_allows_strings(schema: Template, cast: str):
+def test_strings_in_json_are_cast_to_the_types_of_the_schema_unless_it_allows_strings(
+    schema: Template, cast: str
+):
     parameters = {"properties": {"n": schema}, "$defs": {"count": {"type": "integer"}}}
     _, tools = load(source(COHERE))
     reader = tools.create_parser(context(FunctionTool("f", parameters=json.dumps(parameters))))
@@ -250,14 +324,18 @@ def test_a_truncated_call_is_not_completed():
 
 def test_reasoning_and_text_stream_at_once():
     reader = parser(QWEN3, ASSISTANT + "<think>\n")
-    out = [reader.feed(delta) for delta in deltas(["So", " far", " \n", "</think>", "Yes", " <b", ">"])]
+    out = [
+        reader.feed(delta) for delta in deltas(["So", " far", " \n", "</think>", "Yes", " <b", ">"])
+    ]
     assert out[:4] == [
         [ReasoningDelta(0, "So", (token("So"),))],
         [ReasoningDelta(0, " far", (token(" far"),))],
         [],
         [],
     ]
-    assert [[event.text for event in events if isinstance(event, TextDelta)] for events in out[4:]] == [
+    assert [
+        [event.text for event in events if isinstance(event, TextDelta)] for events in out[4:]
+    ] == [
         ["Yes"],
         [" <b"],
         [">"],
@@ -289,7 +367,9 @@ def test_plain_text_passes_as_the_same_object():
 
 def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
     pieces = ["<", "think", ">", "x"]
-    assert shape(fold(parse(parser(QWEN3, added=("<think>",)), deltas(pieces)))) == [("text", "<think>x")]
+    assert shape(fold(parse(parser(QWEN3, added=("<think>",)), deltas(pieces)))) == [
+        ("text", "<think>x")
+    ]
     assert shape(fold(parse(parser(QWEN3), deltas(pieces)))) == [("reasoning", "x")]
 
 
@@ -305,14 +385,22 @@ def test_one_object_is_the_format_of_both():
 def test_a_template_without_reasoning_still_reads_all_of_an_answer():
     reasoning, tools = load(source(LINES))
     assert reasoning is None
-    assert answer(registry.create_parser(reasoning, tools, context()), "Yes <end>") == [("text", "Yes")]
+    assert answer(registry.create_parser(reasoning, tools, context()), "Yes <end>") == [
+        ("text", "Yes")
+    ]
 
 
 def test_markers_are_the_added_tokens_that_it_looks_for():
     _, tools = load(source(GEMMA), ("<|channel>", '<|"|>', "<unused>", "<|tool_call>", "<turn|>"))
     assert tools.markers == ("<|channel>", '<|"|>', "<|tool_call>", "<turn|>")
     _, tools = load(source(QWEN3))
-    assert set(tools.markers) == {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"}
+    assert set(tools.markers) == {
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<|im_end|>",
+    }
 
 
 def test_openers_begin_calls_and_nothing_else():
@@ -332,7 +420,9 @@ def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
         LiteralText("}</tool_call>"),
     )
     _, tools = load(source(GPT_OSS))
-    assert tools.build_call_syntax(F)[0] == LiteralText("<|channel|>commentary to=functions.f<|message|>")
+    assert tools.build_call_syntax(F)[0] == LiteralText(
+        "<|channel|>commentary to=functions.f<|message|>"
+    )
     _, tools = load(source(QWEN3_CODER))
     with pytest.raises(Unsupported):
         tools.build_call_syntax(F)
@@ -361,10 +451,16 @@ CONTENT: Template = {"close": "<end>"}
         (template("A:", content=CONTENT, thinking={}), "'content', 'thinking'"),
         (template("A:", citations=CONTENT), "'citations'"),
         (template("A:", content={"more": 1}), "'content'.*more"),
-        (template("A:", content={"close": "a", "close_pattern": "a"}), "'content', close.*not both"),
+        (
+            template("A:", content={"close": "a", "close_pattern": "a"}),
+            "'content', close.*not both",
+        ),
         (template("A:", content={"close": []}), "'content', close"),
         (template("A:", content={"close": [""]}), "'content', close"),
-        (template("A:", content={"close_pattern": "(?=a)"}), r"'content', close.*\(\?=a.*not supported"),
+        (
+            template("A:", content={"close_pattern": "(?=a)"}),
+            r"'content', close.*\(\?=a.*not supported",
+        ),
         (template("A:", content={"close_pattern": "a*"}), "'content', close.*empty string"),
         (template("A:", content={"close_pattern": "^a"}), "'content', close"),
         (template("A:", content={"close_pattern": "("}), "'content', close.*invalid"),
@@ -373,12 +469,31 @@ CONTENT: Template = {"close": "<end>"}
         (template("A:", content={"join": " "}), "'content'.*join"),
         (template("A:", content={"content_args": {"more": 1}}), "'content', content_args.*more"),
         (template("A:", tool_calls={"content": "json"}), "'tool_calls'.*open"),
-        (template("A:", tool_calls={"open_pattern": "(?P<x>a)", "content": "json"}), "'tool_calls'.*'x'"),
-        (template("A:", tool_calls={"open": "a", "transform": "x {content}"}), "'tool_calls', transform"),
-        (template("A:", tool_calls={"open": "a", "transform_each": True}), "'tool_calls'.*transform_each"),
-        (template("A:", tool_calls={"open": "a", "content": "xml-inline"}), "'tool_calls', content_args.*tag_pattern"),
         (
-            template("A:", tool_calls={"open": "a", "content": "xml-inline", "content_args": {"tag_pattern": "a"}}),
+            template("A:", tool_calls={"open_pattern": "(?P<x>a)", "content": "json"}),
+            "'tool_calls'.*'x'",
+        ),
+        (
+            template("A:", tool_calls={"open": "a", "transform": "x {content}"}),
+            "'tool_calls', transform",
+        ),
+        (
+            template("A:", tool_calls={"open": "a", "transform_each": True}),
+            "'tool_calls'.*transform_each",
+        ),
+        (
+            template("A:", tool_calls={"open": "a", "content": "xml-inline"}),
+            "'tool_calls', content_args.*tag_pattern",
+        ),
+        (
+            template(
+                "A:",
+                tool_calls={
+                    "open": "a",
+                    "content": "xml-inline",
+                    "content_args": {"tag_pattern": "a"},
+                },
+            ),
             "'tool_calls', content_args.*'key'",
         ),
     ],
@@ -392,6 +507,9 @@ def test_no_more_is_held_than_the_longest_delimiter():
     reader = parser(template("A:", content={"close_pattern": "<.*?>"}))
     text = "<" * 3000
     released = "".join(
-        event.text for char in text for event in reader.feed(TextDelta(0, char)) if isinstance(event, TextDelta)
+        event.text
+        for char in text
+        for event in reader.feed(TextDelta(0, char))
+        if isinstance(event, TextDelta)
     )
     assert 1900 < len(released) < 3000

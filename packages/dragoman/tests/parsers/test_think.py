@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta, Token
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    Token,
+)
 from dragoman.core.syntax import ReasoningSyntax
 from dragoman.parsers.think import ThinkFormat
 
@@ -60,7 +67,9 @@ def test_where_a_thought_begins_and_ends(text: str, reasoning: str, content: str
         (CLOSED, "<think>Yes", "", "<think>Yes"),
     ],
 )
-def test_what_the_template_has_opened_or_closed_is_known(tail: str, text: str, reasoning: str, content: str):
+def test_what_the_template_has_opened_or_closed_is_known(
+    tail: str, text: str, reasoning: str, content: str
+):
     parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", content)]
     assert answer(think(tail), text) == parts
 
@@ -69,7 +78,10 @@ def test_an_unopened_thought_counts_only_if_configured():
     text = "hm</think>Yes"
     assert answer(think(), text) == [("text", text)]
     assert answer(think(unopened=True), text) == [("reasoning", "hm"), ("text", "Yes")]
-    assert answer(think(unopened=True), "<think>\n" + text) == [("reasoning", "hm"), ("text", "Yes")]
+    assert answer(think(unopened=True), "<think>\n" + text) == [
+        ("reasoning", "hm"),
+        ("text", "Yes"),
+    ]
 
 
 def test_a_truncated_thought_keeps_every_character():
@@ -120,15 +132,23 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
 
 
 def test_a_token_belongs_to_the_part_that_has_its_first_text():
-    """ "What is 17 + 26?" of the tiny model: the reasoning ended in a token of which one character was dropped."""
+    """ "What is 17 + 26?" of the tiny model: the reasoning ended in a token of which one
+    character was dropped.
+    """
     events = parse(think(OPEN), deltas(["hm", ".\n", "</think>", "\n\n", "1"]))
-    parts = [(type(event), event.tokens) for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+    parts = [
+        (type(event), event.tokens)
+        for event in events
+        if isinstance(event, TextDelta | ReasoningDelta)
+    ]
     assert parts == [
         (ReasoningDelta, (token("hm"),)),
         (ReasoningDelta, (token(".\n"),)),
         (TextDelta, (markup("</think>"), markup("\n\n"), token("1"))),
     ]
-    all_at_once = TextDelta(0, "hm.\n</think>\n\n1", tuple(map(token, ["hm", ".\n", "</think>", "\n\n", "1"])))
+    all_at_once = TextDelta(
+        0, "hm.\n</think>\n\n1", tuple(map(token, ["hm", ".\n", "</think>", "\n\n", "1"]))
+    )
     choice = fold(parse(think(OPEN), [all_at_once]))
     assert [part.tokens for part in choice.parts] == [
         (token("hm"), token(".\n")),
@@ -139,9 +159,15 @@ def test_a_token_belongs_to_the_part_that_has_its_first_text():
 @pytest.mark.parametrize("pieces", [["<", "think", ">", "x"], ["<th", "ink>x"]])
 def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token(pieces: list[str]):
     marks = ThinkFormat(added_tokens=SPECIAL)
-    assert shape(fold(parse(marks.create_parser(context()), deltas(pieces)))) == [("text", "<think>x")]
-    assert shape(fold(parse(ThinkFormat().create_parser(context()), deltas(pieces)))) == [("reasoning", "x")]
-    assert answer(marks.create_parser(context()), "<think>x") == [("reasoning", "x")], "without tokens the text counts"
+    assert shape(fold(parse(marks.create_parser(context()), deltas(pieces)))) == [
+        ("text", "<think>x")
+    ]
+    assert shape(fold(parse(ThinkFormat().create_parser(context()), deltas(pieces)))) == [
+        ("reasoning", "x")
+    ]
+    assert answer(marks.create_parser(context()), "<think>x") == [("reasoning", "x")], (
+        "without tokens the text counts"
+    )
 
 
 def test_a_spelled_end_mark_does_not_end_the_thought():
@@ -160,4 +186,7 @@ def test_events_of_other_kinds_pass_in_their_place():
 def test_other_marks_can_be_named():
     format = ThinkFormat("[THINK]", "[/THINK]", "")
     assert format.syntax == ReasoningSyntax("[THINK]", "[/THINK]", "")
-    assert answer(format.create_parser(context()), "[THINK]hm[/THINK]\nYes") == [("reasoning", "hm"), ("text", "\nYes")]
+    assert answer(format.create_parser(context()), "[THINK]hm[/THINK]\nYes") == [
+        ("reasoning", "hm"),
+        ("text", "\nYes"),
+    ]

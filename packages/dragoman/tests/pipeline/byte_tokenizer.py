@@ -17,7 +17,12 @@ class ByteTokenizer:
     special_tokens: Mapping[str, int] = {"<end>": END, "<think>": THINK}
 
     def __init__(self) -> None:
-        self._bytes = [*(bytes([n]) for n in range(256)), *(word.encode() for word in WORDS), b"<end>", b"<think>"]
+        self._bytes = [
+            *(bytes([n]) for n in range(256)),
+            *(word.encode() for word in WORDS),
+            b"<end>",
+            b"<think>",
+        ]
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
         return list(text.encode())

@@ -27,10 +27,14 @@ async def never(_: float) -> None:
 
 
 class FailingEngine:
-    """A scripted engine that can die: it emits nothing more until it is stopped, as a lost process would."""
+    """A scripted engine that can die: it emits nothing more until it is stopped, as a
+    lost process would.
+    """
 
     def __init__(self, lent: HfTokenizer) -> None:
-        self._actor = ScriptedEngine(Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent)
+        self._actor = ScriptedEngine(
+            Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent
+        )
         self.dead = self.refuses = self.ignores_stop = False
         self.start_error: Exception | None = None
         self.may_start = asyncio.Event()

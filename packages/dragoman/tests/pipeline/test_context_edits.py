@@ -9,7 +9,13 @@ import pytest
 
 from dragoman.core.events import AppliedEdit, ClearedKind
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, ToolResult
-from dragoman.core.request import ClearReasoning, ClearToolResults, Conversation, Edit, GenerateRequest
+from dragoman.core.request import (
+    ClearReasoning,
+    ClearToolResults,
+    Conversation,
+    Edit,
+    GenerateRequest,
+)
 from dragoman.launch import build_models
 from dragoman.pipeline.admission import CallTerms
 from dragoman.pipeline.models import TokenBackend
@@ -24,7 +30,10 @@ TERMS = CallTerms("a", lambda: "id", datetime.now(UTC))
 
 def step(id: str, name: str = "search") -> tuple[Message, Message]:
     """Return reasoning, a call and its result."""
-    call = Message(Role.ASSISTANT, (Reasoning("Where is it?"), ToolCall(id, name, '{"query": "the long way round"}')))
+    call = Message(
+        Role.ASSISTANT,
+        (Reasoning("Where is it?"), ToolCall(id, name, '{"query": "the long way round"}')),
+    )
     return call, Message(Role.TOOL, (ToolResult(id, (Text("Nothing was found. " * 10),)),), name)
 
 
@@ -42,8 +51,12 @@ def request(*edits: Edit) -> GenerateRequest:
     return GenerateRequest("tiny", Conversation(STEPS, edits=edits), add_special_tokens=False)
 
 
-async def apply_edits(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Message, ...], tuple[AppliedEdit, ...], int]:
-    """Return the remaining messages, the applied edits, and the number of prompt tokens."""
+async def apply_edits(
+    backend: TokenBackend, *edits: Edit
+) -> tuple[tuple[Message, ...], tuple[AppliedEdit, ...], int]:
+    """Return the remaining messages, the applied edits, and the number of prompt
+    tokens.
+    """
     request_, prompted = await build_edited_prompt(backend, request(*edits), TERMS)
     assert isinstance(request_.prompt, Conversation)
     assert prompted.ids == (await encode_prompt(backend, request_, TERMS)).ids
@@ -52,7 +65,11 @@ async def apply_edits(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Messag
 
 def list_cleared(messages: tuple[Message, ...]) -> list[str]:
     parts = (part for message in messages for part in message.parts)
-    return [part.call_id for part in parts if isinstance(part, ToolResult) and part.content == (PLACEHOLDER,)]
+    return [
+        part.call_id
+        for part in parts
+        if isinstance(part, ToolResult) and part.content == (PLACEHOLDER,)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +85,15 @@ def list_cleared(messages: tuple[Message, ...]) -> list[str]:
         (ClearToolResults(0, at_least=10**6), ""),
     ],
 )
-async def test_the_oldest_results_are_cleared_once_it_is_due(backend: TokenBackend, edit: ClearToolResults, gone: str):
+async def test_the_oldest_results_are_cleared_once_it_is_due(
+    backend: TokenBackend, edit: ClearToolResults, gone: str
+):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
     messages, edits, tokens = await apply_edits(backend, edit)
     assert list_cleared(messages) == list(gone)
-    assert edits == ((AppliedEdit(ClearedKind.RESULTS, len(gone), before - tokens),) if gone else ())
+    assert edits == (
+        (AppliedEdit(ClearedKind.RESULTS, len(gone), before - tokens),) if gone else ()
+    )
     assert (tokens < before) == bool(gone)
 
 
@@ -83,7 +104,9 @@ async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
         assert len(again) == count
 
 
-@pytest.mark.parametrize(("inputs", "emptied"), [(frozenset[str](), ""), (None, "1234"), (frozenset({"read"}), "2")])
+@pytest.mark.parametrize(
+    ("inputs", "emptied"), [(frozenset[str](), ""), (None, "1234"), (frozenset({"read"}), "2")]
+)
 async def test_calls_may_be_cleared_with_their_results(
     backend: TokenBackend, inputs: frozenset[str] | None, emptied: str
 ):
@@ -93,7 +116,9 @@ async def test_calls_may_be_cleared_with_their_results(
 
 
 @pytest.mark.parametrize(("keep", "thoughts", "turns"), [(2, 4, 0), (1, 2, 1)])
-async def test_old_turns_lose_their_thoughts(backend: TokenBackend, keep: int, thoughts: int, turns: int):
+async def test_old_turns_lose_their_thoughts(
+    backend: TokenBackend, keep: int, thoughts: int, turns: int
+):
     messages, edits, _ = await apply_edits(backend, ClearReasoning(keep))
     left = [part for message in messages for part in message.parts if isinstance(part, Reasoning)]
     assert (len(left), sum(edit.count for edit in edits)) == (thoughts, turns)

@@ -1,4 +1,6 @@
-"""The detokenizer and its events: characters are not split, no token is lost, and any chunking gives the same text."""
+"""The detokenizer and its events: characters are not split, no token is lost, and any
+chunking gives the same text.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ def text_of(events: Sequence[Event]) -> str:
 
 
 def tokens_of(events: Sequence[Event]) -> list[Token]:
-    return [token for event in events if isinstance(event, TextDelta | ChoiceFinished) for token in event.tokens]
+    return [
+        token
+        for event in events
+        if isinstance(event, TextDelta | ChoiceFinished)
+        for token in event.tokens
+    ]
 
 
 @given(ids, st.booleans(), st.sampled_from([frozenset[int](), frozenset({THINK})]))
@@ -58,8 +65,14 @@ def test_an_invalid_byte_is_emitted_at_once():
 def test_special_tokens_are_silent_and_text_that_looks_like_one_is_not():
     spelled = [256 + WORDS.index(part) for part in ("<", "end", ">")]
     assert text_of(run(TextAssembler(vocabulary(), 0), [*spelled, END])) == "<end>"
-    assert text_of(run(TextAssembler(vocabulary(), 0, visible_ids=frozenset({THINK})), [THINK, END])) == "<think>"
-    assert text_of(run(TextAssembler(vocabulary(), 0, skips_special=False), [THINK, END])) == "<think><end>"
+    assert (
+        text_of(run(TextAssembler(vocabulary(), 0, visible_ids=frozenset({THINK})), [THINK, END]))
+        == "<think>"
+    )
+    assert (
+        text_of(run(TextAssembler(vocabulary(), 0, skips_special=False), [THINK, END]))
+        == "<think><end>"
+    )
 
 
 def test_a_token_says_what_it_is():
@@ -69,7 +82,10 @@ def test_a_token_says_what_it_is():
     assert seen.build_token(END) == Token(END, "<end>", special=True)
     scored = seen.build_token(256, TokenLogprob(-0.5, 2, ((0xE2, -0.1), (256, -0.5))))
     assert (scored.logprob, scored.rank) == (-0.5, 2)
-    assert [(other.id, other.text, other.raw) for other in scored.top] == [(0xE2, "�", b"\xe2"), (256, "Hello", None)]
+    assert [(other.id, other.text, other.raw) for other in scored.top] == [
+        (0xE2, "�", b"\xe2"),
+        (256, "Hello", None),
+    ]
 
 
 @given(ids)

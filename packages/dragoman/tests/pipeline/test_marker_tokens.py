@@ -1,4 +1,6 @@
-"""All control tokens of a family's calls and reasoning reach the parsers, even if several tokens share a marker."""
+"""All control tokens of a family's calls and reasoning reach the parsers, even if
+several tokens share a marker.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ from dragoman.settings import Settings
 from tests.parsers.goldens import golden
 
 CALLS = {family.names[0]: golden(family.names[0]) for family in CALL_FAMILIES}
-THOUGHTS = {family.names[0]: golden(f"reasoning/{family.names[0]}") for family in REASONING_FAMILIES}
+THOUGHTS = {
+    family.names[0]: golden(f"reasoning/{family.names[0]}") for family in REASONING_FAMILIES
+}
 CONTROL = re.compile(r'<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]?>|<[a-z_]+\|>|<\|"\|>')
 
 
 @pytest.fixture(scope="module")
 def knowing() -> ServedModel:
-    """Return the embedded model with a tokenizer that has every control token of the transcripts."""
+    """Return the embedded model with a tokenizer that has every control token of the
+    transcripts.
+    """
     (model,) = build_models(Settings(), SystemClock())
     backend = model.backend
     assert isinstance(backend, TokenBackend)
@@ -38,16 +44,22 @@ def knowing() -> ServedModel:
     known = {token["content"] for token in data["added_tokens"]}
     cases = [case for found in (*CALLS.values(), *THOUGHTS.values()) for case in found]
     controls = sorted({token for case in cases for token in CONTROL.findall(case.raw)} - known)
-    first = 1 + max(*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"]))
+    first = 1 + max(
+        *data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"])
+    )
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     data["added_tokens"] += [
-        {"id": first + n, "content": text, "special": True, **flags} for n, text in enumerate(controls)
+        {"id": first + n, "content": text, "special": True, **flags}
+        for n, text in enumerate(controls)
     ]
     tokenizer = HfTokenizer(json.dumps(data))
     vocabulary = Vocabulary(tokenizer)
     compiler = BoundedCompiler(tokenizer, [0])
     return replace(
-        model, backend=TokenBackend(backend.engine, tokenizer, vocabulary, compiler, frozenset({0}), backend.renderer)
+        model,
+        backend=TokenBackend(
+            backend.engine, tokenizer, vocabulary, compiler, frozenset({0}), backend.renderer
+        ),
     )
 
 

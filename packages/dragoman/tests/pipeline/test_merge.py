@@ -1,4 +1,6 @@
-"""The answers to several prompts are merged into a legal stream; of several candidates the likeliest are returned."""
+"""The answers to several prompts are merged into a legal stream; of several candidates
+the likeliest are returned.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,37 @@ import pytest
 
 from dragoman.core.errors import EngineError
 from dragoman.core.event_grammar import check_events
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.core.reply import Reply, ReplyBuilder
 from dragoman.pipeline.run import merge_prompts, select_best
 
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
     """Return an answer with one batch per event, and all choices at once."""
-    stream: list[Event] = [TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)]
+    stream: list[Event] = [
+        TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)
+    ]
     ends: list[Event] = [ChoiceFinished(i, FinishReason.STOP) for i in range(len(texts))]
-    return [[Started(prompt, 1, len(texts))], stream, ends, [Finished(Usage(prompt, len(texts), 1, 0))]]
+    return [
+        [Started(prompt, 1, len(texts))],
+        stream,
+        ends,
+        [Finished(Usage(prompt, len(texts), 1, 0))],
+    ]
 
 
-async def batches(groups: Sequence[list[Event]], fail: Exception | None = None) -> AsyncGenerator[list[Event]]:
+async def batches(
+    groups: Sequence[list[Event]], fail: Exception | None = None
+) -> AsyncGenerator[list[Event]]:
     for batch in groups:
         await asyncio.sleep(0)
         yield batch
@@ -38,7 +58,9 @@ async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
 
 
 async def test_prompts_keep_their_order_and_their_choices() -> None:
-    reply = await fold(merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))]))
+    reply = await fold(
+        merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))])
+    )
     assert [choice.join_text() for choice in reply.choices] == ["a", "b", "c", "d"]
     assert reply.usage == Usage(8, 4, 2, 0)
     assert len(reply.prompts) == 2

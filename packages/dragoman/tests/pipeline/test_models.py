@@ -1,4 +1,6 @@
-"""Several models are found by name or pattern, loaded on demand, unloaded, and restarted when they fail."""
+"""Several models are found by name or pattern, loaded on demand, unloaded, and
+restarted when they fail.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,23 @@ class ModelHost:
     """Builds models and records their engines, so that tests can inspect them."""
 
     def __init__(
-        self, lent: HfTokenizer, *, memory: int | None = None, sleep: Callable[[float], Awaitable[None]] = never
+        self,
+        lent: HfTokenizer,
+        *,
+        memory: int | None = None,
+        sleep: Callable[[float], Awaitable[None]] = never,
     ) -> None:
         self.lent = lent
         self.clock = Clock()
         self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
         self.start_error: Exception | None = None
-        offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c"), self._offer("pinned", pinned=True)]
+        offers = [
+            self._offer("a", ttl=60.0),
+            self._offer("b"),
+            self._offer("c"),
+            self._offer("pinned", pinned=True),
+        ]
         self.models = Models(offers, memory=memory, clock=self.clock, sleep=sleep)
 
     def _offer(self, name: str, ttl: float | None = None, *, pinned: bool = False) -> ModelSpec:
@@ -103,12 +114,16 @@ async def test_a_disconnect_during_loading_does_not_cancel_it_for_others(lent: H
     assert (await second).name == "a"
 
 
-async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(lent: HfTokenizer) -> None:
+async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(
+    lent: HfTokenizer,
+) -> None:
     host = ModelHost(lent)
     host.broken = True
     with pytest.raises(EngineError, match="could not be loaded"):
         await host.models.load_and_find("a")
-    with pytest.raises(Overloaded, match="`a` could not be loaded; the next attempt is in") as found:
+    with pytest.raises(
+        Overloaded, match="`a` could not be loaded; the next attempt is in"
+    ) as found:
         await host.models.load_and_find("a")
     assert found.value.retry_after
     host.broken = False
@@ -143,7 +158,9 @@ async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
     assert host.loaded == []
 
 
-async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent: HfTokenizer) -> None:
+async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(
+    lent: HfTokenizer,
+) -> None:
     host = ModelHost(lent, memory=20)
     for name in ("a", "b", "a", "c"):
         host.clock.now += 1
@@ -167,7 +184,9 @@ async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
     assert host.loaded == ["a"]
 
 
-async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(lent: HfTokenizer) -> None:
+async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(
+    lent: HfTokenizer,
+) -> None:
     host = ModelHost(lent, memory=10)
 
     async def ask(name: str) -> int:
@@ -209,7 +228,9 @@ async def test_a_key_for_one_model_makes_room_by_unloading_another(lent: HfToken
 
 
 def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -> None:
-    spec = ModelSpec("base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",))
+    spec = ModelSpec(
+        "base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",)
+    )
     view = Models([spec]).restrict(("adapter",))
     assert view.find_slot("adapter").name == "base"
     with pytest.raises(ModelNotFound):
@@ -252,7 +273,9 @@ async def test_a_pinned_model_makes_no_room_for_others(lent: HfTokenizer) -> Non
     assert host.loaded == ["b", "pinned"]
 
 
-async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(lent: HfTokenizer) -> None:
+async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(
+    lent: HfTokenizer,
+) -> None:
     host = ModelHost(lent)
     host.start_error = RuntimeError("CUDA out of memory")
     with pytest.raises(EngineError, match="could not be loaded"):
@@ -281,7 +304,9 @@ async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: H
     assert (await host.models.load_and_find("a")).name == "a"
 
 
-async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(lent: HfTokenizer) -> None:
+async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(
+    lent: HfTokenizer,
+) -> None:
     host = ModelHost(lent, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
@@ -350,7 +375,9 @@ async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfT
     await models.stop()
 
 
-async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(lent: HfTokenizer) -> None:
+async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(
+    lent: HfTokenizer,
+) -> None:
     models, engine, clock = await dying(lent)
     (place,) = models.slots
     for well, pause in ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (100.0, 0.5)):

@@ -1,4 +1,6 @@
-"""Special tokens that a tokenizer adds to a text are added to a conversation too, on request."""
+"""Special tokens that a tokenizer adds to a text are added to a conversation too, on
+request.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-REQUEST = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hello"),)),)), add_special_tokens=False)
+REQUEST = GenerateRequest(
+    "m", Conversation((Message(Role.USER, (Text("hello"),)),)), add_special_tokens=False
+)
 TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
 @pytest.fixture(scope="module")
 def beginning() -> TokenBackend:
-    """Return the embedded model's tokenizer, with a token that it prepends to every text."""
+    """Return the embedded model's tokenizer, with a token that it prepends to every
+    text.
+    """
     (model,) = build_models(Settings(), SystemClock())
     assert isinstance(model.backend, TokenBackend)
     directory = tiny.find_bundled_model()
@@ -59,7 +65,9 @@ def beginning() -> TokenBackend:
     )
 
 
-async def test_special_tokens_come_in_front_of_a_conversation_that_asks_for_them(beginning: TokenBackend):
+async def test_special_tokens_come_in_front_of_a_conversation_that_asks_for_them(
+    beginning: TokenBackend,
+):
     bare = await encode_prompt(beginning, REQUEST, TERMS)
     framed = await encode_prompt(beginning, replace(REQUEST, add_special_tokens=True), TERMS)
     assert framed.ids == (*beginning.tokenizer.wrapping.prefix, *bare.ids)

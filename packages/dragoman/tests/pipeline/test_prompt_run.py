@@ -64,7 +64,9 @@ async def test_a_late_refusal_of_an_engine_equals_an_immediate_one(tiny: ServedM
     assert isinstance(tiny.backend, TokenBackend)
     engine = Late()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
-    request = GenerateRequest(model.name, build_conversation("Hello"), choices=2, limits=GenerationLimits(max_tokens=3))
+    request = GenerateRequest(
+        model.name, build_conversation("Hello"), choices=2, limits=GenerationLimits(max_tokens=3)
+    )
     run = await admit(model, [request], build_terms())
     with pytest.raises(RequestError, match="not this one") as refused:
         await anext(run.batches)
@@ -102,7 +104,11 @@ async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) 
     collected = Collected()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=1)
-    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    run = await admit(
+        model,
+        [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)],
+        build_terms(),
+    )
     assert run.direct is not None
     run.direct.attach(collected)
     first = asyncio.ensure_future(anext(run.batches))
@@ -125,9 +131,11 @@ async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) 
 
 
 class Direct:
-    """An engine that delivers the test's events to its receiver, and never ends by itself.
+    """An engine that delivers the test's events to its receiver, and never ends by
+    itself.
 
-    delivery: events that the engine passes on from inside its own generator, before it yields another delta.
+    delivery: events that the engine passes on from inside its own generator, before it
+        yields another delta.
     """
 
     capabilities = Capabilities()
@@ -139,7 +147,9 @@ class Direct:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         raise NotImplementedError
 
-    async def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+    async def generate_directly(
+        self, request: GenerateRequest, receiver: EventReceiver
+    ) -> AsyncGenerator[Event]:
         yield Started(1)
         if self._delivery:
             receiver.receive(self._delivery)
@@ -156,10 +166,14 @@ class Direct:
 
 
 async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
-    """Collect the events that the consumer is resumed for, then wait again, which would reveal a stray cancellation."""
+    """Collect the events that the consumer is resumed for, then wait again, which would
+    reveal a stray cancellation.
+    """
     model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000, progress=progress)
     limits = GenerationLimits(stop=("<stop>",))
-    run = await admit(model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms())
+    run = await admit(
+        model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms()
+    )
     assert run.direct is not None
     run.direct.attach(Collected())
     events = [event async for batch in run.batches for event in batch]
@@ -167,7 +181,9 @@ async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
     return events
 
 
-async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> None:
+async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> (
+    None
+):
     engine = Direct()
     progress = Progress()
     consumer = asyncio.ensure_future(collect_directly(engine, progress))
@@ -178,18 +194,28 @@ async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_th
     assert [type(event) for event in await consumer] == [Started, Finished]
 
 
-async def test_a_stop_string_delivered_inside_the_engines_generator_does_not_cancel_the_consumer() -> None:
-    events = await asyncio.ensure_future(collect_directly(Direct(TextDelta(0, "<stop>")), Progress()))
+async def test_a_stop_string_delivered_inside_the_engines_generator_does_not_cancel_the_consumer() -> (
+    None
+):
+    events = await asyncio.ensure_future(
+        collect_directly(Direct(TextDelta(0, "<stop>")), Progress())
+    )
     assert [type(event) for event in events] == [Started, Finished]
 
 
 async def test_a_failure_after_the_last_choice_has_finished_is_ignored(tiny: ServedModel) -> None:
-    """The engine's step can fail before it has handled the abort of a sequence that a stop string ended."""
+    """The engine's step can fail before it has handled the abort of a sequence that a
+    stop string ended.
+    """
     assert isinstance(tiny.backend, TokenBackend)
     engine = Stepped()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=9, stop=("word",))
-    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    run = await admit(
+        model,
+        [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)],
+        build_terms(),
+    )
     consumer = asyncio.ensure_future(anext(run.batches))
     await asyncio.sleep(0)
     engine.deliver[0](Scheduled("a", 0))

@@ -9,13 +9,25 @@ from collections.abc import Mapping
 import pytest
 
 from dragoman.core.errors import Overloaded, QueueFull
-from dragoman.pipeline.request_queue import FAST_REJECTIONS, MIN_WINDOW, ONE_QUEUE, QueueShare, QueuedRequest, RECENT_ARRIVALS, RequestQueue, SLOTS_PER_RESERVED, SLOTS_PER_SUCCESSOR
+from dragoman.pipeline.request_queue import (
+    FAST_REJECTIONS,
+    MIN_WINDOW,
+    ONE_QUEUE,
+    QueueShare,
+    QueuedRequest,
+    RECENT_ARRIVALS,
+    RequestQueue,
+    SLOTS_PER_RESERVED,
+    SLOTS_PER_SUCCESSOR,
+)
 
 
 class Engine:
     """An engine with `slots` concurrent requests and its own FIFO queue."""
 
-    def __init__(self, queue: RequestQueue, slots: int, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, queue: RequestQueue, slots: int, weights: Mapping[str, float] | None = None
+    ) -> None:
         self.queue = queue
         self.slots = slots
         self.weights = weights or {}
@@ -25,10 +37,15 @@ class Engine:
         self.served: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, owner: str, tokens: int = 1, *, priority: int = 0, background: bool = False) -> None:
+    async def ask(
+        self, owner: str, tokens: int = 1, *, priority: int = 0, background: bool = False
+    ) -> None:
         try:
             place = self.queue.enqueue(
-                QueueShare(owner, self.weights.get(owner, 1)), tokens, priority=priority, is_background=background
+                QueueShare(owner, self.weights.get(owner, 1)),
+                tokens,
+                priority=priority,
+                is_background=background,
             )
         except Overloaded:
             self.refused[owner] += 1
@@ -65,7 +82,9 @@ class Engine:
 
 
 async def test_a_greedy_key_does_not_starve_the_others() -> None:
-    """One key sends ten times the engine's capacity, another half of it: all requests of the latter are served."""
+    """One key sends ten times the engine's capacity, another half of it: all requests
+    of the latter are served.
+    """
     queue = RequestQueue(16, slots=4)
     engine = Engine(queue, 4)
     submitted = 0
@@ -97,7 +116,9 @@ async def test_keys_that_all_ask_for_too_much_get_the_same(owners: int) -> None:
 
 
 async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
-    """A key with prompts of 30 tokens gets a third of the requests of a key with prompts of 10."""
+    """A key with prompts of 30 tokens gets a third of the requests of a key with
+    prompts of 10.
+    """
     queue = RequestQueue(400, slots=2)
     engine = Engine(queue, 2)
     for _ in range(150):
@@ -133,7 +154,9 @@ async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
 
 
 async def test_generated_tokens_count_twice() -> None:
-    """The prompts are equal; one key's answers are longer by 9 tokens, which count as 18."""
+    """The prompts are equal; one key's answers are longer by 9 tokens, which count as
+    18.
+    """
     queue = RequestQueue(400, slots=1, limits_concurrency=True)
     engine = Engine(queue, 1)
     for _ in range(200):
@@ -192,7 +215,8 @@ async def test_tokens_are_shared_like_places() -> None:
     await asyncio.sleep(0)
     assert engine.refused == {"a": 44}
     assert queue.waiting_tokens == 100
-    # A request whose key would then have more than the other is rejected, and displaces no other request.
+    # A request whose key would then have more than the other is rejected, and displaces
+    # no other request.
     await engine.ask("b", 70)
     assert engine.refused == {"a": 44, "b": 1}
 
@@ -224,7 +248,8 @@ async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
     for _ in range(5):
         await engine.begin()
     assert len(engine.running) == 64
-    # Enough to replace those that end in one step; the others wait in the queue, in which other keys may go first.
+    # Enough to replace those that end in one step; the others wait in the queue, in
+    # which other keys may go first.
     assert len(engine.inside) == 64 // SLOTS_PER_SUCCESSOR
     assert queue.n_held == 300 - 64 - 2
 
@@ -287,7 +312,9 @@ async def test_nothing_is_reserved_for_absent_keys() -> None:
 
 
 async def test_the_reserve_costs_no_capacity_for_long() -> None:
-    """An engine with more memory than measured gets more requests, although a part is always reserved."""
+    """An engine with more memory than measured gets more requests, although a part is
+    always reserved.
+    """
     queue = RequestQueue(5000, slots=256)
     engine = Engine(queue, 64)
     await fill(queue, engine)

@@ -1,4 +1,6 @@
-"""Stop strings end a choice's text with any chunking, never its reasoning or a call, and no token is lost."""
+"""Stop strings end a choice's text with any chunking, never its reasoning or a call,
+and no token is lost.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def stage(*stops: str, include: bool = False, min_tokens: int = 0) -> StopStage:
     return StopStage(0, stops, includes_stop=include, min_tokens=min_tokens)
 
 
-@pytest.mark.parametrize("pieces", [["abSTOPcd"], list("abSTOPcd"), ["abS", "TO", "Pcd"], ["ab", "STOP", "cd"]])
+@pytest.mark.parametrize(
+    "pieces", [["abSTOPcd"], list("abSTOPcd"), ["abS", "TO", "Pcd"], ["ab", "STOP", "cd"]]
+)
 @pytest.mark.parametrize(("include", "expected"), [(False, "ab"), (True, "abSTOP")])
 def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, expected: str) -> None:
     out = feed_all(stage("STOP", include=include), deltas(pieces))
@@ -61,7 +65,11 @@ def test_a_half_stop_at_the_end_is_text() -> None:
 
 
 def test_reasoning_and_calls_are_not_cut() -> None:
-    events: list[Event] = [ReasoningDelta(0, "STOP"), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '"STOP"')]
+    events: list[Event] = [
+        ReasoningDelta(0, "STOP"),
+        ToolCallStart(0, "c", "f"),
+        ToolCallDelta(0, '"STOP"'),
+    ]
     assert feed_all(stage("STOP"), events) == [*events, END]
 
 
@@ -89,7 +97,9 @@ def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: 
     out = feed_all(stage(*stops), deltas(pieces))
     whole = feed_all(stage(*stops), deltas("".join(pieces)))
     assert text(out) == text(whole)
-    assert [token.id for event in out for token in get_answer_tokens(event)] == list(range(len(pieces)))
+    assert [token.id for event in out for token in get_answer_tokens(event)] == list(
+        range(len(pieces))
+    )
     assert not any(stop in text(out) for stop in stops)
 
 
@@ -147,7 +157,10 @@ def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
 )
 def test_which_stop_wins(stops: list[str], text: str, expected: str, matched: str | None):
     stopper = StopStrings(stops)
-    assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (expected, matched)
+    assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (
+        expected,
+        matched,
+    )
 
 
 def test_a_stop_that_does_not_count_is_not_held():
@@ -158,15 +171,27 @@ def test_a_stop_that_does_not_count_is_not_held():
 
 @given(
     st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
-    st.lists(st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]), min_size=1, max_size=3),
+    st.lists(
+        st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]),
+        min_size=1,
+        max_size=3,
+    ),
     st.booleans(),
 )
-def test_detokenized_text_stops_where_it_should_and_loses_no_token(ids: list[int], stops: list[str], include: bool):
-    """An incomplete character at the end, which becomes text only there, can still complete a stop."""
+def test_detokenized_text_stops_where_it_should_and_loses_no_token(
+    ids: list[int], stops: list[str], include: bool
+):
+    """An incomplete character at the end, which becomes text only there, can still
+    complete a stop.
+    """
     assembler = TextAssembler(Vocabulary(BYTES), 0)
     stopper = stage(*stops, include=include)
     fed = [event for event in map(assembler.feed, ids) if event is not None]
-    out = [out_event for event in (*fed, *assembler.finish(FinishReason.LENGTH)) for out_event in stopper.feed(event)]
+    out = [
+        out_event
+        for event in (*fed, *assembler.finish(FinishReason.LENGTH))
+        for out_event in stopper.feed(event)
+    ]
     before, matched = first_stop(BYTES.decode(ids, skip_special_tokens=True), stops)
     assert text(out) == (before + matched if include and matched else before)
     assert [token.id for event in out for token in get_answer_tokens(event)] == ids
@@ -175,8 +200,12 @@ def test_detokenized_text_stops_where_it_should_and_loses_no_token(ids: list[int
 
 
 def test_text_without_tokens_is_stopped_too() -> None:
-    """An upstream may report no tokens. `min_tokens` is 0, so every stop string applies."""
+    """An upstream may report no tokens. `min_tokens` is 0, so every stop string
+    applies.
+    """
     stage = StopStage(0, ("three",), includes_stop=False, min_tokens=0)
-    *texts, end = feed_all(stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")])
+    *texts, end = feed_all(
+        stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")]
+    )
     assert text(texts) == "One "
     assert end == ChoiceFinished(0, FinishReason.STOP, "three")

@@ -29,7 +29,8 @@ def result(id: str) -> Message:
         ([USER], []),
         ([SYSTEM, USER, ANSWER, USER], [[1, 2]]),
         ([SYSTEM, USER, USER, ANSWER, SYSTEM, USER], [[1], [2, 3]]),
-        # A long task: its question and its last step stay, the other steps are removed one by one.
+        # A long task: its question and its last step stay, the other steps are removed
+        # one by one.
         ([USER, ANSWER, USER, call("1"), result("1"), call("2"), result("2"), call("3"), result("3")], 
          [[0, 1], [3, 4], [5, 6]]),
         ([USER, call("1", "2"), result("2"), result("1"), ANSWER], [[1, 2, 3]]),
@@ -43,7 +44,9 @@ def test_what_may_go_and_in_which_order(messages: list[Message], turns: list[lis
 
 
 IDS = st.sampled_from("abcd")
-MESSAGES = st.one_of(st.sampled_from((SYSTEM, USER, ANSWER)), st.builds(call, IDS), st.builds(result, IDS))
+MESSAGES = st.one_of(
+    st.sampled_from((SYSTEM, USER, ANSWER)), st.builds(call, IDS), st.builds(result, IDS)
+)
 
 
 @given(st.lists(MESSAGES), st.integers(0, 20))

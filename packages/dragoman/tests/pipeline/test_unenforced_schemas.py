@@ -1,4 +1,6 @@
-"""A schema keyword that no mask can enforce is reported: in a warning, or in the 400 of a strict server."""
+"""A schema keyword that no mask can enforce is reported: in a warning, or in the 400 of
+a strict server.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,21 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 
 KEYWORDS: dict[str, dict[str, Any]] = {
-    "uniqueItems": {"type": "array", "items": {"enum": ["x"]}, "uniqueItems": True, "minItems": 3, "maxItems": 3},
+    "uniqueItems": {
+        "type": "array",
+        "items": {"enum": ["x"]},
+        "uniqueItems": True,
+        "minItems": 3,
+        "maxItems": 3,
+    },
     "if": {"type": "string", "maxLength": 3, "if": {"minLength": 1}, "then": {"maxLength": 2}},
     "not": {"enum": ["x", "y"], "not": {"const": "y"}},
-    "contains": {"type": "array", "items": {"enum": ["x"]}, "contains": {"const": "y"}, "maxItems": 2},
+    "contains": {
+        "type": "array",
+        "items": {"enum": ["x"]},
+        "contains": {"const": "y"},
+        "maxItems": 2,
+    },
     "dependentRequired": {"type": "object", "dependentRequired": {"b": ["c"]}},
     "propertyNames": {"type": "object", "propertyNames": {"maxLength": 3}},
     "unevaluatedProperties": {"type": "object", "unevaluatedProperties": False},
@@ -34,11 +47,18 @@ ANTHROPIC = "/v1/messages"
 
 
 def wrap(part: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {"a": part},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
 
 
 def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any], str]]:
-    """Yield requests with a schema without `strict`: (path, body, name of the field in the warning)."""
+    """Yield requests with a schema without `strict`: (path, body, name of the field in
+    the warning).
+    """
     chat = {"messages": MESSAGES, "max_tokens": 4}
     responses = {"input": "Hi", "max_output_tokens": 16}
     function = {"name": "f", "parameters": schema}
@@ -61,12 +81,20 @@ def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, An
         ),
         "chat, required tool": (
             CHAT,
-            {**chat, "tools": [{"type": "function", "function": function}], "tool_choice": "required"},
+            {
+                **chat,
+                "tools": [{"type": "function", "function": function}],
+                "tool_choice": "required",
+            },
             "tools[0].function.parameters",
         ),
         "completions": (
             "/v1/completions",
-            {"prompt": "Hi", "max_tokens": 4, "response_format": {"type": "json_schema", "json_schema": json_schema}},
+            {
+                "prompt": "Hi",
+                "max_tokens": 4,
+                "response_format": {"type": "json_schema", "json_schema": json_schema},
+            },
             "response_format",
         ),
         "responses, format": (
@@ -88,33 +116,55 @@ def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, An
 
 
 def strict_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Yield requests that rely on the schema: keywords that cannot be enforced are a 400."""
+    """Yield requests that rely on the schema: keywords that cannot be enforced are a
+    400.
+    """
     chat = {"messages": MESSAGES, "max_tokens": 4}
     responses = {"input": "Hi", "max_output_tokens": 16}
     json_schema = {"name": "x", "schema": schema, "strict": True}
     function = {"name": "f", "parameters": schema, "strict": True}
     return {
-        "chat, json_schema": (CHAT, {**chat, "response_format": {"type": "json_schema", "json_schema": json_schema}}),
+        "chat, json_schema": (
+            CHAT,
+            {**chat, "response_format": {"type": "json_schema", "json_schema": json_schema}},
+        ),
         "chat, tool": (CHAT, {**chat, "tools": [{"type": "function", "function": function}]}),
         "chat, structured_outputs": (CHAT, {**chat, "structured_outputs": {"json": schema}}),
         "chat, guided_json": (CHAT, {**chat, "guided_json": schema}),
-        "responses": (RESPONSES, {**responses, "text": {"format": {"type": "json_schema", **json_schema}}}),
+        "responses": (
+            RESPONSES,
+            {**responses, "text": {"format": {"type": "json_schema", **json_schema}}},
+        ),
         "responses, tool": (RESPONSES, {**responses, "tools": [{"type": "function", **function}]}),
         "messages": (
             ANTHROPIC,
-            {**chat, "model": "tiny", "output_config": {"format": {"type": "json_schema", "schema": schema}}},
+            {
+                **chat,
+                "model": "tiny",
+                "output_config": {"format": {"type": "json_schema", "schema": schema}},
+            },
         ),
         "messages, tool": (
             ANTHROPIC,
-            {**chat, "model": "tiny", "tools": [{"name": "f", "input_schema": schema, "strict": True}]},
+            {
+                **chat,
+                "model": "tiny",
+                "tools": [{"name": "f", "input_schema": schema, "strict": True}],
+            },
         ),
         "sglang": (
             "/generate",
-            {"text": "Hi", "sampling_params": {"max_new_tokens": 4, "json_schema": json_of(schema)}},
+            {
+                "text": "Hi",
+                "sampling_params": {"max_new_tokens": 4, "json_schema": json_of(schema)},
+            },
         ),
         "tgi": (
             "/generate",
-            {"inputs": "Hi", "parameters": {"max_new_tokens": 4, "grammar": {"type": "json", "value": schema}}},
+            {
+                "inputs": "Hi",
+                "parameters": {"max_new_tokens": 4, "grammar": {"type": "json", "value": schema}},
+            },
         ),
     }
 
@@ -124,7 +174,9 @@ def json_of(schema: dict[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def serve(settings: Settings | None = None, *, strict: bool = False) -> AsyncGenerator[httpx2.AsyncClient]:
+async def serve(
+    settings: Settings | None = None, *, strict: bool = False
+) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(settings or Settings(), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(strict=strict)))
@@ -145,12 +197,18 @@ async def test_a_keyword_that_is_not_enforced_is_named_in_a_warning() -> None:
                 answer = await post(client, path, body)
                 assert answer.status_code == 200, (name, keyword, answer.text)
                 warnings = answer.headers.get("x-dragoman-warnings", "")
-                assert re.search(rf"{re.escape(param)}[^;]*\b{keyword}\b", warnings), (name, keyword, warnings)
+                assert re.search(rf"{re.escape(param)}[^;]*\b{keyword}\b", warnings), (
+                    name,
+                    keyword,
+                    warnings,
+                )
 
 
 async def test_what_is_enforced_gives_no_warning() -> None:
     async with serve() as client:
-        for name, (path, body, _) in lenient_entries(wrap({"enum": ["x", "y"], "title": "T"})).items():
+        for name, (path, body, _) in lenient_entries(
+            wrap({"enum": ["x", "y"], "title": "T"})
+        ).items():
             answer = await post(client, path, body)
             assert answer.status_code == 200
             assert "x-dragoman-warnings" not in answer.headers, (name, answer.headers)
@@ -186,11 +244,19 @@ async def test_tools_of_every_form_of_call_name_the_keyword(parser: str) -> None
     """Families that write arguments one by one have no single schema in their grammar."""
     schema = {**wrap({"type": "string"}), "dependentRequired": {"a": ["b"]}}
     async with serve(Settings(max_model_len=2048, tool_call_parser=parser)) as client:
-        for part in (wrap(KEYWORDS["uniqueItems"]), wrap({"type": "string", "format": "martian"}), schema):
+        for part in (
+            wrap(KEYWORDS["uniqueItems"]),
+            wrap({"type": "string", "format": "martian"}),
+            schema,
+        ):
             answer = await post(client, *lenient_entries(part)["chat, required tool"][:2])
             assert answer.status_code == 200, answer.text
             warnings = answer.headers.get("x-dragoman-warnings", "")
-            assert re.search(r"uniqueItems|format|dependentRequired", warnings), (parser, part, warnings)
+            assert re.search(r"uniqueItems|format|dependentRequired", warnings), (
+                parser,
+                part,
+                warnings,
+            )
 
 
 BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -206,7 +272,9 @@ BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("parser", ["qwen3_coder", "glm45", "deepseek_v32", "gemma4"])
 @pytest.mark.parametrize("case", BESIDE)
-async def test_a_keyword_beside_the_alternatives_of_an_argument_is_named(parser: str, case: str) -> None:
+async def test_a_keyword_beside_the_alternatives_of_an_argument_is_named(
+    parser: str, case: str
+) -> None:
     keyword, part = BESIDE[case]
     settings = Settings(max_model_len=2048, tool_call_parser=parser)
     async with serve(settings) as client, serve(settings, strict=True) as strict:
@@ -246,9 +314,13 @@ async def test_the_schema_of_undeclared_arguments_is_named_where_they_are_text()
         assert "additionalProperties" in answer.headers.get("x-dragoman-warnings", "")
 
 
-async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_the_keyword() -> None:
+async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_the_keyword() -> (
+    None
+):
     async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
-        answer = await post(client, *strict_entries(wrap({"type": "string", "format": "date"}))["chat, tool"])
+        answer = await post(
+            client, *strict_entries(wrap({"type": "string", "format": "date"}))["chat, tool"]
+        )
         assert answer.status_code == 400, answer.text
         assert "format" in answer.json()["error"]["message"]
 

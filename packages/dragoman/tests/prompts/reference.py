@@ -30,15 +30,21 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def render_reference(source: str, messages: list[dict[str, Any]], **given: Any) -> str:
     extensions: list[type[Extension]] = [loopcontrols]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=extensions
+    )
     environment.filters.update({"tojson": tojson})
     names: dict[str, Any] = {"raise_exception": raise_exception, "strftime_now": NOW.strftime}
     environment.globals.update(names)
-    template = environment.from_string(source.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
+    template = environment.from_string(
+        source.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    )
     values = {"tools": None, "documents": None, "add_generation_prompt": True, **TOKENS, **given}
     return template.render(messages=messages, **values)

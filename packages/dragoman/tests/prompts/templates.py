@@ -210,9 +210,35 @@ TOKENS = {
     "eos_token": "</s>",
 }
 CONTROLS = (
-    *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[INST]"),
-    *("[/INST]", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<tool_response>", "</tool_response>"),
-    *("<|User|>", "<|Assistant|>", "<|Calls|>", "<|End|>", "<|Output|>", "<|start|>", "<|end|>", "<|message|>"),
+    *(
+        "<s>",
+        "</s>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "[INST]",
+    ),
+    *(
+        "[/INST]",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+        "<tool_response>",
+        "</tool_response>",
+    ),
+    *(
+        "<|User|>",
+        "<|Assistant|>",
+        "<|Calls|>",
+        "<|End|>",
+        "<|Output|>",
+        "<|start|>",
+        "<|end|>",
+        "<|message|>",
+    ),
     *("<|channel|>", "<|image|>", "<image>"),
 )
 SOURCES = {

@@ -14,8 +14,12 @@ NAMES = ControlTokens(CONTROLS)
 pieces = st.lists(
     st.one_of(
         st.sampled_from(CONTROLS),
-        st.sampled_from(CONTROLS).flatmap(lambda name: st.integers(1, len(name) - 1).map(lambda n: name[:n])),
-        st.sampled_from(CONTROLS).flatmap(lambda name: st.integers(1, len(name) - 1).map(lambda n: name[n:])),
+        st.sampled_from(CONTROLS).flatmap(
+            lambda name: st.integers(1, len(name) - 1).map(lambda n: name[:n])
+        ),
+        st.sampled_from(CONTROLS).flatmap(
+            lambda name: st.integers(1, len(name) - 1).map(lambda n: name[n:])
+        ),
         st.text(max_size=3),
     ),
     max_size=6,
@@ -44,7 +48,10 @@ def test_harmless_text_stays_as_it_is(text: str) -> None:
     assert mark(text) == text
 
 
-@given(text=pieces, blanks=st.tuples(st.sampled_from(["", " ", "\n "]), st.sampled_from(["", " ", "\t\n"])))
+@given(
+    text=pieces,
+    blanks=st.tuples(st.sampled_from(["", " ", "\n "]), st.sampled_from(["", " ", "\t\n"])),
+)
 def test_marks_stand_within_the_blanks_at_the_border(text: str, blanks: tuple[str, str]) -> None:
     padded = f"{blanks[0]}{text}{blanks[1]}"
     assert mark(padded).strip().replace(MARK, "") == padded.strip()
@@ -52,7 +59,11 @@ def test_marks_stand_within_the_blanks_at_the_border(text: str, blanks: tuple[st
 
 @given(text=pieces)
 def test_changing_the_case_makes_no_name(text: str) -> None:
-    for changed in (mark(text.upper()).lower(), mark(text.title()).lower(), mark(text.swapcase()).lower()):
+    for changed in (
+        mark(text.upper()).lower(),
+        mark(text.title()).lower(),
+        mark(text.swapcase()).lower(),
+    ):
         assert not any(name in changed for name in CONTROLS)
 
 

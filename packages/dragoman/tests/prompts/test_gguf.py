@@ -14,7 +14,9 @@ def test_a_vocabulary_without_scores_merges_as_with_equal_ones() -> None:
     equal = GgufVocabulary("llama", TOKENS, scores=(0.0,) * 3, add_space_prefix=False)
     missing = GgufVocabulary("llama", TOKENS, add_space_prefix=False)
     assert build_tokenizer_json(missing) == build_tokenizer_json(equal)
-    assert HfTokenizer(build_tokenizer_json(missing), generates=False).encode("abb", special=False) == [2, 1]
+    assert HfTokenizer(build_tokenizer_json(missing), generates=False).encode(
+        "abb", special=False
+    ) == [2, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,12 @@ import json
 
 import pytest
 
-from dragoman.prompts.template import INFILL_FAMILIES, InfillTokens, build_infill_prompt, find_infill_tokens
+from dragoman.prompts.template import (
+    INFILL_FAMILIES,
+    InfillTokens,
+    build_infill_prompt,
+    find_infill_tokens,
+)
 from dragoman.prompts.tokenizer import HfTokenizer
 
 from .vocabularies import byte_level_data

@@ -74,7 +74,10 @@ def same(text: str) -> str:
 
 
 def values(
-    *messages: Message, traits: TemplateFeatures = NOTHING, images: bool = False, thoughts: tuple[str, ...] = ()
+    *messages: Message,
+    traits: TemplateFeatures = NOTHING,
+    images: bool = False,
+    thoughts: tuple[str, ...] = (),
 ) -> Any:
     return build_message_values(messages, MessageOptions(traits, frozenset(thoughts), images), same)
 
@@ -104,7 +107,9 @@ def test_several_texts_stay_apart_where_the_template_takes_lists() -> None:
 def test_a_template_that_takes_only_lists_gets_lists() -> None:
     content = [{"type": "text", "text": "a"}]
     assert values(user(Text("a")), traits=ONLY_LISTS) == [{"role": "user", "content": content}]
-    assert values(assistant(Text("a")), traits=ONLY_LISTS) == [{"role": "assistant", "content": content}]
+    assert values(assistant(Text("a")), traits=ONLY_LISTS) == [
+        {"role": "assistant", "content": content}
+    ]
 
 
 def test_the_pieces_of_an_assistants_text_are_one_text() -> None:
@@ -114,7 +119,10 @@ def test_the_pieces_of_an_assistants_text_are_one_text() -> None:
 
 
 def test_no_parts_are_an_empty_text() -> None:
-    assert values(user(), assistant()) == [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+    assert values(user(), assistant()) == [
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": ""},
+    ]
 
 
 def test_names_are_passed_on() -> None:
@@ -128,7 +136,11 @@ def test_a_refusal_is_content() -> None:
 
 def test_arguments_are_an_object() -> None:
     message = assistant(Text("Look."), ToolCall("c1", "f", '{"a": [1, {"b": 2.5}]}'))
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": [1, {"b": 2.5}]}}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "f", "arguments": {"a": [1, {"b": 2.5}]}},
+    }
     assert values(message) == [{"role": "assistant", "content": "Look.", "tool_calls": [call]}]
 
 
@@ -164,7 +176,12 @@ def test_the_input_of_a_custom_tool_is_its_one_argument() -> None:
 
 def test_reasoning_goes_by_all_its_names() -> None:
     message = assistant(Reasoning("hm "), Reasoning("so"), Text("Yes."))
-    expected = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm so", "reasoning": "hm so"}
+    expected = {
+        "role": "assistant",
+        "content": "Yes.",
+        "reasoning_content": "hm so",
+        "reasoning": "hm so",
+    }
     assert values(message) == [expected]
     assert values(message, traits=LISTS) == [expected | {"thinking": "hm so"}]
 
@@ -181,7 +198,10 @@ def test_reasoning_is_cut_out_of_a_text_where_the_template_would_do_so() -> None
 def test_results_of_tools_become_messages_of_their_own() -> None:
     called = assistant(ToolCall("c1", "f", "{}"), ToolCall("c2", "g", "{}"))
     answered = user(
-        Text("first"), ToolResult("c1", (Text("1"),)), ToolResult("c2", (Text("a"), Text("b"))), Text("go on")
+        Text("first"),
+        ToolResult("c1", (Text("1"),)),
+        ToolResult("c2", (Text("a"), Text("b"))),
+        Text("go on"),
     )
     assert values(called, answered)[1:] == [
         {"role": "user", "content": "first"},
@@ -228,7 +248,11 @@ def test_leading_instructions_are_one_message() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [Image(RemoteMedia("http://example.invalid/a.png")), Audio(InlineMedia(b"x")), File(InlineMedia(b"x"), "a.pdf")],
+    [
+        Image(RemoteMedia("http://example.invalid/a.png")),
+        Audio(InlineMedia(b"x")),
+        File(InlineMedia(b"x"), "a.pdf"),
+    ],
 )
 def test_media_are_refused_by_default(part: Image | Audio | File) -> None:
     kind = type(part).__name__.lower()
@@ -242,7 +266,9 @@ def test_media_are_refused_by_default(part: Image | Audio | File) -> None:
 def test_only_images_are_rendered_and_only_for_models_with_vision() -> None:
     image = Image(RemoteMedia("http://example.invalid/a.png"))
     found = values(user(Text("see"), image), traits=LISTS, images=True)
-    assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}]
+    assert found == [
+        {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}
+    ]
     with pytest.raises(Unsupported, match="supports only text"):
         values(user(image), traits=NOTHING, images=True)
     with pytest.raises(Unsupported, match="audio"):
@@ -267,7 +293,9 @@ def test_instructions_hold_only_text() -> None:
 
 
 def test_functions_are_rendered_in_openais_form() -> None:
-    tool = FunctionTool("f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}', strict=True)
+    tool = FunctionTool(
+        "f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}', strict=True
+    )
     parameters = {"type": "object", "properties": {"a": {"type": "integer"}}}
     function = {"name": "f", "description": "Does it.", "parameters": parameters}
     assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
@@ -275,14 +303,20 @@ def test_functions_are_rendered_in_openais_form() -> None:
 
 def test_a_function_without_parameters_takes_none() -> None:
     function: dict[str, object] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
-    assert build_tool_values([FunctionTool("f")], same) == [{"type": "function", "function": function}]
+    assert build_tool_values([FunctionTool("f")], same) == [
+        {"type": "function", "function": function}
+    ]
 
 
 def test_a_custom_tool_takes_one_string() -> None:
     description = "The input of the tool. It must follow this lark grammar:\nstart: X"
     properties = {"input": {"type": "string", "description": description}}
     parameters = {"type": "object", "properties": properties, "required": ["input"]}
-    function: dict[str, object] = {"name": "sh", "description": "A shell.", "parameters": parameters}
+    function: dict[str, object] = {
+        "name": "sh",
+        "description": "A shell.",
+        "parameters": parameters,
+    }
     tool = CustomTool("sh", "A shell.", "lark", "start: X")
     assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
 
@@ -296,12 +330,20 @@ def test_every_string_of_the_users_is_visited_and_no_other() -> None:
 
     messages = (
         Message(Role.SYSTEM, (Text("t1"),), "n1"),
-        Message(Role.ASSISTANT, (Reasoning("t2"), Text("t3"), ToolCall("t4", "t5", '{"t6": ["t7", {"t8": 1}]}'))),
+        Message(
+            Role.ASSISTANT,
+            (Reasoning("t2"), Text("t3"), ToolCall("t4", "t5", '{"t6": ["t7", {"t8": 1}]}')),
+        ),
         Message(Role.TOOL, (ToolResult("t9", (Text("t10"),)),), "n2"),
-        Message(Role.ASSISTANT, (ToolCall("t11", "t12", "t13"), ToolCall("t14", "t15", "t16", custom=True))),
+        Message(
+            Role.ASSISTANT,
+            (ToolCall("t11", "t12", "t13"), ToolCall("t14", "t15", "t16", custom=True)),
+        ),
     )
     build_message_values(messages, MessageOptions(NOTHING), visit)
-    build_tool_values([FunctionTool("t17", "t18", '{"t19": "t20"}'), CustomTool("t21", "t22", None, "t23")], visit)
+    build_tool_values(
+        [FunctionTool("t17", "t18", '{"t19": "t20"}'), CustomTool("t21", "t22", None, "t23")], visit
+    )
     assert {f"t{n}" for n in range(1, 23)} | {"n1", "n2"} <= set(seen)
     assert any("t23" in text for text in seen)
     assert not {"role", "content", "user", "system", "text", "function", "arguments"} & set(seen)
@@ -309,7 +351,17 @@ def test_every_string_of_the_users_is_visited_and_no_other() -> None:
 
 def test_arguments_are_text_where_the_template_needs_text():
     features = msgspec.structs.replace(NOTHING, needs_string_arguments=True)
-    calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "g", 'x"', custom=True), ToolCall("e", "h", ""))
-    (value,) = build_message_values([Message(Role.ASSISTANT, calls)], MessageOptions(features), same)
+    calls = (
+        ToolCall("c", "f", '{"a": 1}'),
+        ToolCall("d", "g", 'x"', custom=True),
+        ToolCall("e", "h", ""),
+    )
+    (value,) = build_message_values(
+        [Message(Role.ASSISTANT, calls)], MessageOptions(features), same
+    )
     arguments: Any = value
-    assert [call["function"]["arguments"] for call in arguments["tool_calls"]] == ['{"a": 1}', '{"input":"x\\""}', "{}"]
+    assert [call["function"]["arguments"] for call in arguments["tool_calls"]] == [
+        '{"a": 1}',
+        '{"input":"x\\""}',
+        "{}",
+    ]

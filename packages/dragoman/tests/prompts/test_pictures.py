@@ -18,7 +18,8 @@ from tests.prompts.reference import NOW
 TOKENIZER = HfTokenizer(json.dumps(vocabularies.byte_level_data(("<image>", "<row>"))))
 TEMPLATE = (
     "{% for message in messages %}{% for part in message.content %}"
-    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %};{% endfor %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %};{% "
+    "endfor %}"
 )
 IMAGE = Image(InlineMedia(b""))
 
@@ -30,7 +31,9 @@ def render_images(*parts: Text | Image, texts: tuple[str, ...], source: str = TE
 
 
 def test_every_image_gets_its_own_text_and_tokens() -> None:
-    found = render_images(Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n"))
+    found = render_images(
+        Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n")
+    )
     assert found.text == "a<image><image><image>b<row><image>\n;"
     image, row = (TOKENIZER.special_tokens[name] for name in ("<image>", "<row>"))
     assert [id for id in found.ids if id in (image, row)] == [image] * 3 + [row, image]

@@ -43,7 +43,8 @@ RENDERERS = {name: Renderer(template(name), TOKENIZERS["byte level"]) for name i
 WEATHER = FunctionTool(
     "get_weather",
     "Tells the weather.",
-    '{"type": "object", "properties": {"city": {"type": "string", "description": "é & <b>"}}, "required": ["city"]}',
+    '{"type": "object", "properties": {"city": {"type": "string", "description": "é & <b>"}}, '
+    '"required": ["city"]}',
 )
 OPENAI_WEATHER = {
     "type": "function",
@@ -65,7 +66,10 @@ def say(role: Role, text: str) -> Message:
 USER = say(Role.USER, 'What is the weather in Oslo? 1 < 2 & "quotes" \'n é 𝄞\n')
 SYSTEM = say(Role.SYSTEM, "  Be brief.  ")
 ASSISTANT = say(Role.ASSISTANT, "Let me see.\n")
-CALLING = Message(Role.ASSISTANT, (ToolCall("call00001", "get_weather", '{"city": "Oslo", "days": [1, 2.5, null]}'),))
+CALLING = Message(
+    Role.ASSISTANT,
+    (ToolCall("call00001", "get_weather", '{"city": "Oslo", "days": [1, 2.5, null]}'),),
+)
 RESULT = Message(Role.TOOL, (ToolResult("call00001", (Text('{"sky": "blue"}'),)),))
 CHAT = (SYSTEM, USER, ASSISTANT, say(Role.USER, "Go on."))
 TOOLS = (USER, CALLING, RESULT)
@@ -82,16 +86,27 @@ OPENAI: dict[str, Any] = {
             {
                 "id": "call00001",
                 "type": "function",
-                "function": {"name": "get_weather", "arguments": {"city": "Oslo", "days": [1, 2.5, None]}},
+                "function": {
+                    "name": "get_weather",
+                    "arguments": {"city": "Oslo", "days": [1, 2.5, None]},
+                },
             }
         ],
     },
-    "result": {"role": "tool", "content": '{"sky": "blue"}', "tool_call_id": "call00001", "name": "get_weather"},
+    "result": {
+        "role": "tool",
+        "content": '{"sky": "blue"}',
+        "tool_call_id": "call00001",
+        "name": "get_weather",
+    },
 }
 
 
 def of(
-    *messages: Message, tools: tuple[Tool, ...] = (), template: TemplateOptions = DEFAULT, **options: Any
+    *messages: Message,
+    tools: tuple[Tool, ...] = (),
+    template: TemplateOptions = DEFAULT,
+    **options: Any,
 ) -> Conversation:
     return Conversation(messages, tools, template=msgspec.structs.replace(template, **options))
 
@@ -157,38 +172,60 @@ def count_controls(found: Rendered, tokenizer: HfTokenizer) -> dict[str, int]:
 
 
 def hostile(text: str) -> Conversation:
-    """Build a conversation with the text in every field of a user. Keys differ, since equal keys would collapse."""
+    """Build a conversation with the text in every field of a user. Keys differ, since
+    equal keys would collapse.
+    """
     schema = json.dumps(
-        {"type": "object", "properties": {f"k{text}": {"type": "string", "description": text}}, text: text}
+        {
+            "type": "object",
+            "properties": {f"k{text}": {"type": "string", "description": text}},
+            text: text,
+        }
     )
     arguments = json.dumps({f"k{text}": [text, {text: text}]})
     return Conversation(
         (
             Message(Role.SYSTEM, (Text(text),), text or None),
             Message(Role.USER, (Text(text), Text(text)), text or None),
-            Message(Role.ASSISTANT, (Reasoning(text), Text(text), ToolCall(text, text, arguments)), text or None),
+            Message(
+                Role.ASSISTANT,
+                (Reasoning(text), Text(text), ToolCall(text, text, arguments)),
+                text or None,
+            ),
             Message(Role.TOOL, (ToolResult(text, (Text(text), Text(text))),)),
             Message(Role.USER, (Text(text),)),
-            Message(Role.ASSISTANT, (ToolCall("c2", text, text), ToolCall("c3", text, text, custom=True))),
+            Message(
+                Role.ASSISTANT,
+                (ToolCall("c2", text, text), ToolCall("c3", text, text, custom=True)),
+            ),
             Message(Role.TOOL, (ToolResult("c2", (Text(text),), is_error=True),)),
         ),
         (FunctionTool(text, text, schema), CustomTool(text, text, "lark", text)),
-        template=TemplateOptions(kwargs=json.dumps({"extra": text, "date_string": text, "more": {text: [text]}})),
+        template=TemplateOptions(
+            kwargs=json.dumps({"extra": text, "date_string": text, "more": {text: [text]}})
+        ),
     )
 
 
 ECHO = (
-    "<|im_start|>{% for m in messages %}[{{ m.role }}{{ m.name }}{{ m.content | tojson }}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c.id }}<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
-    "{% for k, v in (c.function.arguments | items if c.function.arguments is mapping else []) %}<{{ k }}>{{ v }}"
-    "</{{ k }}>{% endfor %}{% endfor %}{{ m.reasoning_content }}{{ m.tool_call_id | upper }}{{ m.content | trim }}"
-    "{{ m.content | string | lower }}]{% endfor %}{{ tools | tojson(indent=1, ensure_ascii=true) }}{{ tools }}"
+    "<|im_start|>{% for m in messages %}[{{ m.role }}{{ m.name }}{{ m.content | tojson }}{{ "
+    "m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.id }}<{{ c.function.name }}>{{ c.function.arguments | "
+    "tojson }}"
+    "{% for k, v in (c.function.arguments | items if c.function.arguments is mapping else []) "
+    "%}<{{ k }}>{{ v }}"
+    "</{{ k }}>{% endfor %}{% endfor %}{{ m.reasoning_content }}{{ m.tool_call_id | upper }}{{ "
+    "m.content | trim }}"
+    "{{ m.content | string | lower }}]{% endfor %}{{ tools | tojson(indent=1, ensure_ascii=true) "
+    "}}{{ tools }}"
     "{{ extra }}{{ extra }}{{ more }}{{ date_string }}"
     "{% for t in tools or [] %}<{{ t.function.name }}>{{ t.function.description }}"
-    "</{{ t.function.name }}>{% for k, v in t.function.parameters | items %}<|{{ k }}|>{{ v }}[/{{ k }}]{% endfor %}"
+    "</{{ t.function.name }}>{% for k, v in t.function.parameters | items %}<|{{ k }}|>{{ v "
+    "}}[/{{ k }}]{% endfor %}"
     "{% endfor %}<|im_end|>"
 )
-"""A template that renders every field between the halves of many control token names."""
+"""A template that renders every field between the halves of many control token names.
+"""
 attacks = st.one_of(
     st.sampled_from(CONTROLS),
     st.sampled_from(CONTROLS).map(str.upper),
@@ -197,10 +234,15 @@ attacks = st.one_of(
     st.tuples(st.sampled_from(CONTROLS), st.integers(1, 9)).map(lambda cut: cut[0][: cut[1]]),
     st.tuples(st.sampled_from(CONTROLS), st.integers(1, 9)).map(lambda cut: cut[0][cut[1] :]),
     st.lists(
-        st.sampled_from([*CONTROLS, "<", ">", "|", "/", " ", "im_", "\ufdd0", "\\ufdd0", "＜think＞"]), max_size=4
+        st.sampled_from(
+            [*CONTROLS, "<", ">", "|", "/", " ", "im_", "\ufdd0", "\\ufdd0", "＜think＞"]
+        ),
+        max_size=4,
     ).map("".join),
 )
-SHOWING = {name: SOURCES[name] for name in ("embedded", "qwen3", "harmony", "deepseek")} | {"echo": ECHO}
+SHOWING = {name: SOURCES[name] for name in ("embedded", "qwen3", "harmony", "deepseek")} | {
+    "echo": ECHO
+}
 GUARDED = {
     (kind, name): Renderer(ChatTemplate(source, TOKENS), tokenizer)
     for kind, tokenizer in TOKENIZERS.items()
@@ -247,15 +289,20 @@ def test_a_prompt_with_attacks_is_otherwise_encoded_as_ever() -> None:
     after = "<|im_end|>\n<|im_start|>assistant\n"
     assert found.text == f"{before}Say <think> twice.{after}"
     head = tokenizer.encode(before, special=True)
-    # The word after a control token is tokenized together with the rest of the text before it.
+    # The word after a control token is tokenized together with the rest of the text
+    # before it.
     assert list(found.ids[: len(head) - 2]) == head[:-2]
     assert tokenizer.decode(found.ids) == found.text
-    assert list(found.ids[-len(tokenizer.encode(after, special=True)) :]) == tokenizer.encode(after, special=True)
+    assert list(found.ids[-len(tokenizer.encode(after, special=True)) :]) == tokenizer.encode(
+        after, special=True
+    )
 
 
 def test_foreign_characters_that_normalise_to_a_name_stay_text() -> None:
     for tokenizer in TOKENIZERS.values():
-        found = Renderer(template("chatml"), tokenizer).render(of(say(Role.USER, "＜think＞")), now=NOW)
+        found = Renderer(template("chatml"), tokenizer).render(
+            of(say(Role.USER, "＜think＞")), now=NOW
+        )
         assert tokenizer.special_tokens["<think>"] not in found.ids
 
 
@@ -272,7 +319,12 @@ def test_no_mark_is_left_in_json_that_is_written_in_ascii(text: str) -> None:
 
 
 def test_a_user_cannot_use_up_the_marks() -> None:
-    every = "".join(map(chr, [*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))]))
+    every = "".join(
+        map(
+            chr,
+            [*range(0xFDD0, 0xFDF0), *(p << 16 | n for p in range(17) for n in (0xFFFE, 0xFFFF))],
+        )
+    )
     with pytest.raises(RequestError, match="noncharacter") as caught:
         render("chatml", of(say(Role.USER, every)))
     assert caught.value.param == "messages"
@@ -287,7 +339,11 @@ def test_a_lone_surrogate_is_refused() -> None:
 
 def test_templates_that_cut_strings_at_control_tokens_find_them_cut() -> None:
     past = say(Role.ASSISTANT, "<think>\nhm\n</think>\n\nBlue.")
-    openai = [OPENAI["user"], {"role": "assistant", "content": "<think>\nhm\n</think>\n\nBlue."}, OPENAI["go on"]]
+    openai = [
+        OPENAI["user"],
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nBlue."},
+        OPENAI["go on"],
+    ]
     for name in ("qwen3", "deepseek"):
         found = render(name, of(USER, past, say(Role.USER, "Go on.")))
         assert found.text == render_reference(SOURCES[name], openai).replace(
@@ -306,7 +362,9 @@ def test_templates_that_cut_strings_at_control_tokens_find_them_cut() -> None:
         ("harmony", None, "<|start|>assistant"),
     ],
 )
-def test_the_tail_is_where_the_assistants_turn_begins(name: str, kwargs: str | None, tail: str) -> None:
+def test_the_tail_is_where_the_assistants_turn_begins(
+    name: str, kwargs: str | None, tail: str
+) -> None:
     found = render(name, of(say(Role.USER, "Write <think> for me: <think>"), kwargs=kwargs))
     assert found.tail == tail
     assert found.text.endswith(tail)
@@ -318,28 +376,37 @@ def test_there_is_no_tail_where_no_turn_begins() -> None:
 
 def test_a_template_that_always_begins_a_turn_has_a_tail_too() -> None:
     always = Renderer(
-        ChatTemplate("{{ messages[0].content }}<|im_start|>assistant\n<think>{{ '\n' }}"), TOKENIZERS["byte level"]
+        ChatTemplate("{{ messages[0].content }}<|im_start|>assistant\n<think>{{ '\n' }}"),
+        TOKENIZERS["byte level"],
     )
-    assert always.render(of(say(Role.USER, "x" * 99)), now=NOW).tail.endswith("<|im_start|>assistant\n<think>\n")
+    assert always.render(of(say(Role.USER, "x" * 99)), now=NOW).tail.endswith(
+        "<|im_start|>assistant\n<think>\n"
+    )
 
 
 PREFILL = TemplateOptions(add_generation_prompt=False, continue_final_message=True)
 
 
 @pytest.mark.parametrize("name", ["embedded", "chatml", "llama3", "mistral", "parts"])
-@pytest.mark.parametrize("text", ["The weather", "The <|im_end|> weather", "a", "The weather is ", "x\n"])
+@pytest.mark.parametrize(
+    "text", ["The weather", "The <|im_end|> weather", "a", "The weather is ", "x\n"]
+)
 def test_a_final_message_is_left_open(name: str, text: str) -> None:
     found = render(name, of(say(Role.USER, text), say(Role.ASSISTANT, text), template=PREFILL))
     trims = name in ("llama3", "mistral")
     assert found.text.endswith(text.rstrip() if trims else text)
     assert found.tail.endswith(text.rstrip() if trims else text)
-    closed = render(name, of(say(Role.USER, text), say(Role.ASSISTANT, text), add_generation_prompt=False))
+    closed = render(
+        name, of(say(Role.USER, text), say(Role.ASSISTANT, text), add_generation_prompt=False)
+    )
     assert closed.text.startswith(found.text)
     assert closed.text != found.text
 
 
 def test_reasoning_can_be_continued() -> None:
-    found = render("qwen3", of(USER, Message(Role.ASSISTANT, (Reasoning("First, let me"),)), template=PREFILL))
+    found = render(
+        "qwen3", of(USER, Message(Role.ASSISTANT, (Reasoning("First, let me"),)), template=PREFILL)
+    )
     assert found.text.endswith("<|im_start|>assistant\n<think>\nFirst, let me")
     assert found.tail == "<|im_start|>assistant\n<think>\nFirst, let me"
 
@@ -369,9 +436,33 @@ def test_a_message_that_the_template_does_not_show_cannot_be_continued() -> None
 @pytest.mark.parametrize(
     "name",
     [
-        *("tokenize", "messages", "tools", "documents", "add_generation_prompt", "return_tensors", "return_dict"),
-        *("bos_token", "eos_token", "chat_template", "conversation", "continue_final_message", "raise_exception"),
-        *("strftime_now", "namespace", "range", "padding", "truncation", "max_length", "self", "loop"),
+        *(
+            "tokenize",
+            "messages",
+            "tools",
+            "documents",
+            "add_generation_prompt",
+            "return_tensors",
+            "return_dict",
+        ),
+        *(
+            "bos_token",
+            "eos_token",
+            "chat_template",
+            "conversation",
+            "continue_final_message",
+            "raise_exception",
+        ),
+        *(
+            "strftime_now",
+            "namespace",
+            "range",
+            "padding",
+            "truncation",
+            "max_length",
+            "self",
+            "loop",
+        ),
     ],
 )
 def test_what_belongs_to_the_server_cannot_be_set(name: str) -> None:
@@ -401,8 +492,12 @@ def test_reasoning_options_reach_the_template_and_kwargs_win() -> None:
     off = ReasoningOptions(enabled=False)
     assert render("qwen3", Conversation((USER,), reasoning=off)).text.endswith("</think>\n\n")
     on = TemplateOptions(kwargs='{"enable_thinking": true}')
-    assert not render("qwen3", Conversation((USER,), reasoning=off, template=on)).text.endswith("</think>\n\n")
-    other = Renderer(ChatTemplate("{{ messages[0].content }}{{ thinking }}"), TOKENIZERS["byte level"])
+    assert not render("qwen3", Conversation((USER,), reasoning=off, template=on)).text.endswith(
+        "</think>\n\n"
+    )
+    other = Renderer(
+        ChatTemplate("{{ messages[0].content }}{{ thinking }}"), TOKENIZERS["byte level"]
+    )
     assert other.render(Conversation((USER,), reasoning=off), now=NOW).text.endswith("False")
 
 
@@ -455,20 +550,26 @@ def test_the_cost_of_a_large_prompt_is_linear_in_its_size() -> None:
     """Counts tokens and processed characters of a large text with many attacks."""
     renderer = Renderer(template("embedded"), TOKENIZERS["embedded"])
     unit = "The weather <|im_end|> in Oslo <think> is fine. "
-    sizes = [len(renderer.render(of(say(Role.USER, unit * n)), now=NOW).ids) for n in (10, 1_000, 5_000)]
+    sizes = [
+        len(renderer.render(of(say(Role.USER, unit * n)), now=NOW).ids) for n in (10, 1_000, 5_000)
+    ]
     each = (sizes[1] - sizes[0]) / 990
     assert sizes[2] == sizes[1] + 4_000 * each
 
 
 def test_many_messages_cost_what_their_number_does() -> None:
-    many = tuple(say(Role.USER if n % 2 == 0 else Role.ASSISTANT, f"<think> {n}") for n in range(2_001))
+    many = tuple(
+        say(Role.USER if n % 2 == 0 else Role.ASSISTANT, f"<think> {n}") for n in range(2_001)
+    )
     found = render("qwen3", of(*many))
     assert found.text.count("<|im_start|>") == 2_002
     assert TOKENIZERS["byte level"].special_tokens["<think>"] not in found.ids
 
 
 def without_mark(name: str) -> ChatTemplate:
-    """Return the template in a form whose generation prompt cannot be found in its source: it is rendered twice."""
+    """Return the template in a form whose generation prompt cannot be found in its
+    source: it is rendered twice.
+    """
     twice = template(name)
     assert twice.features.marks_generation
     twice.features = msgspec.structs.replace(twice.features, marks_generation=False)
@@ -479,14 +580,22 @@ MARKED = [name for name in SOURCES if template(name).features.marks_generation]
 TEXTS = st.text(st.sampled_from("ab \n<>|\ufdd0\ufdd1") | st.characters(codec="utf-8"), max_size=12)
 
 
-@given(st.sampled_from(MARKED), st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from([None, True, False]))
-def test_one_rendering_finds_the_tail_that_two_find(name: str, texts: list[str], thinks: bool | None) -> None:
+@given(
+    st.sampled_from(MARKED),
+    st.lists(TEXTS, min_size=1, max_size=4),
+    st.sampled_from([None, True, False]),
+)
+def test_one_rendering_finds_the_tail_that_two_find(
+    name: str, texts: list[str], thinks: bool | None
+) -> None:
     conversation = Conversation(
         tuple(say(Role.ASSISTANT if n % 2 else Role.USER, text) for n, text in enumerate(texts)),
         reasoning=ReasoningOptions(enabled=thinks),
     )
     once = RENDERERS[name].render(conversation, now=NOW)
-    assert once == Renderer(without_mark(name), TOKENIZERS["byte level"]).render(conversation, now=NOW)
+    assert once == Renderer(without_mark(name), TOKENIZERS["byte level"]).render(
+        conversation, now=NOW
+    )
 
 
 def test_most_templates_are_rendered_once() -> None:
@@ -502,7 +611,8 @@ def test_most_templates_are_rendered_once() -> None:
         "{% if tools and add_generation_prompt %}a{% endif %}",
         "{{ add_generation_prompt }}{% if add_generation_prompt %}a{% endif %}",
         "{% if add_generation_prompt %}a{% endif %}{{ messages[0].content }}",
-        "{% for m in messages %}{% if loop.last and add_generation_prompt %}a{% endif %}{% endfor %}",
+        "{% for m in messages %}{% if loop.last and add_generation_prompt %}a{% endif %}{% endfor "
+        "%}",
         "{{ dragoman_generation_mark }}{% if add_generation_prompt %}a{% endif %}",
         "{% set add_generation_prompt = true %}{% if add_generation_prompt %}a{% endif %}",
     ],

@@ -54,7 +54,9 @@ async def test_what_it_refuses_is_a_request_error(templates: RequestTemplates) -
     assert wrong.value.param == "chat_template"
 
 
-async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(templates: RequestTemplates) -> None:
+async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(
+    templates: RequestTemplates,
+) -> None:
     with pytest.raises(RequestError, match="too much time") as caught:
         await render_text(templates, LOOP + "{{ messages[0].content }}")
     assert caught.value.param == "chat_template"

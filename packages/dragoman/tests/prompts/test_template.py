@@ -29,23 +29,34 @@ def render(source: str, limits: TemplateLimits | None = None, **variables: Any) 
     "source",
     [
         "{% for m in messages %}\n    {{ m.content }}\n{% endfor %}\n",
-        "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}{% break %}{% endfor %}",
-        "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true) }}",
+        "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}{% "
+        "break %}{% endfor %}",
+        "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ {'b': 1, 'a': '<é>'} | "
+        "tojson(sort_keys=true) }}",
         "{{ {'a': 'é'} | tojson(ensure_ascii=true) }}{{ [1, 2] | tojson(separators=(',', ':')) }}",
         "{{ strftime_now('%Y-%m-%d %H') }}{{ bos_token }}{{ eos_token }}",
-        "{{ messages | map(attribute='content') | join(', ') }}{{ messages | join('|', attribute='role') }}",
+        "{{ messages | map(attribute='content') | join(', ') }}{{ messages | join('|', "
+        "attribute='role') }}",
         "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
-        "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = ns.x ~ m.content[:2] %}{% endfor %}"
+        "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = ns.x ~ m.content[:2] "
+        "%}{% endfor %}"
         "{{ ns.x }}",
-        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller else '' }}{% endmacro %}{{ m(1) }}"
+        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller else '' }}{% endmacro %}{{ m(1) "
+        "}}"
         "{% call m(3) %}x{% endcall %}",
-        "{% filter upper %}abc{{ messages[0].content }}{% endfilter %}{% set x | trim %}  y {% endset %}[{{ x }}]",
-        "{{ '%s-%05.1f' | format('a', 2.5) }}{{ '%s' % 'b' }}{{ '{}'.format('c') }}{{ 'x' * 3 }}{{ 2 ** 10 }}",
-        "{{ 'aXbXc'.split('X') }}{{ 'abc' | replace('b', 'zz') }}{{ 'abc'.replace('b', 'yy') }}{{ ['a', 1] }}",
-        "{{ undefined_thing }}{{ undefined_thing is defined }}{{ messages[5] is defined }}{{ none }}",
-        "{{ messages[0].items() | list }}{{ messages[0] | items | list }}{{ dict(a=1) }}{{ range(3) | list }}",
+        "{% filter upper %}abc{{ messages[0].content }}{% endfilter %}{% set x | trim %}  y {% "
+        "endset %}[{{ x }}]",
+        "{{ '%s-%05.1f' | format('a', 2.5) }}{{ '%s' % 'b' }}{{ '{}'.format('c') }}{{ 'x' * 3 "
+        "}}{{ 2 ** 10 }}",
+        "{{ 'aXbXc'.split('X') }}{{ 'abc' | replace('b', 'zz') }}{{ 'abc'.replace('b', 'yy') }}{{ "
+        "['a', 1] }}",
+        "{{ undefined_thing }}{{ undefined_thing is defined }}{{ messages[5] is defined }}{{ none "
+        "}}",
+        "{{ messages[0].items() | list }}{{ messages[0] | items | list }}{{ dict(a=1) }}{{ "
+        "range(3) | list }}",
         "{% for a in [1, [2, [3]]] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}",
-        "{{ 'abc' | indent(4, true) }}{{ 'a b' | title }}{{ '  x ' | trim }}{{ 'abc' | center(9) }}{{ -1 | abs }}",
+        "{{ 'abc' | indent(4, true) }}{{ 'a b' | title }}{{ '  x ' | trim }}{{ 'abc' | center(9) "
+        "}}{{ -1 | abs }}",
     ],
 )
 def test_templates_render_as_in_transformers(source: str) -> None:
@@ -56,14 +67,21 @@ def test_templates_render_as_in_transformers(source: str) -> None:
 
 
 def test_marks_of_what_is_trained_on_mean_nothing_here() -> None:
-    assert render("a{% generation %}b{% generation %}c{% endgeneration %}{% endgeneration %}d") == "abcd"
+    assert (
+        render("a{% generation %}b{% generation %}c{% endgeneration %}{% endgeneration %}d")
+        == "abcd"
+    )
 
 
 def test_what_a_template_raises_reaches_the_client() -> None:
     with pytest.raises(RequestError) as caught:
         render("{{ raise_exception('No system messages, please.') }}")
     error = caught.value
-    assert (error.status, error.param, error.message) == (400, "messages", "No system messages, please.")
+    assert (error.status, error.param, error.message) == (
+        400,
+        "messages",
+        "No system messages, please.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,20 +157,31 @@ BOMBS = [
     "{{ 'x' * 10 ** 10 }}",
     "{{ 10 ** 100000 }}",
     "{% set ns = namespace(x=9) %}{% for a in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor "
+    "%}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor "
+    "%}",
     "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x * 2 %}{% endfor %}",
-    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x.replace('x', 'xx') %}{% endfor %}",
-    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x | replace('x', 'xx') %}{% endfor %}",
-    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
-    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
-    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x.replace('x', 'xx') "
+    "%}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x | replace('x', "
+    "'xx') %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% "
+    "endset %}{% endfor %}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% "
+    "endfor %}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% "
+    "endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% "
+    "endfor %}"
     "{{ ns.x | tojson }}",
-    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = dict(a=ns.x, b=ns.x) %}{% endfor %}"
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = dict(a=ns.x, b=ns.x) "
+    "%}{% endfor %}"
     "{{ ns.x | string }}",
-    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x] * 2 %}{% endfor %}{{ ns.x }}",
-    "{% set ns = namespace(x=['x' * 999999]) %}{% for a in range(18) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x] * 2 %}{% "
+    "endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=['x' * 999999]) %}{% for a in range(18) %}{% set ns.x = ns.x + ns.x "
+    "%}{% endfor %}"
     "{{ ns.x | string }}",
     "{{ 'x' | center(10 ** 10) }}",
     "{{ 'x'.ljust(10 ** 10) }}",
@@ -202,12 +231,16 @@ def test_the_budget_grows_with_the_input() -> None:
 def test_steps_grow_as_the_messages_do(name: str) -> None:
     """Templates of real models need few steps per message, far below the limit."""
     messages = [USER, {"role": "assistant", "content": "Hi"}] * 200 + [USER]
-    template = ChatTemplate(SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000))
+    template = ChatTemplate(
+        SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000)
+    )
     assert template.render({"messages": messages, "tools": None}, now=NOW)
 
 
 def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -> None:
-    template = ChatTemplate("{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000))
+    template = ChatTemplate(
+        "{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000)
+    )
 
     def one(n: int) -> str:
         return template.render({"n": n}, now=NOW)
@@ -283,7 +316,10 @@ def test_the_embedded_template_is_loaded_from_its_directory() -> None:
 
 
 def test_a_template_in_the_configuration_is_loaded(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"chat_template": "{{ bos_token }}x", "bos_token": {"content": "<s>", "special": True}}
+    config: dict[str, Any] = {
+        "chat_template": "{{ bos_token }}x",
+        "bos_token": {"content": "<s>", "special": True},
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     loaded = load_template(tmp_path)
     assert loaded is not None
@@ -295,7 +331,11 @@ def test_one_of_several_templates_is_loaded_by_its_name(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     loaded = [load_template(tmp_path, name) for name in ("default", "tool_use", "rag")]
-    assert [None if each is None else each.render({}, now=NOW) for each in loaded] == ["d", "t", None]
+    assert [None if each is None else each.render({}, now=NOW) for each in loaded] == [
+        "d",
+        "t",
+        None,
+    ]
 
 
 def test_a_model_that_sees_may_have_its_template_in_a_file_of_the_processor(tmp_path: Path) -> None:
@@ -303,7 +343,10 @@ def test_a_model_that_sees_may_have_its_template_in_a_file_of_the_processor(tmp_
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ bos_token }}<image>"}')
     loaded = load_template(tmp_path)
     assert loaded is not None
-    assert (loaded.source, dict(loaded.special_tokens)) == ("{{ bos_token }}<image>", {"bos_token": "<s>"})
+    assert (loaded.source, dict(loaded.special_tokens)) == (
+        "{{ bos_token }}<image>",
+        {"bos_token": "<s>"},
+    )
     assert load_template(tmp_path, "tool_use") is None
 
 
@@ -322,8 +365,13 @@ def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
         "{{ ('a '*9999)|wordwrap(1, wrapstring='x' * 999) }}",
     ],
 )
-def test_filters_that_widen_lines_are_charged_before_they_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ChatTemplate("{{ 'a\nb'|indent(2) }}{{ 'c d'|wordwrap(1) }}").render({}, now=NOW) == "a\n  bc\nd"
+def test_filters_that_widen_lines_are_charged_before_they_run(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        ChatTemplate("{{ 'a\nb'|indent(2) }}{{ 'c d'|wordwrap(1) }}").render({}, now=NOW)
+        == "a\n  bc\nd"
+    )
 
     def make(*_: object) -> str:
         return "made"
@@ -344,5 +392,9 @@ def test_filters_that_widen_lines_are_charged_before_they_run(source: str, monke
     ],
 )
 def test_a_template_that_concatenates_arguments_needs_them_as_text(arguments: str, needed: bool):
-    source = "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}" + arguments
-    assert ChatTemplate(source + "{% endfor %}{% endfor %}").features.needs_string_arguments == needed
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}" + arguments
+    )
+    assert (
+        ChatTemplate(source + "{% endfor %}{% endfor %}").features.needs_string_arguments == needed
+    )

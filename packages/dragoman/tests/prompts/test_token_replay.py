@@ -1,4 +1,6 @@
-"""Sampled token ids are replayed in later prompts, and nothing else of a prompt changes."""
+"""Sampled token ids are replayed in later prompts, and nothing else of a prompt
+changes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ RENDERER = Renderer(template("embedded"), TOKENIZER)
 END = TOKENIZER.special_tokens["<|im_end|>"]
 
 
-def render_next(*sampled: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
+def render_next(
+    *sampled: tuple[int, ...], answer: str = "Hello there", question: str = "Hi"
+) -> Rendered:
     messages = (
         Message(Role.USER, (Text(question),)),
         Message(Role.ASSISTANT, (Text(answer),)),
@@ -53,12 +57,23 @@ def test_another_text_is_spelled_by_the_tokenizer():
 
 
 def test_equal_texts_are_replayed_in_the_sampled_order():
-    spelled = SampledPrefixes([(1, 2), (0, 3)], frozenset([0]), lambda id: {1: b"a", 2: b"b", 3: b"ab"}[id])
-    assert [spelled.take_ids("ab"), spelled.take_ids("ab"), spelled.take_ids("ab")] == [(1, 2), (3,), None]
+    spelled = SampledPrefixes(
+        [(1, 2), (0, 3)], frozenset([0]), lambda id: {1: b"a", 2: b"b", 3: b"ab"}[id]
+    )
+    assert [spelled.take_ids("ab"), spelled.take_ids("ab"), spelled.take_ids("ab")] == [
+        (1, 2),
+        (3,),
+        None,
+    ]
 
 
 def test_ids_of_another_vocabulary_are_never_taken():
-    run = (*opening(), *TOKENIZER.encode("Hello there", special=False), TOKENIZER.vocab_size + 1, END)
+    run = (
+        *opening(),
+        *TOKENIZER.encode("Hello there", special=False),
+        TOKENIZER.vocab_size + 1,
+        END,
+    )
     assert render_next(run).ids == render_next().ids
 
 
@@ -78,13 +93,20 @@ def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
     sampled: list[tuple[int, ...]], answer: str, question: str
 ):
     spelled = [(*opening(), *run, END) for run in sampled]
-    plain, found = (render_next(*hints, answer=answer, question=question) for hints in ([], [*sampled, *spelled]))
+    plain, found = (
+        render_next(*hints, answer=answer, question=question)
+        for hints in ([], [*sampled, *spelled])
+    )
     assert msgspec.structs.replace(found, ids=()) == msgspec.structs.replace(plain, ids=())
     assert bytes_of(found.ids) == bytes_of(plain.ids)
     controls = TOKENIZER.control_ids
     assert [id for id in found.ids if id in controls] == [id for id in plain.ids if id in controls]
 
 
-@pytest.mark.parametrize(("prompt", "tail"), [((), ()), ((5,), (5,)), ((0, 5, 6), (5, 6)), ((5, 0), ())])
-def test_an_answer_goes_on_from_what_is_behind_the_last_control_token(prompt: tuple[int, ...], tail: tuple[int, ...]):
+@pytest.mark.parametrize(
+    ("prompt", "tail"), [((), ()), ((5,), (5,)), ((0, 5, 6), (5, 6)), ((5, 0), ())]
+)
+def test_an_answer_goes_on_from_what_is_behind_the_last_control_token(
+    prompt: tuple[int, ...], tail: tuple[int, ...]
+):
     assert find_ids_since_control(prompt, frozenset([0])) == tail

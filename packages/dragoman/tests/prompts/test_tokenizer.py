@@ -16,9 +16,23 @@ from hypothesis import strategies as st
 
 from dragoman.core.engine import Tokenizer
 from dragoman.core.errors import RequestError
-from dragoman.prompts.tokenizer import ENTRY_CHARS, EncodingCache, HfTokenizer, MIN_SCANNED_CHARS, TokenizerError, load_tokenizer
+from dragoman.prompts.tokenizer import (
+    ENTRY_CHARS,
+    EncodingCache,
+    HfTokenizer,
+    MIN_SCANNED_CHARS,
+    TokenizerError,
+    load_tokenizer,
+)
 from tests.prompts import vocabularies
-from tests.prompts.vocabularies import CONTROLS, Data, added, build_tokenizer, byte_level_data, sentencepiece_data
+from tests.prompts.vocabularies import (
+    CONTROLS,
+    Data,
+    added,
+    build_tokenizer,
+    byte_level_data,
+    sentencepiece_data,
+)
 
 KINDS = vocabularies.all_kinds()
 CLASSIC = ["embedded", "byte level", "sentencepiece", "metaspace first", "metaspace always"]
@@ -29,7 +43,19 @@ hostile_texts = st.lists(
     st.one_of(
         st.sampled_from(CONTROLS),
         st.sampled_from(
-            ["<s>", "</s>", "<unk>", "＜think＞", "<THINK>", "[INST", "hi the ", " ", "\n", "<0x41>", "\u2581"]
+            [
+                "<s>",
+                "</s>",
+                "<unk>",
+                "＜think＞",
+                "<THINK>",
+                "[INST",
+                "hi the ",
+                " ",
+                "\n",
+                "<0x41>",
+                "\u2581",
+            ]
         ),
         st.text(max_size=5),
     ),
@@ -141,7 +167,9 @@ def tokenizer_json(kind: str) -> str:
         return (vocabularies.EMBEDDED / "tokenizer.json").read_text()
     if kind.startswith("byte level"):
         return json.dumps(byte_level_data())
-    return json.dumps(sentencepiece_data() if kind == "sentencepiece" else vocabularies.metaspace_data())
+    return json.dumps(
+        sentencepiece_data() if kind == "sentencepiece" else vocabularies.metaspace_data()
+    )
 
 
 @every_kind
@@ -161,7 +189,11 @@ def test_bytes_are_exact_where_characters_are_cut() -> None:
 
 def test_ids_that_no_token_has_are_empty() -> None:
     tokenizer = KINDS["embedded"]
-    assert [tokenizer.token_bytes(id) for id in (-1, tokenizer.vocab_size, 10**9)] == [b"", b"", b""]
+    assert [tokenizer.token_bytes(id) for id in (-1, tokenizer.vocab_size, 10**9)] == [
+        b"",
+        b"",
+        b"",
+    ]
     assert tokenizer.decode([-1, 10**9]) == ""
 
 
@@ -217,7 +249,12 @@ def test_control_tokens_that_merges_would_build_are_out_of_reach() -> None:
 
 def test_truncation_and_padding_of_the_file_do_not_count() -> None:
     data = byte_level_data()
-    data["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    data["truncation"] = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     assert len(build_tokenizer(data).encode("abcdef", special=False)) == 6
 
 
@@ -240,8 +277,14 @@ def build_data(**changes: object) -> Data:
         ("{", "not JSON"),
         ("[]", "not JSON"),
         ("{}", "no model"),
-        (json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}), "WordPiece"),
-        (json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}), "WordLevel"),
+        (
+            json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}),
+            "WordPiece",
+        ),
+        (
+            json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}),
+            "WordLevel",
+        ),
         (json.dumps(build_data(end_of_word_suffix="</w>")), "</w>"),
         (json.dumps(build_data(continuing_subword_prefix="##")), "##"),
         (json.dumps(byte_level_data() | {"decoder": {"type": "CTC"}}), "CTC"),
@@ -255,17 +298,22 @@ def test_a_file_that_nothing_can_be_generated_with_is_refused(data: str, word: s
         HfTokenizer(data)
 
 
-def test_a_directory_is_read_with_the_tokens_that_only_its_configuration_knows(tmp_path: Path) -> None:
+def test_a_directory_is_read_with_the_tokens_that_only_its_configuration_knows(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_data()))
     more = {"400": {"content": "<tool_response>", "special": True}, "264": {"content": "ignored"}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": more, "model_max_length": 1}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": more, "model_max_length": 1})
+    )
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.special_tokens["<tool_response>"] == 271
     assert 271 in tokenizer.encode("x<tool_response>", special=True)
 
 
 @pytest.mark.parametrize(
-    "config", ["{", '{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": []}']
+    "config",
+    ["{", '{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": []}'],
 )
 def test_a_broken_configuration_is_an_error(config: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_data()))
@@ -304,24 +352,32 @@ def test_cached_pieces_have_the_ids_of_the_whole(
 
 @pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}])
 @given(text=hostile_texts)
-def test_control_tokens_that_look_around_are_found_by_the_library(flags: dict[str, bool], text: str) -> None:
+def test_control_tokens_that_look_around_are_found_by_the_library(
+    flags: dict[str, bool], text: str
+) -> None:
     tokenizer = STRIPPING[next(iter(flags))]
     whole = f"{FILLER}{text}"
-    assert tokenizer.encode_broken(whole, "\ufdd0", cache_owner="a") == tokenizer.encode(whole, special=True)
+    assert tokenizer.encode_broken(whole, "\ufdd0", cache_owner="a") == tokenizer.encode(
+        whole, special=True
+    )
 
 
 STRIPPING = {
     flag: build_tokenizer(
         {
             **byte_level_data(()),
-            "added_tokens": [added(600 + n, name, **{flag: True}) for n, name in enumerate(CONTROLS)],
+            "added_tokens": [
+                added(600 + n, name, **{flag: True}) for n, name in enumerate(CONTROLS)
+            ],
         }
     )
     for flag in ("lstrip", "rstrip", "single_word")
 }
 
 
-def find_and_count(cache: EncodingCache, owner: str, text: str, *, is_first: bool = False) -> tuple[list[int], int]:
+def find_and_count(
+    cache: EncodingCache, owner: str, text: str, *, is_first: bool = False
+) -> tuple[list[int], int]:
     """Return the cache's results, and how often it encoded."""
     calls: list[str] = []
 

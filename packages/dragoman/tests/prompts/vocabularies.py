@@ -12,35 +12,66 @@ from dragoman.prompts.tokenizer import HfTokenizer, build_byte_alphabet, load_to
 EMBEDDED = Path(dragoman.engines.tiny.__file__).parent / "data"
 Data = dict[str, Any]
 
-CONTROLS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[INST]", "### End:")
+CONTROLS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "[INST]",
+    "### End:",
+)
 BYTES = {byte: char for char, byte in build_byte_alphabet().items()}
 BLANK = "\u2581"
 
 
 def added(id: int, content: str, **flags: bool) -> Data:
-    defaults = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    defaults = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     return {"id": id, "content": content, **defaults, **flags}
 
 
 def byte_level_data(controls: tuple[str, ...] = CONTROLS, **flags: bool) -> Data:
-    """Build a byte-level BPE vocabulary that also contains control tokens and whole words."""
+    """Build a byte-level BPE vocabulary that also contains control tokens and whole
+    words.
+    """
     merges = [("t", "h"), ("th", "e"), ("h", "e"), ("Ġ", "the"), ("<", "t"), ("l", "l"), ("Ġ", "Ġ")]
     words = [*(BYTES[n] for n in range(256)), *("".join(pair) for pair in merges), *controls]
     vocab = {word: id for id, word in enumerate(words)}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
     return {
         "version": "1.0",
-        "added_tokens": [added(vocab[name], name, special=name[0] == "<", **flags) for name in controls],
+        "added_tokens": [
+            added(vocab[name], name, special=name[0] == "<", **flags) for name in controls
+        ],
         "normalizer": {"type": "NFC"},
         "pre_tokenizer": byte_level,
         "post_processor": byte_level,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": [list(pair) for pair in merges], "ignore_merges": True},
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": [list(pair) for pair in merges],
+            "ignore_merges": True,
+        },
     }
 
 
 def sentencepiece_data(controls: tuple[str, ...] = CONTROLS) -> Data:
-    """Build Llama 2's kind: a space before every piece, bytes as tokens, a BOS from the post-processor."""
+    """Build Llama 2's kind: a space before every piece, bytes as tokens, a BOS from the
+    post-processor.
+    """
     merges = [("t", "h"), ("th", "e"), (BLANK, "the"), ("h", "i"), (BLANK, "hi")]
     letters = [BLANK, *"abcdefghijklmnopqrstuvwxyz<>|_/[]#:."]
     words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), *letters]
@@ -60,8 +91,14 @@ def sentencepiece_data(controls: tuple[str, ...] = CONTROLS) -> Data:
         "pre_tokenizer": None,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "single": [
+                {"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+            ],
+            "pair": [
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+            ],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
         },
         "decoder": _sentencepiece_decoder(),
@@ -77,9 +114,16 @@ def sentencepiece_data(controls: tuple[str, ...] = CONTROLS) -> Data:
 
 
 def metaspace_data(scheme: str = "first") -> Data:
-    """Build the same with a pre-tokenizer that prepends a space only to the first piece."""
+    """Build the same with a pre-tokenizer that prepends a space only to the first
+    piece.
+    """
     data = sentencepiece_data()
-    metaspace = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": scheme, "split": False}
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": BLANK,
+        "prepend_scheme": scheme,
+        "split": False,
+    }
     return data | {"normalizer": None, "pre_tokenizer": metaspace}
 
 
@@ -89,7 +133,12 @@ def unigram_data() -> Data:
     vocab = data["model"]["vocab"]
     pieces = [[word, -20.0 if len(word) == 1 else -1.0] for word in vocab]
     model = {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": pieces}
-    metaspace = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "always", "split": True}
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": BLANK,
+        "prepend_scheme": "always",
+        "split": True,
+    }
     return data | {"normalizer": {"type": "NFKC"}, "pre_tokenizer": metaspace, "model": model}
 
 

@@ -27,7 +27,9 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T]) -> T:
-    """Poll until the result is truthy. Ray does not notify other processes of changes of its replicas."""
+    """Poll until the result is truthy. Ray does not notify other processes of changes
+    of its replicas.
+    """
     pause = threading.Event()
     for _ in range(1200):
         if answer := condition():
@@ -62,13 +64,19 @@ class Cluster:
     def list_ready(self, deployment: str = "Dragoman") -> list[int]:
         """Return the process ids of the replicas behind HAProxy that serve."""
         started = re.findall(
-            rf"ServeReplica:dragoman:{deployment} pid=(\d+)\)\S* .* -- Started HTTP server", "".join(self.log)
+            rf"ServeReplica:dragoman:{deployment} pid=(\d+)\)\S* .* -- Started HTTP server",
+            "".join(self.log),
         )
-        return sorted({int(id) for id in started} & set(self.list_processes(f"ServeReplica:dragoman:{deployment}:")))
+        return sorted(
+            {int(id) for id in started}
+            & set(self.list_processes(f"ServeReplica:dragoman:{deployment}:"))
+        )
 
     def list_direct_urls(self) -> list[str]:
         """Return the replicas' own addresses, behind HAProxy."""
-        found = re.findall(r"dragoman_Dragoman \S+ -- Started HTTP server on port (\d+)", "".join(self.log))
+        found = re.findall(
+            r"dragoman_Dragoman \S+ -- Started HTTP server on port (\d+)", "".join(self.log)
+        )
         return [f"http://127.0.0.1:{port}" for port in found]
 
 
@@ -91,13 +99,18 @@ def list_descendants(root: int) -> list[tuple[int, str]]:
 
 
 @contextmanager
-def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str] | None = None) -> Generator[Cluster]:
-    """Run `dragoman deploy` with these arguments until the end of the context. settings: of the file."""
+def run_cluster(
+    *arguments: str, settings: str = "", environment: dict[str, str] | None = None
+) -> Generator[Cluster]:
+    """Run `dragoman deploy` with these arguments until the end of the context.
+    settings: of the file.
+    """
     # Ray's sockets are in it, and their paths are limited to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port = find_free_port()
     (folder / "dragoman.yaml").write_text(f"port: {port}\n{settings}")
-    # A limit of open files as on small machines, too low for HAProxy with Ray's default number of connections.
+    # A limit of open files as on small machines, too low for HAProxy with Ray's default
+    # number of connections.
     limit = ["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh"]
     command = [
         *limit,
@@ -134,7 +147,11 @@ def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str]
 
 
 def build_environment(folder: Path) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DRAGOMAN_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_", "DRAGOMAN_"))
+    }
     # Caches of bytecode: dozens of processes import the same modules.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     source = str(Path(__file__).parents[2] / "src")

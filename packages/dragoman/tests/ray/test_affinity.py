@@ -1,4 +1,6 @@
-"""Routing of requests to replicas: keys of all dialects' bodies, and the ranking of replicas. Does not need Ray."""
+"""Routing of requests to replicas: keys of all dialects' bodies, and the ranking of
+replicas. Does not need Ray.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.ray.affinity import LoadEstimates, RECENT, RoutingKey, TaggedIdGenerator, compute_tag, find_key, rank_replicas
+from dragoman.ray.affinity import (
+    LoadEstimates,
+    RECENT,
+    RoutingKey,
+    TaggedIdGenerator,
+    compute_tag,
+    find_key,
+    rank_replicas,
+)
 
 SYSTEM = "You are an agent."
 FIRST = "Fix the bug in main.py."
@@ -34,10 +44,19 @@ def part(text: str, kind: str = "text", **more: object) -> list[dict[str, object
 TURNS = {
     "Chat": (
         encode(messages=[say("system", SYSTEM), say("user", FIRST)]),
-        encode(messages=[say("system", SYSTEM), say("user", FIRST), say("assistant", REPLY), say("user", SECOND)]),
+        encode(
+            messages=[
+                say("system", SYSTEM),
+                say("user", FIRST),
+                say("assistant", REPLY),
+                say("user", SECOND),
+            ]
+        ),
     ),
     "Messages, where the cache marker moves": (
-        encode(system=SYSTEM, messages=[say("user", part(FIRST, cache_control={"type": "ephemeral"}))]),
+        encode(
+            system=SYSTEM, messages=[say("user", part(FIRST, cache_control={"type": "ephemeral"}))]
+        ),
         encode(
             system=part(SYSTEM, cache_control={"type": "ephemeral"}),
             messages=[
@@ -53,7 +72,11 @@ TURNS = {
             instructions=SYSTEM,
             input=[
                 {"type": "message", **say("user", part(FIRST, "input_text"))},
-                {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]},
+                {
+                    "type": "reasoning",
+                    "id": "rs_1",
+                    "summary": [{"type": "summary_text", "text": "Hm."}],
+                },
                 {"type": "message", **say("assistant", part(REPLY, "output_text"))},
                 say("user", SECOND),
             ],
@@ -61,7 +84,13 @@ TURNS = {
     ),
     "Ollama chat": (
         encode(messages=[say("system", SYSTEM), {**say("user", FIRST), "images": ["aGk="]}]),
-        encode(messages=[say("system", SYSTEM), {**say("user", FIRST), "images": ["aGk="]}, say("assistant", REPLY)]),
+        encode(
+            messages=[
+                say("system", SYSTEM),
+                {**say("user", FIRST), "images": ["aGk="]},
+                say("assistant", REPLY),
+            ]
+        ),
     ),
 }
 
@@ -101,7 +130,9 @@ def test_prompts_without_messages_have_a_key(body: bytes) -> None:
     assert key.tag is None
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b"\xff\xfe", b"{" * 50_000, b'{"a":' + b"[" * 50_000, b'{"model'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[1]", b"\xff\xfe", b"{" * 50_000, b'{"a":' + b"[" * 50_000, b'{"model']
+)
 def test_a_body_without_a_prompt_has_no_key(body: bytes) -> None:
     assert find_key(body) is None
 
@@ -113,10 +144,15 @@ def test_any_bytes_are_accepted(body: bytes) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["messages", "input", "system", "thread", "metadata", "conversation", "prompt", "model"]),
+        st.sampled_from(
+            ["messages", "input", "system", "thread", "metadata", "conversation", "prompt", "model"]
+        ),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.text() | st.just("user"),
-            lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["role", "content", "text", "id"]), inner),
+            lambda inner: (
+                st.lists(inner)
+                | st.dictionaries(st.sampled_from(["role", "content", "text", "id"]), inner)
+            ),
         ),
     )
 )
@@ -126,7 +162,10 @@ def test_any_json_is_accepted_and_needs_no_end(fields: dict[str, object]) -> Non
 
 
 def test_a_body_that_is_cut_off_keeps_its_key() -> None:
-    whole = encode(instructions=SYSTEM, input=[say("user", FIRST), *([say("assistant", REPLY), say("user", "x")] * 50)])
+    whole = encode(
+        instructions=SYSTEM,
+        input=[say("user", FIRST), *([say("assistant", REPLY), say("user", "x")] * 50)],
+    )
     assert find_key(whole[: len(whole) // 2]) == find_key(whole)
     assert find_key(whole[:-1]) == find_key(whole)
 
@@ -151,14 +190,21 @@ def test_the_session_of_the_client_comes_before_its_prompt() -> None:
     assert find_key(encode(metadata={"user_id": "me"}, messages=[say("user", "a")])) != find_key(
         encode(metadata={"user_id": "me"}, messages=[say("user", "b")])
     )
-    assert find_key(b"", "tab-3") == find_key(encode(input="c"), "tab-3") == RoutingKey(text="session tab-3")
+    assert (
+        find_key(b"", "tab-3")
+        == find_key(encode(input="c"), "tab-3")
+        == RoutingKey(text="session tab-3")
+    )
 
 
 def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
     requests = [
-        body.replace(b'"m"', b'"adapter"') for body in (encode(input="a"), encode(prompt_cache_key="t", input="b"))
+        body.replace(b'"m"', b'"adapter"')
+        for body in (encode(input="a"), encode(prompt_cache_key="t", input="b"))
     ]
-    assert {find_key(body, by_model=True) for body in requests} == {RoutingKey(text="model adapter")}
+    assert {find_key(body, by_model=True) for body in requests} == {
+        RoutingKey(text="model adapter")
+    }
     assert find_key(encode(input="a"), by_model=True) == RoutingKey(text="model m")
     previous = TaggedIdGenerator("one").new("resp_")
     key = find_key(encode(previous_response_id=previous, input="a"), by_model=True)
@@ -177,7 +223,9 @@ def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
         ("msg_", {"thread": {"type": "continue", "previous_message_id": "ID"}, "messages": []}),
     ],
 )
-def test_a_continuation_goes_to_the_replica_of_its_response(prefix: str, body: dict[str, object]) -> None:
+def test_a_continuation_goes_to_the_replica_of_its_response(
+    prefix: str, body: dict[str, object]
+) -> None:
     replicas = [f"replica{number}" for number in range(8)]
     for replica in replicas:
         id = TaggedIdGenerator(replica).new(prefix)
@@ -189,11 +237,16 @@ def test_ids_are_as_long_and_as_distinct_as_others() -> None:
     ids = TaggedIdGenerator("abc")
     values = {ids.new("resp_") for _ in range(1000)}
     assert len(values) == 1000
-    assert all(len(id) == len("resp_") + 32 and id.startswith("resp_" + compute_tag("abc")) for id in values)
+    assert all(
+        len(id) == len("resp_") + 32 and id.startswith("resp_" + compute_tag("abc"))
+        for id in values
+    )
 
 
 def test_an_id_of_a_replica_that_is_gone_still_has_one_place() -> None:
-    key = find_key(encode(previous_response_id=TaggedIdGenerator("gone").new("resp_"), input="more"))
+    key = find_key(
+        encode(previous_response_id=TaggedIdGenerator("gone").new("resp_"), input="more")
+    )
     loads = dict.fromkeys("abcdef", 0.0)
     assert rank_replicas(key, loads)[0] == rank_replicas(key, loads)[0]
     foreign = find_key(encode(previous_response_id="resp_from_elsewhere", input="more"))

@@ -1,4 +1,6 @@
-"""The Serve application that is built from settings, and the manifest for KubeRay. Needs Ray, but no cluster."""
+"""The Serve application that is built from settings, and the manifest for KubeRay.
+Needs Ray, but no cluster.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def build(**args: object) -> Any:
 
 
 def test_arguments_are_settings_and_those_of_ray() -> None:
-    deployment = build(model="tiny", replicas="3", cpus=0.5, **{"max-connections": "99"})._bound_deployment
+    deployment = build(
+        model="tiny", replicas="3", cpus=0.5, **{"max-connections": "99"}
+    )._bound_deployment
     assert deployment.num_replicas == 3
     assert deployment.max_ongoing_requests == 99
     assert deployment.ray_actor_options["num_cpus"] == 0.5
@@ -39,7 +43,9 @@ def test_arguments_are_settings_and_those_of_ray() -> None:
 
 def test_what_vllm_needs_for_several_nodes_reaches_the_replicas() -> None:
     arguments = {"distributed_executor_backend": "ray", "tensor_parallel_size": 8}
-    deployment = build(model="vllm:./Llama-405B", vllm_args=json.dumps(arguments), gpus=0)._bound_deployment
+    deployment = build(
+        model="vllm:./Llama-405B", vllm_args=json.dumps(arguments), gpus=0
+    )._bound_deployment
     settings = deployment.init_args[0]
     assert deployment.ray_actor_options["num_gpus"] == 0
     assert (settings.model, json.loads(settings.vllm_args)) == ("vllm:./Llama-405B", arguments)
@@ -52,7 +58,9 @@ def test_wrong_arguments_are_named() -> None:
         build(model="tiny", replicas=0)
 
 
-def test_behind_haproxy_access_must_be_decided_and_the_router_must_see_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_haproxy_access_must_be_decided_and_the_router_must_see_bodies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(HAPROXY_VARIABLE, "1")
     monkeypatch.delenv(BODY_VARIABLE, raising=False)
     with pytest.raises(SettingsError, match="api_key: with HAProxy"):

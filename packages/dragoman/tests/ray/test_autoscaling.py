@@ -1,4 +1,6 @@
-"""Scaling up and down by load on a real cluster of this machine, behind Ray's proxy in Python."""
+"""Scaling up and down by load on a real cluster of this machine, behind Ray's proxy in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def cluster() -> Generator[Cluster]:
 def stream_story(client: httpx2.Client, text: str, session: str = "") -> str:
     """Stream an answer, check that it is complete, and return its id."""
     body = {"model": "sim", "input": text, "stream": True}
-    with client.stream("POST", "/v1/responses", json=body, headers={"x-session-id": session}) as answer:
+    with client.stream(
+        "POST", "/v1/responses", json=body, headers={"x-session-id": session}
+    ) as answer:
         assert answer.status_code == 200, answer.read()
         events = [line for line in answer.iter_lines() if line.startswith("data: {")]
     last = json.loads(events[-1].removeprefix("data: "))
@@ -56,7 +60,9 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
 
     with ThreadPoolExecutor(10) as pool:
         running = [pool.submit(stream_stories, number) for number in range(10)]
-        wait_until(lambda: len({id[5:11] for id in ids}) == 4 or any(story.done() for story in running))
+        wait_until(
+            lambda: len({id[5:11] for id in ids}) == 4 or any(story.done() for story in running)
+        )
         may_stop.set()
         for story in running:
             story.result()
@@ -67,7 +73,9 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
         with ThreadPoolExecutor(2) as pool:
             may_stop.clear()
             running = [pool.submit(stream_stories, number) for number in range(2)]
-            wait_until(lambda: len(cluster.list_replicas()) == 1 or any(story.done() for story in running))
+            wait_until(
+                lambda: len(cluster.list_replicas()) == 1 or any(story.done() for story in running)
+            )
             may_stop.set()
             for story in running:
                 story.result()

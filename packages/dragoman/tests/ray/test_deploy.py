@@ -1,4 +1,6 @@
-"""`dragoman deploy` on a real cluster of this machine: two replicas behind HAProxy, which uses our router."""
+"""`dragoman deploy` on a real cluster of this machine: two replicas behind HAProxy,
+which uses our router.
+"""
 
 from __future__ import annotations
 
@@ -78,20 +80,31 @@ def say(role: str, content: str) -> dict[str, str]:
 @pytest.mark.parametrize("model", ["tiny", "sim", "script"])
 def test_official_clients_get_answers_streamed_and_whole(cluster: Cluster, model: str) -> None:
     with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="-", max_retries=0) as client:
-        chat = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=8)
+        chat = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=8
+        )
         assert chat.choices[0].message.content
         chunks = client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=8, stream=True
         )
-        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("stop", "length")
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in (
+            "stop",
+            "length",
+        )
         response = client.responses.create(model=model, input="Hi", max_output_tokens=16)
         assert response.output_text
-        events = list(client.responses.create(model=model, input="Hi", max_output_tokens=16, stream=True))
+        events = list(
+            client.responses.create(model=model, input="Hi", max_output_tokens=16, stream=True)
+        )
         assert events[-1].type in ("response.completed", "response.incomplete")
     with anthropic.Anthropic(base_url=cluster.url, api_key="-", max_retries=0) as client:
-        message = client.messages.create(model=model, max_tokens=8, messages=[{"role": "user", "content": "Hi"}])
+        message = client.messages.create(
+            model=model, max_tokens=8, messages=[{"role": "user", "content": "Hi"}]
+        )
         assert message.content
-        with client.messages.stream(model=model, max_tokens=8, messages=[{"role": "user", "content": "Hi"}]) as stream:
+        with client.messages.stream(
+            model=model, max_tokens=8, messages=[{"role": "user", "content": "Hi"}]
+        ) as stream:
             assert stream.get_final_message().stop_reason in ("end_turn", "max_tokens")
 
 
@@ -106,7 +119,9 @@ def test_official_clients_get_answers_streamed_and_whole(cluster: Cluster, model
         ("/tokenize", {"prompt": "Hi"}),
     ],
 )
-def test_the_other_dialects_are_answered(client: httpx2.Client, path: str, body: dict[str, object]) -> None:
+def test_the_other_dialects_are_answered(
+    client: httpx2.Client, path: str, body: dict[str, object]
+) -> None:
     assert post(client, path, model="tiny", **body)
 
 
@@ -118,14 +133,23 @@ def test_a_compressed_body_reaches_the_replica_whole(client: httpx2.Client) -> N
     assert answer.status_code == 200, answer.text
     # Longer than the prefix that the router reads.
     padded = body.replace(b"{", b"{" + b" " * 500_000, 1)
-    answer = client.post("/v1/chat/completions", content=padded, headers={"content-type": "application/json"})
+    answer = client.post(
+        "/v1/chat/completions", content=padded, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 200, answer.text
 
 
 def test_errors_are_those_of_the_server(client: httpx2.Client) -> None:
-    answer = client.post("/v1/messages", json={"model": "none", "max_tokens": 1, "messages": [say("user", "x")]})
+    answer = client.post(
+        "/v1/messages", json={"model": "none", "max_tokens": 1, "messages": [say("user", "x")]}
+    )
     assert (answer.status_code, answer.json()["type"]) == (404, "error")
-    assert client.post("/tokenize", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    assert (
+        client.post(
+            "/tokenize", content=b"{", headers={"content-type": "application/json"}
+        ).status_code
+        == 400
+    )
     assert client.get("/v1/models", headers={"host": "evil.example"}).status_code == 421
 
 
@@ -135,15 +159,22 @@ SYSTEM = "You are an agent that edits files. " + " ".join(
 
 
 def replay_agents(ask: Iterator[httpx2.Client], label: str) -> float:
-    """Replay five conversations of four turns, one turn of each after the other. Return the share of cached tokens."""
+    """Replay five conversations of four turns, one turn of each after the other. Return
+    the share of cached tokens.
+    """
     conversations = [
-        [say("system", SYSTEM), say("user", f"{label}: task {number}. " + f"Look at file {number} first. " * 8)]
+        [
+            say("system", SYSTEM),
+            say("user", f"{label}: task {number}. " + f"Look at file {number} first. " * 8),
+        ]
         for number in range(5)
     ]
     cached = total = 0
     for _ in range(4):
         for messages in conversations:
-            answer = post(next(ask), "/v1/chat/completions", model="tiny", messages=messages, max_tokens=4)
+            answer = post(
+                next(ask), "/v1/chat/completions", model="tiny", messages=messages, max_tokens=4
+            )
             usage = answer["usage"]
             cached += usage["prompt_tokens_details"]["cached_tokens"]
             total += usage["prompt_tokens"]
@@ -158,11 +189,16 @@ def test_the_router_finds_more_in_the_prefix_cache_than_round_robin(
     assert len(direct_clients) == 2
     round_robin = replay_agents(cycle(direct_clients), "in turns")
     routed = replay_agents(cycle([client]), "routed")
-    print(f"share of prompt tokens from the prefix cache: routed {routed:.3f}, round robin {round_robin:.3f}")
+    print(
+        f"share of prompt tokens from the prefix cache: routed {routed:.3f}, round robin "
+        f"{round_robin:.3f}"
+    )
     assert routed > round_robin + 0.1
 
 
-def test_what_continues_a_response_is_computed_where_the_response_was(client: httpx2.Client) -> None:
+def test_what_continues_a_response_is_computed_where_the_response_was(
+    client: httpx2.Client,
+) -> None:
     for number in range(4):
         text = f"Story {number}: " + "tell me more about the sea. " * 10
         first = post(client, "/v1/responses", model="tiny", input=text, max_output_tokens=16)
@@ -175,13 +211,18 @@ def test_what_continues_a_response_is_computed_where_the_response_was(client: ht
             max_output_tokens=16,
         )
         assert second["id"][5:11] == first["id"][5:11]
-        assert second["usage"]["input_tokens_details"]["cached_tokens"] > first["usage"]["input_tokens"] / 2
+        assert (
+            second["usage"]["input_tokens_details"]["cached_tokens"]
+            > first["usage"]["input_tokens"] / 2
+        )
 
 
 def test_a_conversation_stays_on_its_replica(client: httpx2.Client) -> None:
     conversation = post(client, "/v1/conversations")["id"]
     tags = {
-        post(client, "/v1/responses", model="script", input=text, conversation=conversation)["id"][5:11]
+        post(client, "/v1/responses", model="script", input=text, conversation=conversation)["id"][
+            5:11
+        ]
         for text in ("one", "two", "three")
     }
     assert tags == {conversation[5:11]}
@@ -190,11 +231,16 @@ def test_a_conversation_stays_on_its_replica(client: httpx2.Client) -> None:
 def test_the_session_header_chooses_the_replica(client: httpx2.Client) -> None:
     def find_tag(session: str, text: str) -> str:
         answer = client.post(
-            "/v1/responses", json={"model": "script", "input": text}, headers={"x-session-id": session}
+            "/v1/responses",
+            json={"model": "script", "input": text},
+            headers={"x-session-id": session},
         )
         return answer.json()["id"][5:11]
 
-    tags = {session: {find_tag(session, text) for text in ("a", "b", "c")} for session in map(str, range(8))}
+    tags = {
+        session: {find_tag(session, text) for text in ("a", "b", "c")}
+        for session in map(str, range(8))
+    }
     assert all(len(found) == 1 for found in tags.values())
     assert len({tag for found in tags.values() for tag in found}) == 2
 
@@ -224,7 +270,9 @@ def test_a_background_response_is_followed_from_both_replicas(
     assert client.get(path).json()["status"] == "completed"
 
 
-def test_a_background_response_is_cancelled_through_the_other_replica(direct_clients: list[httpx2.Client]) -> None:
+def test_a_background_response_is_cancelled_through_the_other_replica(
+    direct_clients: list[httpx2.Client],
+) -> None:
     one, other = direct_clients
     response = post(one, "/v1/responses", model="script", input="forever", background=True)
     assert post(other, f"/v1/responses/{response['id']}/cancel")["status"] == "cancelled"
@@ -251,7 +299,9 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
     has_begun = threading.Semaphore(0)
 
     def stream_story(number: int) -> tuple[str, list[str]]:
-        """Return the id of the response, and the types of the events until the connection ended."""
+        """Return the id of the response, and the types of the events until the
+        connection ended.
+        """
         id = ""
         types = list[str]()
         body = {"model": "script", "input": f"slowly {number}", "background": True, "stream": True}
@@ -265,7 +315,10 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
                     event = json.loads(line[6:])
                     types.append(event["type"])
                     id = id or event["response"]["id"]
-                    if types.count("response.output_text.delta") == 1 and types[-1] == "response.output_text.delta":
+                    if (
+                        types.count("response.output_text.delta") == 1
+                        and types[-1] == "response.output_text.delta"
+                    ):
                         has_begun.release()
         return id, types
 
@@ -282,7 +335,12 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
     assert not all(ended)
     with httpx2.Client(base_url=cluster.url, timeout=60) as client:
         for number in range(10):
-            post(client, "/v1/chat/completions", model="script", messages=[say("user", f"after {number}")])
+            post(
+                client,
+                "/v1/chat/completions",
+                model="script",
+                messages=[say("user", f"after {number}")],
+            )
         for id, types in stories:
             # The stream is resumed on the remaining replica, and ends there.
             events = read_events(client, f"/v1/responses/{id}?stream=true&starting_after=0")

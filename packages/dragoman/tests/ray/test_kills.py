@@ -1,6 +1,8 @@
-"""Replicas, routers and proxies that are killed under load: no acknowledged response is lost, and no client hangs.
+"""Replicas, routers and proxies that are killed under load: no acknowledged response is
+lost, and no client hangs.
 
-TEST_KILLS=1000 make test-ray RAY_MARKS="ray and long" TEST_ARGS="-s tests/ray/test_kills.py"
+TEST_KILLS=1000 make test-ray RAY_MARKS="ray and long" TEST_ARGS="-s
+tests/ray/test_kills.py"
 """
 
 from __future__ import annotations
@@ -24,11 +26,19 @@ pytestmark = pytest.mark.ray
 
 KILLS = int(os.environ.get("TEST_KILLS", "40"))
 SETTINGS = "model: scripted\nno-auth: true\nray: {cpus: 0.1, drain-timeout: 5}\n"
-OTHERS = ("DragomanRouter", "haproxy -db", "ray::HAProxyManager", "ray::ProxyActor", "ray::ServeController")
+OTHERS = (
+    "DragomanRouter",
+    "haproxy -db",
+    "ray::HAProxyManager",
+    "ray::ProxyActor",
+    "ray::ServeController",
+)
 
 
 def is_refusal(status: int, answer: bytes) -> bool:
-    """Whether HAProxy has no replica, no router to ask, or, after a restart of its manager, no configuration yet."""
+    """Whether HAProxy has no replica, no router to ask, or, after a restart of its
+    manager, no configuration yet.
+    """
     return status in (500, 502, 503, 504) or (status == 404 and answer.startswith(b"Path '"))
 
 
@@ -40,7 +50,9 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
     chance = random.Random(16)
     settings = SETTINGS + (f"store: {store}\n" if store else "")
     environment = {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1"}
-    with run_cluster("--replicas", str(count), settings=settings, environment=environment) as cluster:
+    with run_cluster(
+        "--replicas", str(count), settings=settings, environment=environment
+    ) as cluster:
         client = cluster.client
         endless = list[str]()
         killed = Counter[str]()
@@ -48,7 +60,9 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
             for number in range(kills):
                 # Replicas have served requests between two kills.
                 before = len(load.acknowledged)
-                wait_until(lambda before=before: len(load.acknowledged) > before or bool(load.problems))
+                wait_until(
+                    lambda before=before: len(load.acknowledged) > before or bool(load.problems)
+                )
                 assert not load.problems, load.problems
                 if number % 5 == 0:
                     endless.append(start_endless(client, is_refusal))
@@ -57,7 +71,9 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
                     victims = wait_until(lambda title=title: cluster.list_processes(title))
                 else:
                     title = "Dragoman"
-                    victims = wait_until(lambda: ready if len(ready := cluster.list_ready()) > 1 else [])
+                    victims = wait_until(
+                        lambda: ready if len(ready := cluster.list_ready()) > 1 else []
+                    )
                 os.kill(chance.choice(victims), signal.SIGKILL)
                 killed[title] += 1
         replace_all(cluster)
@@ -67,7 +83,10 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
         load.check_stored()
         assert len(load.acknowledged) > kills
         assert sum(killed.values()) == kills
-        print(f"{dict(killed)}: {len(load.acknowledged)} acknowledged, {len(load.background)} in the background")
+        print(
+            f"{dict(killed)}: {len(load.acknowledged)} acknowledged, {len(load.background)} in "
+            f"the background"
+        )
         print(dict(load.outcomes))
 
 

@@ -24,7 +24,14 @@ from dragoman.ray.options import (
     find_state_home,
     override_ray,
 )
-from dragoman.ray.replica import KV_USAGE, LoadPolicy, REQUESTS, WAITING_TOKENS, build_policy_arguments, measure_load
+from dragoman.ray.replica import (
+    KV_USAGE,
+    LoadPolicy,
+    REQUESTS,
+    WAITING_TOKENS,
+    build_policy_arguments,
+    measure_load,
+)
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import RaySettings, Settings, SettingsError, load_keywords, load_settings
 
@@ -38,7 +45,9 @@ def test_a_settings_file_has_a_section_for_ray(tmp_path: Path) -> None:
     file.write_text("model: tiny\nray:\n  replicas: 2\n  max-replicas: 8\n  routing: session\n")
     settings = load_settings({"config": str(file)}, {})
     assert settings.ray == RaySettings(replicas=2, max_replicas=8, routing="session")
-    assert override_ray(settings, {"replicas": "4"}).ray == RaySettings(replicas=4, max_replicas=8, routing="session")
+    assert override_ray(settings, {"replicas": "4"}).ray == RaySettings(
+        replicas=4, max_replicas=8, routing="session"
+    )
     assert load_settings({"ray": '{"cpus": 0.5}'}, {}).ray.cpus == 0.5
 
 
@@ -73,7 +82,9 @@ def test_overrides_are_checked_as_the_section() -> None:
         ({"ssl_certfile": "a", "ssl_keyfile": "b"}, "ssl_certfile: clients connect to Ray's proxy"),
     ],
 )
-def test_what_the_proxy_of_ray_does_is_no_setting_of_a_replica(settings: dict[str, Any], error: str) -> None:
+def test_what_the_proxy_of_ray_does_is_no_setting_of_a_replica(
+    settings: dict[str, Any], error: str
+) -> None:
     with pytest.raises(SettingsError, match=error):
         check_settings(load_keywords({"model": "tiny"} | settings), is_exposed=False)
 
@@ -91,15 +102,29 @@ POSTGRES = "postgresql://db/dragoman"
 
 def test_replicas_on_several_nodes_need_postgresql_and_a_secret() -> None:
     settings = override_ray(load_keywords({"model": "tiny", "secret_key": "s"}), {"replicas": 2})
-    with pytest.raises(SettingsError, match=r"^store: replicas on several nodes need PostgreSQL\.$"):
+    with pytest.raises(
+        SettingsError, match=r"^store: replicas on several nodes need PostgreSQL\.$"
+    ):
         find_state_home(settings, ["a", "b"])
-    settings = override_ray(load_keywords({"model": "tiny", "store": POSTGRES}), {"max_replicas": 2})
+    settings = override_ray(
+        load_keywords({"model": "tiny", "store": POSTGRES}), {"max_replicas": 2}
+    )
     with pytest.raises(SettingsError, match=r"^secret_key: .*set DRAGOMAN_SECRET_KEY\.$"):
         find_state_home(settings, ["a", "b"])
-    limited = {"model": "tiny", "store": POSTGRES, "secret_key": "s", "keys_file": "k", "limits_store": "sqlite:l"}
-    with pytest.raises(SettingsError, match=r"^limits_store: replicas on several nodes need PostgreSQL or Redis\.$"):
+    limited = {
+        "model": "tiny",
+        "store": POSTGRES,
+        "secret_key": "s",
+        "keys_file": "k",
+        "limits_store": "sqlite:l",
+    }
+    with pytest.raises(
+        SettingsError, match=r"^limits_store: replicas on several nodes need PostgreSQL or Redis\.$"
+    ):
         find_state_home(override_ray(load_keywords(limited), {"replicas": 2}), ["a", "b"])
-    shared = override_ray(load_keywords({"model": "tiny", "store": POSTGRES, "secret_key": "s"}), {"replicas": 2})
+    shared = override_ray(
+        load_keywords({"model": "tiny", "store": POSTGRES, "secret_key": "s"}), {"replicas": 2}
+    )
     assert find_state_home(shared, ["a", "b"]) == StateHome()
 
 
@@ -136,13 +161,21 @@ def test_haproxy_accepts_no_more_connections_than_it_may_open_files_for() -> Non
 
 
 def decide(
-    replicas: int, requests: float = 0, waiting_tokens: float = 0, kv_usage: float = 0, streams: float = 0
+    replicas: int,
+    requests: float = 0,
+    waiting_tokens: float = 0,
+    kv_usage: float = 0,
+    streams: float = 0,
 ) -> int:
     """Return the policy's decision if every replica reports the same."""
     policy = LoadPolicy(**build_policy_arguments(RaySettings()))  # pyright: ignore[reportArgumentType]
     metrics = {
         name: dict.fromkeys(range(replicas), value)
-        for name, value in ((REQUESTS, requests), (WAITING_TOKENS, waiting_tokens), (KV_USAGE, kv_usage))
+        for name, value in (
+            (REQUESTS, requests),
+            (WAITING_TOKENS, waiting_tokens),
+            (KV_USAGE, kv_usage),
+        )
     }
     context: Any = SimpleNamespace(
         current_num_replicas=replicas, total_num_requests=streams, aggregated_metrics=metrics
@@ -166,7 +199,9 @@ def test_the_scarcest_resource_decides_how_many_replicas_there_are() -> None:
 
 def test_a_policy_without_reports_goes_by_the_requests_that_ray_counts() -> None:
     policy = LoadPolicy(target_requests=10, target_waiting_tokens=1000, target_kv_usage=0.5)
-    context: Any = SimpleNamespace(current_num_replicas=1, total_num_requests=25.0, aggregated_metrics=None)
+    context: Any = SimpleNamespace(
+        current_num_replicas=1, total_num_requests=25.0, aggregated_metrics=None
+    )
     assert policy(context)[0] == 3
 
 
@@ -189,7 +224,9 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
     listed = {
         name.strip(" `").replace("-", "_"): default.strip()
         for row in rows
-        for name, default in zip(row[1].split(","), row[2].rsplit(",", row[1].count(",")), strict=True)
+        for name, default in zip(
+            row[1].split(","), row[2].rsplit(",", row[1].count(",")), strict=True
+        )
     }
     written = {
         name: "none" if value is None else f"`{value}`" if isinstance(value, str) else f"{value:g}"

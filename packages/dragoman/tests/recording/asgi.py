@@ -13,7 +13,9 @@ Value = TypeVar("Value")
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while callbacks are ready, and then jumps to the next timer."""
+    """An event loop whose clock stands still while callbacks are ready, and then jumps
+    to the next timer.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,14 +38,29 @@ def test_every_byte_comes_back(raw: bytes) -> None:
 def test_text_is_written_as_text() -> None:
     line = encode_line(
         RecordedExchange(
-            at=0, method="GET", path="/", status=200, head_at=0, end_at=0, pieces=[RecordedChunk(0.5, "dåta")]
+            at=0,
+            method="GET",
+            path="/",
+            status=200,
+            head_at=0,
+            end_at=0,
+            pieces=[RecordedChunk(0.5, "dåta")],
         )
     )
     assert '[0.5,"dåta"]' in line.decode()
 
 
 @pytest.mark.parametrize(
-    "name", ["authorization", "x-api-key", "api-key", "cookie", "proxy-authorization", "x-goog-api-key", "x-whatever"]
+    "name",
+    [
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "cookie",
+        "proxy-authorization",
+        "x-goog-api-key",
+        "x-whatever",
+    ],
 )
 def test_a_header_outside_the_allow_list_is_not_recorded(name: str) -> None:
     assert filter_request_headers([(name, "sk-secret"), ("content-type", "application/json")]) == [
@@ -54,7 +69,11 @@ def test_a_header_outside_the_allow_list_is_not_recorded(name: str) -> None:
 
 
 def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
-    headers = [("set-cookie", "a"), ("openai-organization", "acme"), ("x-ratelimit-remaining-requests", "3")]
+    headers = [
+        ("set-cookie", "a"),
+        ("openai-organization", "acme"),
+        ("x-ratelimit-remaining-requests", "3"),
+    ]
     assert filter_response_headers(headers) == [("x-ratelimit-remaining-requests", "3")]
 
 
@@ -65,7 +84,10 @@ def test_counts_of_tokens_are_recorded_and_tokens_are_not() -> None:
         ("x-ratelimit-limit-project-tokens", "9"),
         ("x-generated-tokens", "9"),
     ]
-    assert filter_response_headers([*counts, ("x-amz-security-token", "t"), ("openai-project", "p")]) == counts
+    assert (
+        filter_response_headers([*counts, ("x-amz-security-token", "t"), ("openai-project", "p")])
+        == counts
+    )
 
 
 def test_neither_are_secrets_of_a_query() -> None:
@@ -97,12 +119,22 @@ def test_a_deeply_nested_body_has_a_hash() -> None:
         ([], "the header is missing"),
         ([b"\n"], "the header is missing"),
         # Python 3.14 limits recursion by the size of the stack, which may suffice.
-        ([HEAD, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"], "line 2: (nested too deeply|Object missing)"),
+        (
+            [HEAD, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"],
+            "line 2: (nested too deeply|Object missing)",
+        ),
         ([b'{"id": 1}'], "line 1: Object missing required field"),
-        ([encode_line(CassetteHeader(2, "x"))], "line 1: the recording has version 2; the supported version is 1"),
+        (
+            [encode_line(CassetteHeader(2, "x"))],
+            "line 1: the recording has version 2; the supported version is 1",
+        ),
         ([HEAD, b"{broken"], "line 2"),
         (
-            [encode_line(RecordedExchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0))],
+            [
+                encode_line(
+                    RecordedExchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0)
+                )
+            ],
             "the header is missing",
         ),
     ],

@@ -33,11 +33,15 @@ def exchange(
     )
 
 
-def player(*exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMode = "question") -> ReplayApp:
+def player(
+    *exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMode = "question"
+) -> ReplayApp:
     return ReplayApp(exchanges, hosts=HOSTS, time_scale=time_scale, match_mode=match)
 
 
-@pytest.mark.parametrize(("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])])
+@pytest.mark.parametrize(
+    ("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])]
+)
 def test_every_byte_comes_at_its_time(scale: float, times: list[float]) -> None:
     received = jumping(ask(player(exchange("{}", "data: a\n\n", "data: b\n\n"), time_scale=scale)))
     assert (received.status, received.body) == (200, b"data: a\n\ndata: b\n\n")
@@ -60,7 +64,9 @@ def test_at_once_is_possible() -> None:
 
 def test_a_slow_client_catches_up() -> None:
     """Deadlines are absolute: sleeping between pieces would delay all later ones."""
-    received = jumping(ask(player(exchange("{}", "a", "b", "c", "d")), receiver=Receiver(slow={1: 1.7})))
+    received = jumping(
+        ask(player(exchange("{}", "a", "b", "c", "d")), receiver=Receiver(slow={1: 1.7}))
+    )
     assert received.times == [0.25, 0.5, 2.2, 2.5, 3.5, 4.5]
 
 
@@ -73,7 +79,9 @@ def test_bytes_that_are_no_text_come_back() -> None:
 
 
 def test_a_repeated_request_gets_the_next_response_and_then_the_first() -> None:
-    again = player(exchange('{"a": 1}', "one"), exchange("{}", "other"), exchange('{"a": 1}', "two"))
+    again = player(
+        exchange('{"a": 1}', "one"), exchange("{}", "other"), exchange('{"a": 1}', "two")
+    )
     answers = [jumping(ask(again, body=b'{"a":1}')).body for _ in range(3)]
     assert answers == [b"one", b"two", b"one"]
 

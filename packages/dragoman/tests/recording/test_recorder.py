@@ -33,7 +33,9 @@ class Sink:
 
 
 class Beats(httpx2.AsyncByteStream):
-    """Pieces at intervals of a quarter of a second; None means that the upstream breaks off."""
+    """Pieces at intervals of a quarter of a second; None means that the upstream breaks
+    off.
+    """
 
     def __init__(self, clock: Clock, *pieces: bytes | None) -> None:
         self._clock = clock
@@ -68,12 +70,16 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
         return answer(clock)
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
-    return Bench(clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",)))
+    return Bench(
+        clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",))
+    )
 
 
 def build_stream(clock: Clock) -> httpx2.Response:
     headers = {"content-type": "text/event-stream", "set-cookie": "s=1", "connection": "keep-alive"}
-    return httpx2.Response(200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"))
+    return httpx2.Response(
+        200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n")
+    )
 
 
 def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> None:
@@ -87,7 +93,11 @@ def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> N
     ]
     assert received.headers == {"content-type": "text/event-stream", "set-cookie": "s=1"}
     (exchange,) = set_up.sink.exchanges
-    assert (exchange.method, exchange.path, exchange.query) == ("POST", "/v1/chat/completions", "beta=1&key=")
+    assert (exchange.method, exchange.path, exchange.query) == (
+        "POST",
+        "/v1/chat/completions",
+        "beta=1&key=",
+    )
     assert (exchange.body, exchange.status, exchange.ended) == ('{"stream": true}', 200, "complete")
     assert (exchange.at, exchange.head_at, exchange.end_at) == (0.0, 0.5, 1.25)
     assert exchange.pieces[0] == RecordedChunk(0.75, "data: a\n\n")
@@ -117,7 +127,9 @@ def test_client_headers_are_forwarded_and_only_harmless_ones_recorded() -> None:
     assert "sk-" not in repr(set_up.sink.exchanges)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."]
+)
 def test_no_path_leads_away_from_the_upstream(path: str) -> None:
     set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"ok")))
     assert jumping(ask(set_up.recorder, path, method="GET", body=b"")).body == b"ok"
@@ -126,7 +138,9 @@ def test_no_path_leads_away_from_the_upstream(path: str) -> None:
 
 
 def test_an_upstreams_error_is_an_answer_as_any() -> None:
-    set_up = bench(lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}")))
+    set_up = bench(
+        lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}"))
+    )
     received = jumping(ask(set_up.recorder))
     assert (received.status, received.headers["retry-after"]) == (429, "3")
     assert set_up.sink.exchanges[0].status == 429

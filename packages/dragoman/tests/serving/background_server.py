@@ -27,11 +27,15 @@ async def working(
     """Run the server. Without script entries every request is answered."""
     lent = tokenizer()
     actor = ScriptedEngine(
-        Script(entries or (ScriptEntry((Say("Hello."),), repeat=True),)), tokenizer=lent, **(engine or {})
+        Script(entries or (ScriptEntry((Say("Hello."),), repeat=True),)),
+        tokenizer=lent,
+        **(engine or {}),
     )
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
     clock = clock or Still()
     store = store or MemoryStore(now=clock.now)
-    app = create_app(Models([model]), options=options, clock=clock, ids=RandomIdGenerator(), store=store)
+    app = create_app(
+        Models([model]), options=options, clock=clock, ids=RandomIdGenerator(), store=store
+    )
     async with lifespan(app):
         yield ServerHarness(app, actor)

@@ -1,7 +1,7 @@
 """Check responses against the OpenAPI document.
 
-The schemas are closed here: an undeclared field is a difference too. The published ones are open, so that a newer
-server's fields do not break clients.
+The schemas are closed here: an undeclared field is a difference too. The published ones
+are open, so that a newer server's fields do not break clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from dragoman.settings import Settings
 Json = dict[str, Any]
 REF = "#/components/schemas/"
 TRANSPORT_HEADERS = frozenset(
-    {"content-type", "content-length", "cache-control", "x-accel-buffering", "connection", "x-content-type-options"}
+    {
+        "content-type",
+        "content-length",
+        "cache-control",
+        "x-accel-buffering",
+        "connection",
+        "x-content-type-options",
+    }
     | {"content-security-policy", "referrer-policy"}
 )
 """Headers of HTTP itself and for browsers, which OpenAPI documents do not list."""
@@ -63,12 +70,17 @@ def find_operation(method: str, path: str) -> Json | None:
 
 @cache
 def _closed_components() -> Json:
-    """Return the components, in which objects with declared properties allow no others except requested warnings."""
+    """Return the components, in which objects with declared properties allow no others
+    except requested warnings.
+    """
     closed: Json = json.loads(json.dumps(document()["components"]))
     for name, schema in closed["schemas"].items():
         if "additionalProperties" not in schema and name not in _requests():
             schema["additionalProperties"] = False
-            schema["properties"]["dragoman_warnings"] = {"type": "array", "items": {"type": "string"}}
+            schema["properties"]["dragoman_warnings"] = {
+                "type": "array",
+                "items": {"type": "string"},
+            }
     return closed
 
 
@@ -88,7 +100,9 @@ def _requests() -> frozenset[str]:
         name = pending.pop()
         if name not in found:
             found.add(name)
-            pending += re.findall(REF + r"(\w+)", json.dumps(document()["components"]["schemas"][name]))
+            pending += re.findall(
+                REF + r"(\w+)", json.dumps(document()["components"]["schemas"][name])
+            )
     return frozenset(found)
 
 
@@ -99,7 +113,9 @@ def find_errors(schema: Json, value: object) -> list[str]:
     """Yield the differences of the value from the schema."""
     key = json.dumps(schema)
     if key not in _VALIDATORS:
-        _VALIDATORS[key] = jsonschema_rs.Draft202012Validator({**schema, "components": _closed_components()})
+        _VALIDATORS[key] = jsonschema_rs.Draft202012Validator(
+            {**schema, "components": _closed_components()}
+        )
     # The message contains the whole value.
     return [
         f"{'/'.join(map(str, error.instance_path))}: {error.message[:300]}"
@@ -107,7 +123,9 @@ def find_errors(schema: Json, value: object) -> list[str]:
     ]
 
 
-def check_response(method: str, path: str, status: int, headers: dict[str, str], body: bytes) -> list[str]:
+def check_response(
+    method: str, path: str, status: int, headers: dict[str, str], body: bytes
+) -> list[str]:
     """Yield the differences of a response from the description of its route.
 
     path: the route's path, with parameters.
@@ -139,7 +157,9 @@ def find_value_schema(content: Json, media: str) -> Json:
 
 
 def read_values(media: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a body: one, or those of the events or lines of a stream."""
+    """Yield the JSON values of a body: one, or those of the events or lines of a
+    stream.
+    """
     match media:
         case "application/json":
             yield json.loads(body)

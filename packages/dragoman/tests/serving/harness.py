@@ -1,4 +1,6 @@
-"""A complete server in the test's process: the real app, the real SDK, and a scripted engine."""
+"""A complete server in the test's process: the real app, the real SDK, and a scripted
+engine.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,18 @@ class ServerHarness:
     engine: ScriptedEngine
 
     def http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://localhost")
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.app), base_url="http://localhost"
+        )
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(api_key=key, base_url="http://localhost/v1", http_client=self.http(), max_retries=0)
+        return openai.AsyncOpenAI(
+            api_key=key, base_url="http://localhost/v1", http_client=self.http(), max_retries=0
+        )
 
-    async def post(self, path: str, json: object, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+    async def post(
+        self, path: str, json: object, headers: Mapping[str, str] | None = None
+    ) -> httpx2.Response:
         async with self.http() as client:
             return await client.post(path, json=json, headers=headers)
 
@@ -75,7 +83,9 @@ def build_server(
     script = Script(tuple(entries))
     actor = ScriptedEngine(script, tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, tuple(aliases))
-    app = create_app(Models([model]), options=options, clock=Still(), ids=Counting(), request_log=request_log)
+    app = create_app(
+        Models([model]), options=options, clock=Still(), ids=Counting(), request_log=request_log
+    )
     return ServerHarness(app, actor)
 
 

@@ -1,4 +1,6 @@
-"""Adapters that admins load at run time: allowed directories, on an engine that opens their files."""
+"""Adapters that admins load at run time: allowed directories, on an engine that opens
+their files.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Loader:
 
 def client(loader: Loader, lora_dir: Path | None) -> httpx2.AsyncClient:
     lent = tokenizer()
-    backend = EventBackend(ScriptedEngine(Script((ScriptEntry((Say("Hi"),)),)), tokenizer=lent), lent)
+    backend = EventBackend(
+        ScriptedEngine(Script((ScriptEntry((Say("Hi"),)),)), tokenizer=lent), lent
+    )
     model = ServedModel("m", backend, 4096, 1_700_000_000, adapters=Adapters((), loader))
     options = ServingOptions(lora_dir=None if lora_dir is None else str(lora_dir))
     transport = httpx2.ASGITransport(create_app(Models([model]), options=options))
@@ -46,7 +50,9 @@ def build_adapter(path: Path) -> Path:
 
 
 async def load(http: httpx2.AsyncClient, path: object) -> httpx2.Response:
-    return await http.post("/v1/load_lora_adapter", json={"lora_name": f"n{path}"[:40], "lora_path": str(path)})
+    return await http.post(
+        "/v1/load_lora_adapter", json={"lora_name": f"n{path}"[:40], "lora_path": str(path)}
+    )
 
 
 async def test_only_adapters_beneath_the_directory_are_loaded(tmp_path: Path):

@@ -1,4 +1,6 @@
-"""Responses of a complete server, read by the official SDK: streamed and not streamed, rejections, failures."""
+"""Responses of a complete server, read by the official SDK: streamed and not streamed,
+rejections, failures.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ async def stream(it: ServerHarness, **body: Any) -> list[ChatCompletionChunk]:
 
 async def test_a_whole_answer() -> None:
     reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI)
-    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == ("Hello there", "stop")
+    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (
+        "Hello there",
+        "stop",
+    )
     assert reply.usage is not None
     assert reply.usage.completion_tokens > 1
 
@@ -39,13 +44,21 @@ async def test_a_streamed_answer_says_the_same() -> None:
 
 async def test_all_choices_are_answered() -> None:
     reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI, n=3)
-    assert [(c.index, c.message.content) for c in reply.choices] == [(i, "Hello there") for i in range(3)]
+    assert [(c.index, c.message.content) for c in reply.choices] == [
+        (i, "Hello there") for i in range(3)
+    ]
 
 
 async def test_reasoning_and_calls_are_separate_parts() -> None:
-    tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    tools: Any = [
+        {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    ]
     entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
-    reply = await build_server(entry).openai().chat.completions.create(model="m", messages=HI, tools=tools)
+    reply = (
+        await build_server(entry)
+        .openai()
+        .chat.completions.create(model="m", messages=HI, tools=tools)
+    )
     message = reply.choices[0].message
     assert message.model_extra is not None
     assert message.model_extra["reasoning_content"] == "Hmm."
@@ -90,7 +103,11 @@ async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
 
 
 async def test_several_prompts_answer_in_order() -> None:
-    reply = await build_server(HELLO).openai().completions.create(model="m", prompt=["a", "b", "c"], n=2)
+    reply = (
+        await build_server(HELLO)
+        .openai()
+        .completions.create(model="m", prompt=["a", "b", "c"], n=2)
+    )
     assert [choice.index for choice in reply.choices] == list(range(6))
     assert {choice.text for choice in reply.choices} == {"Hello there"}
 
@@ -98,12 +115,16 @@ async def test_several_prompts_answer_in_order() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_answers_headers(streamed: bool) -> None:
     answer = await build_server(HELLO).post(
-        "/v1/chat/completions", {"model": "m", "messages": HI, "stream": streamed}, {"x-request-id": "mine-1"}
+        "/v1/chat/completions",
+        {"model": "m", "messages": HI, "stream": streamed},
+        {"x-request-id": "mine-1"},
     )
     assert answer.headers["x-request-id"] == "mine-1"
     assert answer.headers["openai-version"] == "2020-10-01"
     assert "openai-processing-ms" in answer.headers
-    assert answer.headers["content-type"].startswith("text/event-stream" if streamed else "application/json")
+    assert answer.headers["content-type"].startswith(
+        "text/event-stream" if streamed else "application/json"
+    )
 
 
 async def test_an_unfit_request_id_is_replaced() -> None:
@@ -129,13 +150,19 @@ async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
 
 
 async def test_a_very_large_body_is_read_all_the_same() -> None:
-    ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}] * 10_000, "max_tokens": 1}
+    ask: dict[str, Any] = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}] * 10_000,
+        "max_tokens": 1,
+    }
     answer = await build_server(HELLO, max_model_len=4096).post("/v1/chat/completions", ask)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("extra", [{"frobnicate": 1}, {"min_tokens": 3}])
-async def test_strict_mode_rejects_ignored_fields_before_the_engine_is_called(extra: dict[str, int]) -> None:
+async def test_strict_mode_rejects_ignored_fields_before_the_engine_is_called(
+    extra: dict[str, int],
+) -> None:
     it = build_server(HELLO, options=ServingOptions(strict=True))
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, **extra})
     assert answer.status_code == 400

@@ -19,9 +19,19 @@ NOW = datetime.fromtimestamp(1_700_000_000, UTC)
 async def test_a_file_comes_back_as_it_was():
     async with working() as server:
         files = sdk(server).files
-        file = await files.upload(file=("notes/a.txt", b"hello", "text/markdown"), expires_in_seconds=7200)
-        assert (file.type, file.filename, file.mime_type, file.size_bytes) == ("file", "a.txt", "text/markdown", 5)
-        assert (file.created_at, file.expires_at) == (NOW, datetime.fromtimestamp(1_700_007_200, UTC))
+        file = await files.upload(
+            file=("notes/a.txt", b"hello", "text/markdown"), expires_in_seconds=7200
+        )
+        assert (file.type, file.filename, file.mime_type, file.size_bytes) == (
+            "file",
+            "a.txt",
+            "text/markdown",
+            5,
+        )
+        assert (file.created_at, file.expires_at) == (
+            NOW,
+            datetime.fromtimestamp(1_700_007_200, UTC),
+        )
         assert await files.retrieve_metadata(file.id) == file
         assert await (await files.download(file.id)).read() == b"hello"
         deleted = await files.delete(file.id)
@@ -36,11 +46,21 @@ async def test_files_are_listed_newest_first():
         files = sdk(server).files
         ids = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
         assert [file.id async for file in files.list(limit=2)] == ids[::-1]
-        assert [file.id for file in (await files.list(ids=[ids[3], "file_none", ids[1]])).data] == [ids[3], ids[1]]
+        assert [file.id for file in (await files.list(ids=[ids[3], "file_none", ids[1]])).data] == [
+            ids[3],
+            ids[1],
+        ]
         older = (await server.get(f"/v1/files?limit=2&after_id={ids[3]}", VERSION)).json()
-        assert [file["id"] for file in older["data"]] == [older["first_id"], older["last_id"]] == [ids[2], ids[1]]
+        assert (
+            [file["id"] for file in older["data"]]
+            == [older["first_id"], older["last_id"]]
+            == [ids[2], ids[1]]
+        )
         newer = (await server.get(f"/v1/files?limit=2&before_id={ids[1]}", VERSION)).json()
-        assert ([file["id"] for file in newer["data"]], newer["has_more"]) == ([ids[3], ids[2]], True)
+        assert ([file["id"] for file in newer["data"]], newer["has_more"]) == (
+            [ids[3], ids[2]],
+            True,
+        )
 
 
 async def test_either_vendors_clients_see_the_same_files():
@@ -56,7 +76,9 @@ async def test_either_vendors_clients_see_the_same_files():
 
 async def test_a_name_that_is_a_broken_url_can_be_listed():
     async with working() as server:
-        file = await server.openai().files.create(file=("http://[x/a.pdf", b"%PDF", ""), purpose="user_data")
+        file = await server.openai().files.create(
+            file=("http://[x/a.pdf", b"%PDF", ""), purpose="user_data"
+        )
         assert [each.mime_type async for each in sdk(server).files.list()] == ["application/pdf"]
         assert (await sdk(server).files.retrieve_metadata(file.id)).filename == "http://[x/a.pdf"
 
@@ -86,17 +108,24 @@ async def test_a_message_reads_what_was_uploaded():
 async def test_a_list_that_cannot_be_is_refused_in_their_envelope(query: str, why: str):
     async with working() as server:
         refused = await server.get(f"/v1/files?{query}", VERSION)
-        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (
+            400,
+            "invalid_request_error",
+        )
         assert why in refused.json()["error"]["message"]
 
 
 async def test_an_upload_needs_a_file_but_no_name_for_it():
     async with working() as server:
         assert (await sdk(server).files.upload(file=b"\xff")).filename == "unnamed.bin"
-        with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"):
+        with pytest.raises(
+            anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"
+        ):
             await sdk(server).files.upload(file=b"x", expires_in_seconds=60)
         long: Any = "000000007200" + "0" * 5000
-        with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"):
+        with pytest.raises(
+            anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"
+        ):
             await sdk(server).files.upload(file=b"x", expires_in_seconds=long)
         async with server.http() as client:
             refused = await client.post("/v1/files", files={"other": b"x"}, headers=VERSION)

@@ -42,10 +42,14 @@ def line(id: str, content: str = "hello", url: str = CHAT, **more: Any) -> dict[
     return {"custom_id": id, "method": "POST", "url": url, "body": body}
 
 
-async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: Any = CHAT, **more: Any) -> Batch:
+async def begin(
+    client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: Any = CHAT, **more: Any
+) -> Batch:
     content = b"\n".join(json.dumps(each).encode() for each in lines)
     file = await client.files.create(file=("in.jsonl", content), purpose="batch")
-    return await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more)
+    return await client.batches.create(
+        input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more
+    )
 
 
 async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
@@ -66,14 +70,21 @@ async def test_every_line_gets_its_answer():
     async with working(engine={"directives": True}) as server:
         client = server.openai()
         batch = await begin(
-            client, *(line(f"r{number}", f"[[say answer {number}]]") for number in range(30)), metadata={"job": "x"}
+            client,
+            *(line(f"r{number}", f"[[say answer {number}]]") for number in range(30)),
+            metadata={"job": "x"},
         )
         assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT)
         batch = await until(client, batch.id, *ENDED)
         assert batch.status == "completed"
         assert batch.request_counts is not None
         assert batch.request_counts.model_dump() == {"total": 30, "completed": 30, "failed": 0}
-        assert (batch.model, batch.metadata, batch.error_file_id, batch.errors) == ("m", {"job": "x"}, None, None)
+        assert (batch.model, batch.metadata, batch.error_file_id, batch.errors) == (
+            "m",
+            {"job": "x"},
+            None,
+            None,
+        )
         assert None not in (batch.in_progress_at, batch.finalizing_at, batch.completed_at)
         rows = await results(client, batch.output_file_id)
         for number in range(30):
@@ -93,7 +104,9 @@ async def test_every_line_gets_its_answer():
 async def test_a_bad_line_is_an_error_of_its_own():
     async with working() as server:
         client = server.openai()
-        batch = await begin(client, line("good"), line("bad", temperature=9), line("lost", model="gone"))
+        batch = await begin(
+            client, line("good"), line("bad", temperature=9), line("lost", model="gone")
+        )
         batch = await until(client, batch.id, *ENDED)
         assert batch.status == "completed"
         assert batch.request_counts is not None
@@ -112,10 +125,17 @@ async def test_a_bad_line_is_an_error_of_its_own():
         ("/v1/responses", {"input": "a"}, "response"),
     ],
 )
-async def test_other_endpoints_answer_as_they_do_otherwise(endpoint: str, body: dict[str, Any], object: str):
+async def test_other_endpoints_answer_as_they_do_otherwise(
+    endpoint: str, body: dict[str, Any], object: str
+):
     async with working() as server:
         client = server.openai()
-        request = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "m", **body}}
+        request = {
+            "custom_id": "a",
+            "method": "POST",
+            "url": endpoint,
+            "body": {"model": "m", **body},
+        }
         batch = await until(client, (await begin(client, request, endpoint=endpoint)).id, *ENDED)
         rows = await results(client, batch.output_file_id)
         assert rows["a"]["response"]["body"]["object"] == object
@@ -130,10 +150,19 @@ async def test_embeddings_are_supported_too():
         client = openai.AsyncOpenAI(
             api_key="none",
             base_url="http://localhost/v1",
-            http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost"),
+            http_client=httpx2.AsyncClient(
+                transport=httpx2.ASGITransport(app), base_url="http://localhost"
+            ),
         )
-        request = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "tiny", "input": "x"}}
-        batch = await until(client, (await begin(client, request, endpoint="/v1/embeddings")).id, *ENDED)
+        request = {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"model": "tiny", "input": "x"},
+        }
+        batch = await until(
+            client, (await begin(client, request, endpoint="/v1/embeddings")).id, *ENDED
+        )
         rows = await results(client, batch.output_file_id)
         assert rows["a"]["response"]["body"]["data"][0]["object"] == "embedding"
 
@@ -154,18 +183,25 @@ async def test_a_line_that_is_too_long_is_an_error():
         (b"\n\n", ["empty_file"]),
         (b'{"custom_id": "a"', ["invalid_json_line"]),
         (b"[1]\n\xff", ["invalid_request", "invalid_json_line"]),
-        (json.dumps(line("a")).encode() + b"\n" + json.dumps(line("a")).encode(), ["duplicate_custom_id"]),
+        (
+            json.dumps(line("a")).encode() + b"\n" + json.dumps(line("a")).encode(),
+            ["duplicate_custom_id"],
+        ),
         (json.dumps(line("a", url="/v1/responses")).encode(), ["invalid_url"]),
         (json.dumps(line("a") | {"method": "GET"}).encode(), ["invalid_method"]),
         (json.dumps(line("")).encode(), ["invalid_custom_id"]),
         (json.dumps(line("a", stream=True)).encode(), ["invalid_request"]),
     ],
 )
-async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(content: bytes, codes: list[str]):
+async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(
+    content: bytes, codes: list[str]
+):
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=("x", content), purpose="batch")
-        created_batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        created_batch = await client.batches.create(
+            input_file_id=file.id, endpoint=CHAT, completion_window="24h"
+        )
         batch = await until(client, created_batch.id, *ENDED)
         assert batch.status == "failed"
         assert batch.errors is not None
@@ -176,9 +212,13 @@ async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(content
 
 
 async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
-    async with working(options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+    async with working(
+        options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    ) as server:
         client = server.openai()
-        batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
+        batch = await begin(
+            client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after")
+        )
         await wait_for_count(client, batch.id, 1)
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
         assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
@@ -203,15 +243,21 @@ async def test_a_finished_batch_cannot_be_cancelled():
         client = server.openai()
         batch = await begin(client, line("a"))
         await until(client, batch.id, "completed")
-        with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'completed'"):
+        with pytest.raises(
+            openai.ConflictError, match="Cannot cancel a batch with status 'completed'"
+        ):
             await client.batches.cancel(batch.id)
 
 
 async def test_what_is_not_done_in_time_expires():
     clock = Passing()
-    async with working(clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+    async with working(
+        clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    ) as server:
         client = server.openai()
-        batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
+        batch = await begin(
+            client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after")
+        )
         await wait_for_count(client, batch.id, 1)
         clock.time += 24 * 3600
         batch = await until(client, batch.id, *ENDED)
@@ -229,7 +275,9 @@ async def test_what_is_not_done_in_time_expires():
 async def test_results_expire_after_the_end_of_the_batch_not_during_it():
     clock = Passing()
     expiry = {"anchor": "created_at", "seconds": 3600}
-    async with working(clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+    async with working(
+        clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}
+    ) as server:
         client = server.openai()
         long = line("long", "[[delay 1000]][[say never]]")
         batch = await begin(client, line("done"), long, extra_body={"output_expires_after": expiry})
@@ -249,7 +297,9 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
     slow = line("slow", "[[delay 1000]][[say never]]")
     lines = [line(f"r{number}") for number in range(8)]
     path = tmp_path / "x.db"
-    async with working(store=SqliteStore(path, now=Still().now), engine={"directives": True}) as server:
+    async with working(
+        store=SqliteStore(path, now=Still().now), engine={"directives": True}
+    ) as server:
         batch = await begin(server.openai(), *lines[:4], slow, *lines[4:])
         await wait_for_count(server.openai(), batch.id, 8)
     async with working(store=SqliteStore(path, now=Still().now)) as server:
@@ -259,14 +309,19 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
         assert batch.request_counts is not None
         assert batch.request_counts.model_dump() == {"total": 9, "completed": 9, "failed": 0}
         assert server.engine.num_requests == 1
-        lines_out = (await server.openai().files.content(batch.output_file_id or "")).content.splitlines()
+        lines_out = (
+            await server.openai().files.content(batch.output_file_id or "")
+        ).content.splitlines()
         assert len(lines_out) == 9
 
 
 async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
     stores = [SqliteStore(tmp_path / "x.db", now=Still().now) for _ in range(2)]
     async with working(store=stores[0]) as one, working(store=stores[1]) as two:
-        batches = [await begin(one.openai(), *(line(f"r{number}") for number in range(10))) for _ in range(4)]
+        batches = [
+            await begin(one.openai(), *(line(f"r{number}") for number in range(10)))
+            for _ in range(4)
+        ]
         for batch in batches:
             assert (await until(two.openai(), batch.id, *ENDED)).status == "completed"
         assert one.engine.num_requests + two.engine.num_requests == 40
@@ -274,7 +329,9 @@ async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
 
 async def test_a_line_that_finds_no_room_waits():
     options = ServingOptions(batch_concurrency=4)
-    async with working(ScriptEntry((Fail(503, "later"),)), ScriptEntry((Say("at last"),)), options=options) as server:
+    async with working(
+        ScriptEntry((Fail(503, "later"),)), ScriptEntry((Say("at last"),)), options=options
+    ) as server:
         client = server.openai()
         batch = await until(client, (await begin(client, line("a"))).id, *ENDED)
         rows = await results(client, batch.output_file_id)
@@ -302,7 +359,9 @@ async def test_a_batch_is_its_owners_own():
         with pytest.raises(openai.NotFoundError, match="No such File"):
             await other.files.content(batch.output_file_id or "")
         with pytest.raises(openai.NotFoundError, match="No such File"):
-            await other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+            await other.batches.create(
+                input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"
+            )
 
 
 async def test_batches_are_listed_newest_first_in_pages():
@@ -319,14 +378,22 @@ async def test_batches_are_listed_newest_first_in_pages():
         ({"endpoint": "/v1/models"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"metadata": {"k": "v" * 513}}, "metadata"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 1}},
+            "output_expires_after.seconds",
+        ),
     ],
 )
 async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=b"x", purpose="batch")
-        order: Any = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h", **wrong}
+        order: Any = {
+            "input_file_id": file.id,
+            "endpoint": CHAT,
+            "completion_window": "24h",
+            **wrong,
+        }
         with pytest.raises(openai.BadRequestError) as caught:
             await client.batches.create(**order)
         assert caught.value.param == param
@@ -341,7 +408,9 @@ async def test_a_batch_that_outgrows_the_store_fails():
     store = MemoryStore(Bounds(nbytes=6000), now=Still().now)
     async with working(store=store) as server:
         client = server.openai()
-        batch = await until(client, (await begin(client, *(line(f"r{number}") for number in range(12)))).id, *ENDED)
+        batch = await until(
+            client, (await begin(client, *(line(f"r{number}") for number in range(12)))).id, *ENDED
+        )
         assert batch.status == "failed"
         assert batch.errors is not None
         assert batch.errors.data is not None

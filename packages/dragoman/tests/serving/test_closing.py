@@ -1,4 +1,6 @@
-"""`close_at_limit`: JSON that reaches max_tokens is valid, and the finish reason is `length`."""
+"""`close_at_limit`: JSON that reaches max_tokens is valid, and the finish reason is
+`length`.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,28 @@ CUT = 48
 
 
 @asynccontextmanager
-async def serving(model: str = "tiny", *, by_default: bool = False) -> AsyncGenerator[httpx2.AsyncClient]:
+async def serving(
+    model: str = "tiny", *, by_default: bool = False
+) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
     await models.start()
     app = create_app(models, options=ServingOptions(close_at_limit=by_default))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         yield client
     await models.stop()
 
 
 async def chat(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
-    body = {"model": "m", "messages": MESSAGES, "max_tokens": CUT, "response_format": FORMAT, "seed": 1, **fields}
+    body = {
+        "model": "m",
+        "messages": MESSAGES,
+        "max_tokens": CUT,
+        "response_format": FORMAT,
+        "seed": 1,
+        **fields,
+    }
     answer = await client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     return answer
@@ -73,7 +86,10 @@ async def test_it_can_be_the_servers_default():
         text = {"format": {"type": "json_schema", "name": "story", "schema": STORY}}
         body: Json = {"model": "m", "input": MESSAGES, "max_output_tokens": CUT, "text": text}
         response = (await client.post("/v1/responses", json=body)).json()
-        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (response["status"], response["incomplete_details"]) == (
+            "incomplete",
+            {"reason": "max_output_tokens"},
+        )
         json.loads(response["output"][0]["content"][0]["text"])
         body = {
             "model": "m",
@@ -89,7 +105,14 @@ async def test_it_can_be_the_servers_default():
 async def test_a_call_and_a_thought_are_closed_too():
     call: Json = {"type": "function", "function": {"name": "tell", "parameters": STORY}}
     async with serving() as client:
-        answer = await chat(client, **CLOSE, response_format=None, tools=[call], tool_choice="required", max_tokens=60)
+        answer = await chat(
+            client,
+            **CLOSE,
+            response_format=None,
+            tools=[call],
+            tool_choice="required",
+            max_tokens=60,
+        )
         (choice,) = answer.json()["choices"]
         (tool_call,) = choice["message"]["tool_calls"]
         jsonschema_rs.validate(STORY, json.loads(tool_call["function"]["arguments"]))
@@ -104,7 +127,11 @@ async def test_logprobs_and_streams_are_those_of_the_tokens_that_were_appended()
         tokens = [token["token"] for token in answer["logprobs"]["content"]]
         assert "".join(tokens) == answer["message"]["content"]
         streamed = await chat(client, **CLOSE, stream=True)
-        chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+        chunks = [
+            json.loads(line[6:])
+            for line in streamed.text.splitlines()
+            if line.startswith("data: {")
+        ]
         assert (
             "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
             == answer["message"]["content"]

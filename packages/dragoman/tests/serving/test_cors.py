@@ -22,7 +22,9 @@ ASKS = {"access-control-request-method": "POST"}
 
 def build_request_headers(origin: str | None = None, **more: str) -> Headers:
     given = {name.replace("_", "-"): value for name, value in more.items()}
-    return Headers({"host": "localhost:8000", **({} if origin is None else {"origin": origin}), **given})
+    return Headers(
+        {"host": "localhost:8000", **({} if origin is None else {"origin": origin}), **given}
+    )
 
 
 def head(origins: CorsPolicy, origin: str | None) -> dict[bytes, bytes]:
@@ -51,7 +53,9 @@ def test_a_preflight_of_an_allowed_origin_is_answered(allowed: list[str]):
     wish = build_request_headers(
         APP, **ASKS, access_control_request_headers="authorization,content-type,x-stainless-os"
     )
-    headers = dict(CorsPolicy(allowed).build_preflight_headers("OPTIONS", wish, ["GET", "POST"]) or [])
+    headers = dict(
+        CorsPolicy(allowed).build_preflight_headers("OPTIONS", wish, ["GET", "POST"]) or []
+    )
     assert headers[b"access-control-allow-methods"] == b"GET, POST"
     assert headers[b"access-control-allow-headers"] == b"authorization,content-type,x-stainless-os"
     assert b"access-control-allow-private-network" not in headers
@@ -79,7 +83,13 @@ def test_anything_else_is_a_request_like_others(allowed: list[str], method: str,
 
 @pytest.mark.parametrize("names", ["x\r\nset-cookie: a", "a b", "x" * 5000, "é"])
 def test_invalid_header_names_are_not_echoed(names: str):
-    wish = Headers(raw=[(b"origin", APP.encode()), *_raw(ASKS), (b"access-control-request-headers", names.encode())])
+    wish = Headers(
+        raw=[
+            (b"origin", APP.encode()),
+            *_raw(ASKS),
+            (b"access-control-request-headers", names.encode()),
+        ]
+    )
     headers = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
     assert b"access-control-allow-headers" not in headers
 
@@ -102,7 +112,9 @@ def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
         (["null"], "null", False, True),
     ],
 )
-def test_what_a_browser_does_not_ask_for_beforehand(allowed: list[str], origin: str | None, named: bool, passes: bool):
+def test_what_a_browser_does_not_ask_for_beforehand(
+    allowed: list[str], origin: str | None, named: bool, passes: bool
+):
     if passes:
         CorsPolicy(allowed).check_origin(build_request_headers(origin), by_name=named)
     else:
@@ -110,14 +122,18 @@ def test_what_a_browser_does_not_ask_for_beforehand(allowed: list[str], origin: 
             CorsPolicy(allowed).check_origin(build_request_headers(origin), by_name=named)
 
 
-@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://a b", "https://u@a", '["*"]', ""])
+@pytest.mark.parametrize(
+    "origin", ["app.example", "https://app.example/", "https://a b", "https://u@a", '["*"]', ""]
+)
 def test_what_no_browser_sends_is_a_mistake(origin: str):
     with pytest.raises(ValueError, match="origin is SCHEME"):
         CorsPolicy([origin])
 
 
 def client(*allowed: str) -> httpx2.AsyncClient:
-    settings = Settings(model="scripted", allowed_origins=allowed, api_key=("mine",), admin_api_key=("boss",))
+    settings = Settings(
+        model="scripted", allowed_origins=allowed, api_key=("mine",), admin_api_key=("boss",)
+    )
     app = create_app(build_models(settings, SystemClock()), options=build_serving_options(settings))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000")
 
@@ -125,7 +141,10 @@ def client(*allowed: str) -> httpx2.AsyncClient:
 async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_then_sends():
     async with client(APP) as http:
         preflight = await http.options("/v1/chat/completions", headers={"origin": APP, **ASKS})
-        assert (preflight.status_code, preflight.headers["access-control-allow-methods"]) == (200, "POST, GET")
+        assert (preflight.status_code, preflight.headers["access-control-allow-methods"]) == (
+            200,
+            "POST, GET",
+        )
         for path in ("/v1/chat/completions", "/nowhere"):
             answer = await http.post(path, json={}, headers={"origin": APP})
             assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, APP)
@@ -139,7 +158,9 @@ async def test_a_page_of_another_origin_gets_no_cors_headers():
 
 
 @pytest.mark.parametrize(("allowed", "status"), [(APP, 200), ("*", 403)])
-async def test_what_administrators_order_no_page_orders_that_is_not_named(allowed: str, status: int):
+async def test_what_administrators_order_no_page_orders_that_is_not_named(
+    allowed: str, status: int
+):
     async with client(allowed) as http:
         assert (await http.options("/pause", headers={"origin": APP, **ASKS})).status_code == status
 

@@ -1,4 +1,6 @@
-"""Counting tokens without an answer: the count equals the usage, and no parameter is silently ignored."""
+"""Counting tokens without an answer: the count equals the usage, and no parameter is
+silently ignored.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ async def test_the_scripted_engine_counts_what_its_usage_says() -> None:
         answer = await server.post("/v1/responses", {"input": HI})
         assert counted.json()["input_tokens"] == answer.json()["usage"]["input_tokens"] > 0
         first = answer.json()["id"]
-        longer = await server.post("/v1/responses/input_tokens", {"input": HI, "previous_response_id": first})
+        longer = await server.post(
+            "/v1/responses/input_tokens", {"input": HI, "previous_response_id": first}
+        )
         assert longer.json()["input_tokens"] > 2 * counted.json()["input_tokens"]
         assert server.engine.num_requests == 2
 
@@ -85,9 +89,13 @@ async def test_what_a_prompt_wrote_to_the_cache_is_what_the_next_one_reads(model
         total = written + cold["input_tokens"]
         assert warm["input_tokens"] + written == total
         other = [{"role": "user", "content": "Another " * 80}]
-        details = (await usage("/v1/responses", input=other, max_output_tokens=16))["input_tokens_details"]
+        details = (await usage("/v1/responses", input=other, max_output_tokens=16))[
+            "input_tokens_details"
+        ]
         assert details["cached_tokens"] < 32 < details["cache_write_tokens"]
-        details = (await usage("/v1/chat/completions", messages=other, max_tokens=1))["prompt_tokens_details"]
+        details = (await usage("/v1/chat/completions", messages=other, max_tokens=1))[
+            "prompt_tokens_details"
+        ]
         assert details["cached_tokens"] > 32
         assert details["cache_write_tokens"] == 0
     await models.stop()

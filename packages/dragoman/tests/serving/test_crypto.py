@@ -1,4 +1,6 @@
-"""Data that is encrypted or signed for one caller and purpose is invalid for all others."""
+"""Data that is encrypted or signed for one caller and purpose is invalid for all
+others.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ INCLUDE: Any = ["reasoning.encrypted_content"]
 
 
 def two_keys(check: Literal["lenient", "strict"] = "lenient") -> ServerHarness:
-    return build_server(THOUGHT, options=ServingOptions(api_key=("mine", "yours"), reasoning_verification=check))
+    return build_server(
+        THOUGHT, options=ServingOptions(api_key=("mine", "yours"), reasoning_verification=check)
+    )
 
 
 def headers(key: str) -> dict[str, str]:
@@ -70,7 +74,9 @@ def headers(key: str) -> dict[str, str]:
 
 
 async def respond(it: ServerHarness, key: str, input: Any, **fields: Any) -> httpx2.Response:
-    return await it.post("/v1/responses", {"model": "m", "input": input, "include": INCLUDE, **fields}, headers(key))
+    return await it.post(
+        "/v1/responses", {"model": "m", "input": input, "include": INCLUDE, **fields}, headers(key)
+    )
 
 
 async def test_encrypted_reasoning_round_trips_only_for_its_owner():
@@ -80,7 +86,10 @@ async def test_encrypted_reasoning_round_trips_only_for_its_owner():
     assert "x-dragoman-warnings" not in (await respond(it, "mine", replayed)).headers
     assert "input[1]" in (await respond(it, "yours", replayed)).headers["x-dragoman-warnings"]
     refused = await respond(two_keys("strict"), "mine", replayed)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1].encrypted_content")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (
+        400,
+        "input[1].encrypted_content",
+    )
 
 
 @pytest.mark.parametrize("summary", [None, "auto"])
@@ -90,7 +99,9 @@ async def test_nothing_is_encrypted_unless_requested(summary: str | None):
 
 
 async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
-    reasoning, *_ = (await respond(two_keys(), "mine", "hi", reasoning={"summary": "auto"})).json()["output"]
+    reasoning, *_ = (await respond(two_keys(), "mine", "hi", reasoning={"summary": "auto"})).json()[
+        "output"
+    ]
     assert b"Hm." not in base64.b64decode(reasoning["encrypted_content"])
 
 
@@ -98,21 +109,34 @@ async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_thinking_block_round_trips_only_for_its_owner(display: str, streamed: bool):
     it = two_keys("strict")
-    ask: dict[str, Any] = {"model": "m", "max_tokens": 20, "thinking": {"type": "adaptive", "display": display}}
+    ask: dict[str, Any] = {
+        "model": "m",
+        "max_tokens": 20,
+        "thinking": {"type": "adaptive", "display": display},
+    }
     hello: Any = {"role": "user", "content": "hi"}
 
     async def post(key: str, messages: list[Any]) -> httpx2.Response:
         return await it.post("/v1/messages", {**ask, "messages": messages}, headers(key))
 
-    client = anthropic.AsyncAnthropic(api_key="mine", base_url="http://localhost", http_client=it.http())
+    client = anthropic.AsyncAnthropic(
+        api_key="mine", base_url="http://localhost", http_client=it.http()
+    )
     if streamed:
         async with client.messages.stream(**ask, messages=[hello]) as stream:
             text = (await stream.get_final_message()).to_json()
     else:
         text = (await post("mine", [hello])).text
     thinking = json.loads(text)["content"][0]
-    assert (thinking["type"], thinking["thinking"]) == ("thinking", "" if display == "omitted" else "Hm.")
-    replayed: list[Any] = [hello, {"role": "assistant", "content": [thinking]}, {"role": "user", "content": "and?"}]
+    assert (thinking["type"], thinking["thinking"]) == (
+        "thinking",
+        "" if display == "omitted" else "Hm.",
+    )
+    replayed: list[Any] = [
+        hello,
+        {"role": "assistant", "content": [thinking]},
+        {"role": "user", "content": "and?"},
+    ]
     assert (await post("mine", replayed)).status_code == 200
     refused = await post("yours", replayed)
     assert refused.status_code == 400

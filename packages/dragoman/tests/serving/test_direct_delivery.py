@@ -1,7 +1,9 @@
-"""Both delivery paths of a response's tokens send the same bytes, for any output of an engine and any client.
+"""Both delivery paths of a response's tokens send the same bytes, for any output of an
+engine and any client.
 
-The first path resumes the response's task for every batch and calls ASGI's `send`; the second renders a batch in the
-loop iteration after the engine's step, and writes it to the connection if that is writable.
+The first path resumes the response's task for every batch and calls ASGI's `send`; the
+second renders a batch in the loop iteration after the engine's step, and writes it to
+the connection if that is writable.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ RENDERER = Renderer(TEMPLATE, TOKENIZER)
 class Stepping:
     """An engine whose steps the test runs."""
 
-    capabilities = Capabilities(frozenset(Feature), frozenset({"max_tokens", "stop", "temperature"}))
+    capabilities = Capabilities(
+        frozenset(Feature), frozenset({"max_tokens", "stop", "temperature"})
+    )
 
     def __init__(self) -> None:
         self.live: dict[str, OutputCallback] = {}
@@ -88,7 +92,9 @@ class Stepping:
 
 
 def build_app(engine: Stepping) -> ASGIApp:
-    backend = TokenBackend(engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER)
+    backend = TokenBackend(
+        engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER
+    )
     added = TOKENIZER.special_tokens.keys()
     reasoning = registry.find_reasoning_format("qwen3", added)
     tools = registry.find_tool_format("hermes", added)
@@ -139,12 +145,22 @@ class Client:
 
 Output = Callable[[str], TokenOutput]
 Step = tuple[list[tuple[int, Output]], int]
-"""The outputs of one delivery, each with the number of its choice; and loop iterations until the next delivery."""
+"""The outputs of one delivery, each with the number of its choice; and loop iterations
+until the next delivery.
+"""
 
 PATHS: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "n": 2, "logprobs": True},
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "n": 2,
+        "logprobs": True,
+    },
     "/v1/completions": {"prompt": "Hi", "n": 2, "stop": ["the"]},
-    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100, "stop_sequences": ["the"]},
+    "/v1/messages": {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 100,
+        "stop_sequences": ["the"],
+    },
     "/v1/responses": {"input": "Hi", "store": True},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
 }
@@ -155,13 +171,17 @@ async def respond(
 ) -> tuple[Client, Stepping]:
     """Send one request; return the connection and the engine."""
     engine = Stepping()
-    client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
+    client = Client(
+        json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns
+    )
     request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if direct:
         extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
     request_scope["extensions"] = extensions
-    task = asyncio.create_task(cast(Any, build_app(engine))(request_scope, client.receive, client.send))
+    task = asyncio.create_task(
+        cast(Any, build_app(engine))(request_scope, client.receive, client.send)
+    )
     while not engine.live and not task.done():  # noqa: ASYNC110
         await asyncio.sleep(0)
     for outputs, pause in steps:
@@ -197,7 +217,11 @@ def build_failure(id: str) -> TokenOutput:
 
 tokens = st.sampled_from(WORDS).map(build_sampled) | st.sampled_from(WORDS).map(build_scored)
 outputs = st.one_of(
-    tokens, tokens, tokens, st.sampled_from(MARKERS).map(build_sampled), st.sampled_from([build_end, build_failure])
+    tokens,
+    tokens,
+    tokens,
+    st.sampled_from(MARKERS).map(build_sampled),
+    st.sampled_from([build_end, build_failure]),
 )
 
 
@@ -212,11 +236,13 @@ def drop_after_failure(steps: list[Step]) -> list[Step]:
     return passed
 
 
-# One iteration is a race: a stop string aborts the sequence in the second iteration with direct delivery, and in the
-# first without it. An end that the engine reports between the two leaves nothing to abort.
+# One iteration is a race: a stop string aborts the sequence in the second iteration
+# with direct delivery, and in the first without it. An end that the engine reports
+# between the two leaves nothing to abort.
 pauses = st.integers(0, 6).filter(lambda pause: pause != 1)
 step_lists = st.lists(
-    st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), pauses), max_size=12
+    st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), pauses),
+    max_size=12,
 ).map(drop_after_failure)
 
 
@@ -234,7 +260,9 @@ def strip_signatures(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
-@given(steps=step_lists, turns=st.lists(st.booleans(), max_size=5), is_scheduled_alone=st.booleans())
+@given(
+    steps=step_lists, turns=st.lists(st.booleans(), max_size=5), is_scheduled_alone=st.booleans()
+)
 def test_both_drivers_send_the_same(
     path: str,
     stream: bool,
@@ -281,7 +309,12 @@ async def test_tokens_of_one_iteration_are_one_write() -> None:
 async def test_what_is_stored_has_every_token(direct: bool) -> None:
     engine = Stepping()
     app = cast(Any, build_app(engine))
-    call = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": True, "stream": True}
+    call = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "store": True,
+        "stream": True,
+    }
     client = Client(json.dumps(call).encode(), direct, [])
     request_scope = scope("/v1/chat/completions")
     request_scope["extensions"] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch} | (
@@ -299,12 +332,16 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
     engine.deliver(Ended(name, FinishReason.STOP, 0))
     await task
     assert (client.n_direct > 0) is direct
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as http:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as http:
         stored = (await http.get(f"/v1/chat/completions/{name.removesuffix('-0-0')}")).json()
     assert stored["choices"][0]["message"]["content"] == TOKENIZER.decode(WORDS)
 
 
-async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bad = build_sampled("no id")
     steps: list[Step] = [SCHEDULED, ([(0, build_sampled(WORDS[0]))], 6), ([(0, bad)], 6)]
     for direct in (False, True):
@@ -329,8 +366,13 @@ class Stream:
 @asynccontextmanager
 async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerator[list[Stream]]:
     """Open streams whose requests reach the engine in this order."""
-    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    body = json.dumps(
+        {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    ).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        b"application/json\r\n"
+    )
     streams: list[Stream] = []
     for number in range(count):
         reader, writer = await wire.connect()
@@ -344,7 +386,9 @@ async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerato
 
 
 async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
-    """Each fast client has its token before the next step, while the slow one has stopped reading."""
+    """Each fast client has its token before the next step, while the slow one has
+    stopped reading.
+    """
     engine = Stepping()
     async with serving(build_app(engine)) as wire, connections(wire, engine, 256) as streams:
         slow, *fast = streams
@@ -354,7 +398,8 @@ async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
         n_slow = 0
         for step in range(8):
             for _ in range(40_000 if step == 0 else 1):
-                # The first step's data for the slow client fills the buffers of both sockets.
+                # The first step's data for the slow client fills the buffers of both
+                # sockets.
                 engine.deliver(Sampled(engine.names[0], long))
                 n_slow += 1
             for id in engine.names[1:]:
@@ -371,7 +416,10 @@ async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
 
 async def test_a_disconnect_between_two_tokens_frees_the_engine() -> None:
     engine = Stepping()
-    async with serving(build_app(engine)) as wire, connections(wire, engine, 2) as (leaving, staying):
+    async with (
+        serving(build_app(engine)) as wire,
+        connections(wire, engine, 2) as (leaving, staying),
+    ):
         for id in engine.names:
             engine.deliver(Scheduled(id, 0))
             engine.deliver(Sampled(id, WORDS[0]))

@@ -1,4 +1,6 @@
-"""A client that disconnects at any time frees the engine; idle streams send keepalives; a stalled client is dropped."""
+"""A client that disconnects at any time frees the engine; idle streams send keepalives;
+a stalled client is dropped.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture(params=["asgi", "extension"])
 def extended(request: pytest.FixtureRequest) -> bool:
-    """Whether the server reports disconnects by Dragoman's extension, or only by ASGI messages."""
+    """Whether the server reports disconnects by Dragoman's extension, or only by ASGI
+    messages.
+    """
     return request.param == "extension"
 
 
@@ -34,7 +38,9 @@ class Line:
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
         self.news = asyncio.Event()
-        self.inbox.put_nowait({"type": "http.request", "body": json.dumps(ask).encode(), "more_body": False})
+        self.inbox.put_nowait(
+            {"type": "http.request", "body": json.dumps(ask).encode(), "more_body": False}
+        )
         self._extended = extended
         self._callback: Callable[[], object] | None = None
 
@@ -47,7 +53,10 @@ class Line:
         self._callback = callback
 
     def scope(self, path: str) -> Scope:
-        return {**scope(path), "extensions": {DISCONNECT_EXTENSION: self.watch} if self._extended else {}}
+        return {
+            **scope(path),
+            "extensions": {DISCONNECT_EXTENSION: self.watch} if self._extended else {},
+        }
 
     async def send(self, message: Message) -> None:
         self.sent.append(message)
@@ -78,7 +87,9 @@ def talk(it: ServerHarness, line: Line) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("entries", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
+@pytest.mark.parametrize(
+    "entries", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))]
+)
 async def test_leaving_closes_the_engine_before_and_while_it_speaks(
     streamed: bool, entries: tuple[Any, ...], extended: bool
 ) -> None:
@@ -110,7 +121,11 @@ async def _run(it: ServerHarness, line: Line, path: str) -> None:
 async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: bool) -> None:
     sleep = Asleep()
     patience = StreamTimeouts(headers=0.001, keepalive=0.001)
-    it = build_server(ScriptEntry((Wait(9.0), Say("late"))), options=ServingOptions(timeouts=patience), sleep=sleep)
+    it = build_server(
+        ScriptEntry((Wait(9.0), Say("late"))),
+        options=ServingOptions(timeouts=patience),
+        sleep=sleep,
+    )
     line = Line({**ASK, "stream": True}, extended)
     task = talk(it, line)
     await line.until(b": keepalive\n\n: keepalive\n\n")
@@ -121,7 +136,9 @@ async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: 
 
 async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
     patience = StreamTimeouts(headers=0.001, keepalive=0.001, stall=0.002)
-    it = build_server(ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience))
+    it = build_server(
+        ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience)
+    )
     line = Line({**ASK, "stream": True}, extended)
 
     async def deaf(message: Message) -> None:
@@ -164,7 +181,9 @@ async def test_embeddings_of_a_disconnected_client_are_not_computed(extended: bo
 
     request_scope = line.scope("/v1/embeddings")
     task = asyncio.ensure_future(
-        (app if extended else partial(with_disconnect_events, app))(request_scope, line.inbox.get, line.send)
+        (app if extended else partial(with_disconnect_events, app))(
+            request_scope, line.inbox.get, line.send
+        )
     )
     await begun.wait()
     line.leave()

@@ -1,4 +1,6 @@
-"""The README's claims about the embedded model, through the official SDK: streams equal full responses."""
+"""The README's claims about the embedded model, through the official SDK: streams equal
+full responses.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,28 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
-WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": CITY, "strict": True},
+}
 CLOCK = {"type": "function", "function": {"name": "get_time", "parameters": CITY}}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+FORMAT = {
+    "type": "json_schema",
+    "json_schema": {"name": "person", "schema": PERSON, "strict": True},
+}
 
 
 def custom(syntax: str, definition: str) -> dict[str, Any]:
     grammar = {"syntax": syntax, "definition": definition}
-    return {"type": "custom", "custom": {"name": "write", "format": {"type": "grammar", "grammar": grammar}}}
+    return {
+        "type": "custom",
+        "custom": {"name": "write", "format": {"type": "grammar", "grammar": grammar}},
+    }
 
 
 def user(text: str) -> list[Any]:
@@ -48,16 +63,33 @@ CASES: dict[str, dict[str, Any]] = {
     "greedy": {"messages": user("Count to 12."), "temperature": 0},
     "choices": {"messages": user("Hello"), "n": 3, "temperature": 1.3},
     "stop": {"messages": user("Count to 12."), "temperature": 0, "stop": [", 5", "never"]},
-    "logprobs": {"messages": user("Tell me a story."), "logprobs": True, "top_logprobs": 3, "max_tokens": 30},
+    "logprobs": {
+        "messages": user("Tell me a story."),
+        "logprobs": True,
+        "top_logprobs": 3,
+        "max_tokens": 30,
+    },
     "reasoning": {"messages": user("What is 3 + 4?"), "reasoning_effort": "high", "logprobs": True},
-    "schema": {"messages": user("Give me a JSON object for a person."), "response_format": FORMAT, "temperature": 1.5},
-    "required call": {"messages": user("How is the weather in Rome?"), "tools": [WEATHER], "tool_choice": "required"},
+    "schema": {
+        "messages": user("Give me a JSON object for a person."),
+        "response_format": FORMAT,
+        "temperature": 1.5,
+    },
+    "required call": {
+        "messages": user("How is the weather in Rome?"),
+        "tools": [WEATHER],
+        "tool_choice": "required",
+    },
     "named call": {
         "messages": user("Hello"),
         "tools": [WEATHER, CLOCK],
         "tool_choice": {"type": "function", "function": {"name": "get_time"}},
     },
-    "free call": {"messages": user("How is the weather in Oslo?"), "tools": [WEATHER, CLOCK], "temperature": 0},
+    "free call": {
+        "messages": user("How is the weather in Oslo?"),
+        "tools": [WEATHER, CLOCK],
+        "temperature": 0,
+    },
     "schema and reasoning": {
         "messages": user("Give me a JSON object for a person."),
         "response_format": FORMAT,
@@ -92,7 +124,9 @@ async def get_full(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
 
 async def accumulate_stream(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
     """Return the object that the official SDK accumulates from the stream."""
-    sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
+    sdk = openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0
+    )
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     chunks = await sdk.chat.completions.create(
         model="tiny",
@@ -107,7 +141,9 @@ async def accumulate_stream(client: httpx2.AsyncClient, **body: Any) -> dict[str
 
 
 def comparable(answer: dict[str, Any]) -> Any:
-    """Drop ids, nulls, differences due to the format (an index, an empty content), and cached tokens."""
+    """Drop ids, nulls, differences due to the format (an index, an empty content), and
+    cached tokens.
+    """
     plain = json.loads(json.dumps(answer), object_hook=_without)
     plain["usage"].pop("prompt_tokens_details", None)
     return plain["choices"], plain["usage"]
@@ -118,14 +154,20 @@ def _without(found: dict[str, Any]) -> dict[str, Any]:
         found = {"function": found["function"], "type": "function"}
     # The SDK does not accumulate vLLM's token ids; another test checks them.
     dropped = {key for key, value in found.items() if value is None or key == "token_ids"}
-    return {key: value for key, value in found.items() if key not in dropped and (key, value) != ("content", "")}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in dropped and (key, value) != ("content", "")
+    }
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_stream_folds_to_the_whole_answer(client: httpx2.AsyncClient, name: str) -> None:
     body = CASES[name]
-    assert comparable(await accumulate_stream(client, **body)) == comparable(await get_full(client, **body))
+    assert comparable(await accumulate_stream(client, **body)) == comparable(
+        await get_full(client, **body)
+    )
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -140,11 +182,20 @@ async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClie
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("mode", ["required", "auto"])
-async def test_a_custom_tool_gets_what_matches_its_regex(client: httpx2.AsyncClient, mode: str) -> None:
+async def test_a_custom_tool_gets_what_matches_its_regex(
+    client: httpx2.AsyncClient, mode: str
+) -> None:
     tool = custom("regex", "ab[cd]{3}|x")
-    body = {"messages": user("How is the weather in Rome?"), "tools": [tool], "tool_choice": mode, "temperature": 1.5}
+    body = {
+        "messages": user("How is the weather in Rome?"),
+        "tools": [tool],
+        "tool_choice": mode,
+        "temperature": 1.5,
+    }
     answers = [await get_full(client, **body, seed=seed) for seed in range(4)]
-    calls = [call for answer in answers for call in answer["choices"][0]["message"].get("tool_calls", [])]
+    calls = [
+        call for answer in answers for call in answer["choices"][0]["message"].get("tool_calls", [])
+    ]
     assert calls or mode == "auto"
     assert all(re.fullmatch("ab[cd]{3}|x", call["custom"]["input"]) for call in calls), calls
 
@@ -159,7 +210,12 @@ async def test_an_unenforced_grammar_is_warned_of(client: httpx2.AsyncClient) ->
 @pytest.mark.asyncio(loop_scope="module")
 async def test_without_parallel_calls_there_is_at_most_one(client: httpx2.AsyncClient) -> None:
     for seed in range(3):
-        body = {**CASES["required call"], "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
+        body = {
+            **CASES["required call"],
+            "parallel_tool_calls": False,
+            "temperature": 1.5,
+            "seed": seed,
+        }
         assert len((await get_full(client, **body))["choices"][0]["message"]["tool_calls"]) == 1
 
 
@@ -190,11 +246,16 @@ async def test_logprobs_are_those_of_the_content(client: httpx2.AsyncClient) -> 
     """As at OpenAI: neither reasoning, markers nor the end token have an entry."""
     for name in ("logprobs", "reasoning"):
         choice = (await get_full(client, **CASES[name]))["choices"][0]
-        assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
+        assert (
+            "".join(entry["token"] for entry in choice["logprobs"]["content"])
+            == choice["message"]["content"]
+        )
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_logprobs_beside_token_ids_are_those_of_all_tokens(client: httpx2.AsyncClient) -> None:
+async def test_logprobs_beside_token_ids_are_those_of_all_tokens(
+    client: httpx2.AsyncClient,
+) -> None:
     """As in vLLM: trainers read both and pair them."""
     choice = (await get_full(client, **CASES["ids"]))["choices"][0]
     assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
@@ -207,7 +268,9 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
     body = {"max_tokens": 60, "seed": 5, **CASES[name], "return_token_ids": True}
     answer = await get_full(client, **body)
     stream = await client.post("/v1/chat/completions", json={**body, "stream": True})
-    chunks = [json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")
+    ]
     choices: list[Any] = [choice for chunk in chunks for choice in chunk["choices"]]
     pieces: list[list[int]] = [choice.get("token_ids") or [] for choice in choices]
     streamed = [id for piece in pieces for id in piece]
@@ -226,7 +289,9 @@ async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) -> None:
-    """Batched ids, echo, logprobs 1, one token: as lm-eval sends them and slices the response."""
+    """Batched ids, echo, logprobs 1, one token: as lm-eval sends them and slices the
+    response.
+    """
     ids = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     body = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
     choices = (await client.post("/v1/completions", json=body)).json()["choices"]

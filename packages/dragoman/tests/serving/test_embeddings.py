@@ -1,4 +1,6 @@
-"""/v1/embeddings through the official SDK, on the embedded model and on an encoder's directory."""
+"""/v1/embeddings through the official SDK, on the embedded model and on an encoder's
+directory.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ async def serving(model: str, **options: Any) -> AsyncGenerator[httpx2.AsyncClie
     models = build_models(Settings(model=model), SystemClock())
     app = create_app(models, options=ServingOptions(**options))
     await models.start()
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost/v1") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost/v1"
+    ) as client:
         yield client
     await models.stop()
 
@@ -47,10 +51,14 @@ async def http(directory: Path) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 def sdk(http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+    return openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0
+    )
 
 
-async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(http: httpx2.AsyncClient):
+async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(
+    http: httpx2.AsyncClient,
+):
     """Trap 12: base64 that is ignored gives vectors of a quarter of their dimensions."""
     texts = ["the cat sat on the mat", "Tokyo", "a dog ran"]
     name = (await sdk(http).models.list()).data[0].id
@@ -66,7 +74,9 @@ async def test_coheres_route_has_the_same_vectors(http: httpx2.AsyncClient):
     texts = ["the cat sat on the mat", "Tokyo"]
     floats = vectors(await post(http, input=texts))
     for path in ("/v2/embed", "/cohere/v2/embed"):
-        answer = await http.post(f"http://localhost{path}", json={"texts": texts, "input_type": "search_document"})
+        answer = await http.post(
+            f"http://localhost{path}", json={"texts": texts, "input_type": "search_document"}
+        )
         response = answer.json()
         assert response["embeddings"] == {"float": floats}
         assert response["meta"]["billed_units"] == {"input_tokens": 8 + 3}
@@ -81,7 +91,9 @@ def vectors(answer: httpx2.Response) -> list[list[float]]:
     return [each["embedding"] for each in answer.json()["data"]]
 
 
-async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(http: httpx2.AsyncClient):
+async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(
+    http: httpx2.AsyncClient,
+):
     the = WORDS.index("the")
     cat = WORDS.index("cat")
     framed = vectors(await post(http, input=[CLS, the, cat, SEP]))
@@ -107,7 +119,9 @@ async def test_what_is_too_long_is_refused_unless_it_may_be_cut(http: httpx2.Asy
     assert fits.json()["usage"]["prompt_tokens"] == 24
     assert vectors(fits) == vectors(await post(http, input="cat " * 22))
     begin = vectors(await post(http, input="the cat dog", truncate_prompt_tokens=4))
-    end = vectors(await post(http, input="the cat dog", truncate_prompt_tokens=4, truncation_side="left"))
+    end = vectors(
+        await post(http, input="the cat dog", truncate_prompt_tokens=4, truncation_side="left")
+    )
     assert begin == vectors(await post(http, input="the cat"))
     assert end == vectors(await post(http, input="cat dog"))
     assert (await post(http, truncate_prompt_tokens=2)).status_code == 400
@@ -135,7 +149,9 @@ async def test_an_encoder_does_not_generate(http: httpx2.AsyncClient):
         refused = await http.post(path, json={**payload, "stream": True})
         assert refused.status_code == 400
         assert "/v1/embeddings" in refused.json()["error"]["message"]
-    counted = await http.post("/messages/count_tokens", json={"messages": [{"role": "user", "content": "Hi"}]})
+    counted = await http.post(
+        "/messages/count_tokens", json={"messages": [{"role": "user", "content": "Hi"}]}
+    )
     assert counted.status_code == 400
 
 

@@ -1,4 +1,6 @@
-"""Every failure has the dialect's envelope and the right status; invalid requests do not reach the engine."""
+"""Every failure has the dialect's envelope and the right status; invalid requests do
+not reach the engine.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,18 @@ def check(answer: Any, status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"model": NaN}', b'"\\ud8fe"', b"[" * 100_000, b'{"a":' * 5_000]
+    "raw",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"model": NaN}',
+        b'"\\ud8fe"',
+        b"[" * 100_000,
+        b'{"a":' * 5_000,
+    ],
 )
 async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
     it = build_server(HELLO)
@@ -45,7 +58,9 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, streamed: bool) -> None:
+async def test_a_bad_field_is_a_400_that_names_it(
+    field: str, value: object, streamed: bool
+) -> None:
     it = build_server(HELLO)
     answer = await it.post(CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value})
     error = check(answer, 400)
@@ -100,7 +115,9 @@ async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
         ("PATCH", "/v1/messages", {"POST"}),
     ],
 )
-async def test_a_405_lists_the_methods_that_the_path_supports(method: str, path: str, allowed: set[str]) -> None:
+async def test_a_405_lists_the_methods_that_the_path_supports(
+    method: str, path: str, allowed: set[str]
+) -> None:
     async with build_server(HELLO).http() as client:
         response = await client.request(method, path)
     assert response.status_code == 405
@@ -114,7 +131,10 @@ async def test_a_wrong_media_type_is_refused() -> None:
 
 async def test_a_body_over_the_cap_is_a_413() -> None:
     it = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
-    check(await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}), 413)
+    check(
+        await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}),
+        413,
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
@@ -132,7 +152,9 @@ async def test_a_foreign_host_is_misdirected() -> None:
 
 async def test_trap_30_context_overflow_has_the_form_that_clients_look_for() -> None:
     it = build_server(HELLO, max_model_len=16)
-    error = check(await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400)
+    error = check(
+        await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400
+    )
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
 
@@ -153,7 +175,8 @@ async def test_health_is_public_and_head_is_get() -> None:
 @pytest.mark.parametrize("profile", list(Profile))
 async def test_sglangs_stream_fails_in_the_envelope_of_the_whole(profile: Profile) -> None:
     it = build_server(
-        ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True), options=ServingOptions(profile=profile)
+        ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True),
+        options=ServingOptions(profile=profile),
     )
     whole = (await it.post("/generate", {"text": "hi"})).json()
     streamed = await it.post("/generate", {"text": "hi", "stream": True})

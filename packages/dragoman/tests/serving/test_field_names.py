@@ -15,9 +15,15 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
-CHAT: tuple[str, dict[str, Any]] = ("/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 2})
+CHAT: tuple[str, dict[str, Any]] = (
+    "/v1/chat/completions",
+    {"messages": MESSAGES, "max_completion_tokens": 2},
+)
 RESPONSES: tuple[str, dict[str, Any]] = ("/v1/responses", {"input": "Hi", "max_output_tokens": 16})
-ANTHROPIC: tuple[str, dict[str, Any]] = ("/v1/messages", {"model": "tiny", "messages": MESSAGES, "max_tokens": 2})
+ANTHROPIC: tuple[str, dict[str, Any]] = (
+    "/v1/messages",
+    {"model": "tiny", "messages": MESSAGES, "max_tokens": 2},
+)
 SGLANG: tuple[str, dict[str, Any]] = ("/generate", {"text": "Hi"})
 TGI: tuple[str, dict[str, Any]] = ("/generate", {"inputs": "Hi"})
 TOKENS: tuple[str, dict[str, Any]] = ("/inference/v1/generate", {"token_ids": [5]})
@@ -55,7 +61,16 @@ REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
     (RESPONSES, {"input": "Hi " * 2000}, "input"),
     (
         RESPONSES,
-        {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", **NOT}}]},
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "f",
+                    "strict": True,
+                    "parameters": {"type": "object", **NOT},
+                }
+            ]
+        },
         "tools[0].parameters",
     ),
     (SGLANG, {"lora_path": "nowhere"}, "lora_path"),
@@ -64,14 +79,21 @@ REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
     (SGLANG, {"input_ids": [5] * 2000, "text": None}, "input_ids"),
     (SGLANG, {"sampling_params": {"regex": "("}}, "sampling_params.regex"),
     (TOKENS, {"token_ids": [5] * 2000}, "token_ids"),
-    (TOKENS, {"sampling_params": {"structured_outputs": {"regex": "("}}}, "sampling_params.structured_outputs.regex"),
+    (
+        TOKENS,
+        {"sampling_params": {"structured_outputs": {"regex": "("}}},
+        "sampling_params.structured_outputs.regex",
+    ),
 ]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("entry", "fields", "param"), REFUSED)
 async def test_openais_envelope_names_what_was_sent(
-    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], fields: dict[str, Any], param: str
+    client: httpx2.AsyncClient,
+    entry: tuple[str, dict[str, Any]],
+    fields: dict[str, Any],
+    param: str,
 ) -> None:
     answer = await post(client, entry, fields)
     assert answer.status_code in (400, 404), answer.text
@@ -102,9 +124,15 @@ async def test_two_fields_that_contradict_are_both_named(
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"output_format": {"type": "json_schema", "schema": NOT}}, "output_format"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": NOT}}}, "output_config.format"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": NOT}}},
+            "output_config.format",
+        ),
         ({"structured_outputs": {"json": NOT}}, "structured_outputs.json"),
-        ({"tools": [{"name": "f", "strict": True, "input_schema": {"type": "object", **NOT}}]}, "tools.0.input_schema"),
+        (
+            {"tools": [{"name": "f", "strict": True, "input_schema": {"type": "object", **NOT}}]},
+            "tools.0.input_schema",
+        ),
     ],
 )
 async def test_anthropics_message_begins_with_what_was_sent(
@@ -125,7 +153,9 @@ async def test_anthropics_message_begins_with_what_was_sent(
         ({"parameters": {"guided_json": NOT}}, "parameters.guided_json"),
     ],
 )
-async def test_tgis_message_has_what_was_sent(client: httpx2.AsyncClient, fields: dict[str, Any], name: str) -> None:
+async def test_tgis_message_has_what_was_sent(
+    client: httpx2.AsyncClient, fields: dict[str, Any], name: str
+) -> None:
     answer = await post(client, TGI, fields)
     assert answer.status_code in (404, 422), answer.text
     assert name in answer.json()["error"]
@@ -136,12 +166,28 @@ async def test_tgis_message_has_what_was_sent(client: httpx2.AsyncClient, fields
     ("entry", "fields", "name"),
     [
         (CHAT, {"max_completion_tokens": 10**6, "stop": "l"}, "max_completion_tokens"),
-        (("/v1/chat/completions", {"messages": MESSAGES}), {"max_tokens": 10**6, "stop": "l"}, "max_tokens"),
+        (
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+            {"max_tokens": 10**6, "stop": "l"},
+            "max_tokens",
+        ),
         (RESPONSES, {"max_output_tokens": 10**6, "stop": "l"}, "max_output_tokens"),
         (ANTHROPIC, {"max_tokens": 10**6, "stop_sequences": ["l"]}, "max_tokens"),
-        (SGLANG, {"sampling_params": {"max_new_tokens": 10**6, "stop": "e"}}, "sampling_params.max_new_tokens"),
-        (TGI, {"parameters": {"max_new_tokens": 10**6, "stop": ["e"]}}, "parameters.max_new_tokens"),
-        (TOKENS, {"sampling_params": {"max_tokens": 10**6, "stop": "e"}}, "sampling_params.max_tokens"),
+        (
+            SGLANG,
+            {"sampling_params": {"max_new_tokens": 10**6, "stop": "e"}},
+            "sampling_params.max_new_tokens",
+        ),
+        (
+            TGI,
+            {"parameters": {"max_new_tokens": 10**6, "stop": ["e"]}},
+            "parameters.max_new_tokens",
+        ),
+        (
+            TOKENS,
+            {"sampling_params": {"max_tokens": 10**6, "stop": "e"}},
+            "sampling_params.max_tokens",
+        ),
     ],
 )
 async def test_a_warning_names_what_was_sent(
@@ -156,7 +202,9 @@ async def test_a_warning_names_what_was_sent(
 async def test_a_warning_names_the_legacy_field(client: httpx2.AsyncClient) -> None:
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     answer = await post(client, CHAT, {"functions": [{"name": "f", "parameters": unique}]})
-    assert answer.headers["x-dragoman-warnings"].startswith("functions[0].parameters is not fully enforced")
+    assert answer.headers["x-dragoman-warnings"].startswith(
+        "functions[0].parameters is not fully enforced"
+    )
 
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
@@ -215,10 +263,26 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
     ("path", "body", "begin"),
     [
         # A message that contains the name is not prefixed with it.
-        ("/api/generate", {"prompt": "Hi", "images": [PIXEL]}, "This model's engine does not support images."),
-        ("/api/generate", {"prompt": "Hi " * 2000}, "This model's maximum context length is 1024 tokens."),
-        ("/api/chat", {"messages": [{"role": "user", "images": [PIXEL]}]}, "messages[0].images: This model's engine"),
-        ("/api/chat", {"messages": [{"role": "user", "content": "Hi " * 2000}]}, "messages: This model's maximum"),
+        (
+            "/api/generate",
+            {"prompt": "Hi", "images": [PIXEL]},
+            "This model's engine does not support images.",
+        ),
+        (
+            "/api/generate",
+            {"prompt": "Hi " * 2000},
+            "This model's maximum context length is 1024 tokens.",
+        ),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "images": [PIXEL]}]},
+            "messages[0].images: This model's engine",
+        ),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "content": "Hi " * 2000}]},
+            "messages: This model's maximum",
+        ),
     ],
 )
 async def test_ollamas_message_says_what_was_sent(

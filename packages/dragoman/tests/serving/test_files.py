@@ -19,7 +19,12 @@ async def test_a_file_comes_back_as_it_was():
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=("x.jsonl", CONTENT), purpose="batch")
-        assert (file.object, file.bytes, file.filename, file.purpose) == ("file", len(CONTENT), "x.jsonl", "batch")
+        assert (file.object, file.bytes, file.filename, file.purpose) == (
+            "file",
+            len(CONTENT),
+            "x.jsonl",
+            "batch",
+        )
         assert file.status == "processed"
         assert file.expires_at == file.created_at + 30 * 86400
         assert await client.files.retrieve(file.id) == file
@@ -33,11 +38,18 @@ async def test_files_are_listed_by_purpose_in_pages():
     async with working() as server:
         client = server.openai()
         ids = [
-            await client.files.create(file=(f"{number}", b"x"), purpose=("batch", "user_data")[number % 2])
+            await client.files.create(
+                file=(f"{number}", b"x"), purpose=("batch", "user_data")[number % 2]
+            )
             for number in range(5)
         ]
-        assert [file.id async for file in client.files.list()] == [file.id for file in reversed(ids)]
-        assert [file.id async for file in client.files.list(purpose="user_data", limit=1)] == [ids[3].id, ids[1].id]
+        assert [file.id async for file in client.files.list()] == [
+            file.id for file in reversed(ids)
+        ]
+        assert [file.id async for file in client.files.list(purpose="user_data", limit=1)] == [
+            ids[3].id,
+            ids[1].id,
+        ]
         page = await client.files.list(order="asc", limit=2, after=ids[0].id)
         assert ([file.id for file in page.data], page.has_more) == ([ids[1].id, ids[2].id], True)
 
@@ -78,7 +90,9 @@ async def test_a_file_can_expire():
 
 @pytest.mark.parametrize("seconds", ["000000003600" + "9" * 9, "000000003600" + "0" * 5000, "٣٦٠٠"])
 @pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
-async def test_seconds_that_are_no_plain_number_are_the_clients_fault(seconds: str, headers: dict[str, str]):
+async def test_seconds_that_are_no_plain_number_are_the_clients_fault(
+    seconds: str, headers: dict[str, str]
+):
     fields = {
         "purpose": "batch",
         "expires_after[anchor]": "created_at",
@@ -86,7 +100,9 @@ async def test_seconds_that_are_no_plain_number_are_the_clients_fault(seconds: s
         "expires_in_seconds": seconds,
     }
     async with working() as server, server.http() as http:
-        answer = await http.post("/v1/files", files={"file": ("a", b"x")}, data=fields, headers=headers)
+        answer = await http.post(
+            "/v1/files", files={"file": ("a", b"x")}, data=fields, headers=headers
+        )
         listed = await http.get(f"/v1/files?limit=000010{'0' * 5000}", headers=headers)
     assert answer.status_code == 400
     assert listed.status_code == 400
@@ -128,7 +144,9 @@ async def test_an_invalid_form_is_a_400(kind: str, body: bytes, status: int):
 
 
 async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
-    """Found by the fuzzer: the file of the last part stayed open until garbage collection (a ResourceWarning)."""
+    """Found by the fuzzer: the file of the last part stayed open until garbage
+    collection (a ResourceWarning).
+    """
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsome text\r\n-'
     async with working() as server, server.http() as client:
         kind = {"content-type": "multipart/form-data; boundary=b"}

@@ -1,4 +1,5 @@
-"""One key of ten sends a hundred times as much as the others: the effect on them, on the simulator in virtual time.
+"""One key of ten sends a hundred times as much as the others: the effect on them, on
+the simulator in virtual time.
 
 PYTHONPATH=src python -m tests.serving.test_greedy_key        prints the figures
 """
@@ -25,7 +26,9 @@ from tests.virtual_time import VirtualClock, run_in_virtual_time
 KEYS = 10
 RATE = 0.4
 SECONDS = 40.0
-"""Number of keys; requests per second of each (Poisson); duration of arrivals in seconds."""
+"""Number of keys; requests per second of each (Poisson); duration of arrivals in
+seconds.
+"""
 PROMPT = 200
 OUTPUT = 100
 GREEDY = "key-9"
@@ -54,14 +57,19 @@ async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
     outcome = Outcome()
     names = [f"key-{number}" for number in range(KEYS)]
     tenants = {
-        name: Tenant(secrets=(KeyHash(hash_key(name)),), id=name, **(limits if name == GREEDY else {}))
+        name: Tenant(
+            secrets=(KeyHash(hash_key(name)),), id=name, **(limits if name == GREEDY else {})
+        )
         for name in names
     }
     options = build_serving_options(settings)
     app = create_app(build_models(settings, clock), options=options, clock=clock, tenants=tenants)
     async with app.lifespan():
         await asyncio.gather(
-            *(send_load(app, name, greedy_rate if name == GREEDY else RATE, outcome) for name in names)
+            *(
+                send_load(app, name, greedy_rate if name == GREEDY else RATE, outcome)
+                for name in names
+            )
         )
     return outcome
 
@@ -79,7 +87,13 @@ async def send_load(app: Application, key: str, rate: float, outcome: Outcome) -
 
 async def ask(app: Application, key: str, prompt: list[int], outcome: Outcome) -> None:
     loop = asyncio.get_running_loop()
-    fields = {"model": "m", "prompt": prompt, "max_tokens": OUTPUT, "ignore_eos": True, "stream": True}
+    fields = {
+        "model": "m",
+        "prompt": prompt,
+        "max_tokens": OUTPUT,
+        "ignore_eos": True,
+        "stream": True,
+    }
     bodies = [msgspec.json.encode(fields)]
     start = loop.time()
     statuses = list[int]()
@@ -116,7 +130,9 @@ def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(lim
 
 @pytest.mark.parametrize(("factor", "limit"), [(20, 0.2), (100, 0.6)])
 def test_the_others_are_served_without_limits_too(factor: int, limit: float) -> None:
-    """Only weighted fair queueing: none of their requests is rejected or waits for an empty engine."""
+    """Only weighted fair queueing: none of their requests is rejected or waits for an
+    empty engine.
+    """
     greedy = run_in_virtual_time(serve_keys(factor * RATE, {}))
     assert (greedy.failed, greedy.refused) == (0, 0)
     assert mean(greedy.ttfts) < limit
@@ -129,7 +145,9 @@ def main() -> None:
             ttfts = outcome.ttfts
             refused = outcome.refused
             p90 = quantiles(ttfts, n=10)[8]
-            print(f"{name}, {factor} x: mean {mean(ttfts):.4f} s, p90 {p90:.4f} s; {refused} refused")
+            print(
+                f"{name}, {factor} x: mean {mean(ttfts):.4f} s, p90 {p90:.4f} s; {refused} refused"
+            )
 
 
 if __name__ == "__main__":

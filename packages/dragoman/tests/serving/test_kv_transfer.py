@@ -1,4 +1,6 @@
-"""`kv_transfer_params` reach an engine that supports them, and its own are returned in every dialect."""
+"""`kv_transfer_params` reach an engine that supports them, and its own are returned in
+every dialect.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import Any
 import pytest
 
 from dragoman.constraints.bounded import BoundedCompiler
-from dragoman.core.engine import Capabilities, Ended, Feature, Health, OutputCallback, Sampled, Scheduled, TokenRequest
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    Feature,
+    Health,
+    OutputCallback,
+    Sampled,
+    Scheduled,
+    TokenRequest,
+)
 from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
 from dragoman.parsers import registry
@@ -25,7 +36,9 @@ TRANSFER = {"do_remote_decode": True}
 
 
 class Prefilling:
-    """The prefill engine of a disaggregated pair: one token, and the location of the KV cache."""
+    """The prefill engine of a disaggregated pair: one token, and the location of the KV
+    cache.
+    """
 
     def __init__(self, *parameters: str) -> None:
         features = frozenset({Feature.TOKEN_IDS})
@@ -33,7 +46,11 @@ class Prefilling:
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         transfer = request.extras.kv_transfer_params
-        answer = None if transfer is None else json.dumps({"asked": json.loads(transfer), "remote_block_ids": [1, 2]})
+        answer = (
+            None
+            if transfer is None
+            else json.dumps({"asked": json.loads(transfer), "remote_block_ids": [1, 2]})
+        )
         deliver(Scheduled(request.id, 0))
         deliver(Sampled(request.id, 65))
         deliver(Ended(request.id, FinishReason.LENGTH, kv_transfer_params=answer))
@@ -53,7 +70,9 @@ def app(*parameters: str, strict: bool = False) -> Any:
     assert template is not None
     renderer = Renderer(template, lent)
     engine = Prefilling(*parameters)
-    backend = TokenBackend(engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer)
+    backend = TokenBackend(
+        engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer
+    )
     # Parsers pass the engine's parameters on to the writers.
     added = lent.special_tokens.keys()
     reasoning = registry.find_reasoning_format("qwen3", added)
@@ -106,8 +125,12 @@ CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
-async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(path: str):
-    """A router passes them to the decode stage, which does not tokenize the conversation again (vLLM 0.33)."""
+async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(
+    path: str,
+):
+    """A router passes them to the decode stage, which does not tokenize the
+    conversation again (vLLM 0.33).
+    """
     params = {**TRANSFER, "prompt_token_ids": [5, 6, 7]}
     answer = (await post(app("kv_transfer_params"), path, kv_transfer_params=params)).json()
     assert answer["kv_transfer_params"]["asked"] == TRANSFER

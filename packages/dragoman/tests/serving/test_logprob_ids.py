@@ -1,4 +1,6 @@
-"""`logprob_token_ids` of vLLM: the probabilities of fixed labels at each position, however likely they are."""
+"""`logprob_token_ids` of vLLM: the probabilities of fixed labels at each position,
+however likely they are.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,23 @@ async def serving(model: str = "tiny") -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def post(client: httpx2.AsyncClient, path: str, **fields: Any) -> httpx2.Response:
-    body = {"model": "m", "max_tokens": 2, "temperature": 0, "return_tokens_as_token_ids": True, **BODIES[path]}
+    body = {
+        "model": "m",
+        "max_tokens": 2,
+        "temperature": 0,
+        "return_tokens_as_token_ids": True,
+        **BODIES[path],
+    }
     return await client.post(f"/v1/{path}", json={**body, **fields})
 
 
 def alternatives(logprobs: Any) -> list[dict[str, float]]:
     """Return the alternatives of each token by name."""
     if "content" in logprobs:
-        return [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in logprobs["content"]]
+        return [
+            {top["token"]: top["logprob"] for top in token["top_logprobs"]}
+            for token in logprobs["content"]
+        ]
     return logprobs["top_logprobs"]
 
 
@@ -57,11 +68,16 @@ async def test_every_token_has_the_labels_and_itself(path: str):
     for position in listed:
         assert {f"token_id:{id}" for id in LABELS} <= position.keys()
         assert len(position) in (3, 4)
-    chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")
+    ]
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"]]
     assert [position for part in parts if part for position in alternatives(part)] == listed
-    # The logprobs are those of the whole vocabulary: both halves together have all of the probability.
-    halves = [alternatives(answer.json()["choices"][0]["logprobs"])[0] for answer in (everything, rest)]
+    # The logprobs are those of the whole vocabulary: both halves together have all of
+    # the probability.
+    halves = [
+        alternatives(answer.json()["choices"][0]["logprobs"])[0] for answer in (everything, rest)
+    ]
     assert math.isclose(sum(map(math.exp, {**halves[0], **halves[1]}.values())), 1, abs_tol=1e-6)
 
 
@@ -76,7 +92,9 @@ async def test_every_token_has_the_labels_and_itself(path: str):
         ("chat/completions", {"logprob_token_ids": [5] * 1025}, "logprob_token_ids"),
     ],
 )
-async def test_what_cannot_be_scored_is_refused_by_name(path: str, fields: dict[str, Any], param: str):
+async def test_what_cannot_be_scored_is_refused_by_name(
+    path: str, fields: dict[str, Any], param: str
+):
     async with serving() as client:
         answer = await post(client, path, **{"logprob_token_ids": LABELS, **fields})
     assert answer.status_code == 400, answer.text
@@ -85,7 +103,10 @@ async def test_what_cannot_be_scored_is_refused_by_name(path: str, fields: dict[
 
 async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_them():
     async with serving() as client:
-        plain, empty = await post(client, "completions"), await post(client, "completions", logprob_token_ids=[])
+        plain, empty = (
+            await post(client, "completions"),
+            await post(client, "completions", logprob_token_ids=[]),
+        )
         assert plain.json()["choices"] == empty.json()["choices"]
     async with serving("scripted") as client:
         refused = await post(client, "chat/completions", logprob_token_ids=LABELS)
@@ -94,13 +115,23 @@ async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_th
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_tokens_as_ids_are_all_of_them(path: str):
-    """Control tokens are not in the text, but AReaL trains on the ids from the logprobs."""
-    fields = {"max_tokens": 12, "temperature": 1, "seed": 3, "ignore_eos": True, "logit_bias": {"0": 15, "2": 15}}
+    """Control tokens are not in the text, but AReaL trains on the ids from the
+    logprobs.
+    """
+    fields = {
+        "max_tokens": 12,
+        "temperature": 1,
+        "seed": 3,
+        "ignore_eos": True,
+        "logit_bias": {"0": 15, "2": 15},
+    }
     async with serving() as client:
         answer = (await post(client, path, **fields)).json()
         with_ids = (await post(client, path, **fields, return_token_ids=True)).json()
         stream = await post(client, path, **fields, stream=True)
-    chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")
+    ]
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"]]
     expected = [f"token_id:{id}" for id in with_ids["choices"][0]["token_ids"]]
     assert list_names(answer["choices"][0]["logprobs"]) == expected
@@ -110,4 +141,8 @@ async def test_tokens_as_ids_are_all_of_them(path: str):
 
 
 def list_names(logprobs: Any) -> list[str]:
-    return logprobs["tokens"] if "tokens" in logprobs else [token["token"] for token in logprobs["content"]]
+    return (
+        logprobs["tokens"]
+        if "tokens" in logprobs
+        else [token["token"] for token in logprobs["content"]]
+    )

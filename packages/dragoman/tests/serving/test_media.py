@@ -1,4 +1,6 @@
-"""Images from a client to a vision engine: the official SDKs, a server, and a server that is its upstream."""
+"""Images from a client to a vision engine: the official SDKs, a server, and a server
+that is its upstream.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,14 @@ class Sight:
 
     @property
     def http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self._app), base_url="http://localhost")
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self._app), base_url="http://localhost"
+        )
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(api_key=key, base_url="http://localhost/v1", http_client=self.http, max_retries=0)
+        return openai.AsyncOpenAI(
+            api_key=key, base_url="http://localhost/v1", http_client=self.http, max_retries=0
+        )
 
     @property
     def anthropic(self) -> anthropic.AsyncAnthropic:
@@ -61,7 +67,12 @@ class Sight:
         """The parts, other than texts, of the last request that reached the engine."""
         prompt = self._actor.requests[-1].prompt
         assert isinstance(prompt, Conversation)
-        return [part for message in prompt.messages for part in message.parts if not isinstance(part, Text)]
+        return [
+            part
+            for message in prompt.messages
+            for part in message.parts
+            if not isinstance(part, Text)
+        ]
 
     @property
     def calls(self) -> int:
@@ -70,17 +81,23 @@ class Sight:
 
 @asynccontextmanager
 async def sight(
-    media: MediaResolver | None = None, options: ServingOptions | None = None, behind: MediaResolver | None = None
+    media: MediaResolver | None = None,
+    options: ServingOptions | None = None,
+    behind: MediaResolver | None = None,
 ) -> AsyncGenerator[Sight]:
     lent = tokenizer()
-    actor = ScriptedEngine(Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=lent)
+    actor = ScriptedEngine(
+        Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=lent
+    )
     far = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
     there = create_app(far, clock=Still(), ids=RandomIdGenerator(), media=behind)
     store = MemoryStore(now=Still().now)
     async with lifespan(there), serving(there) as wire:
         upstream = engine(f"http://127.0.0.1:{wire.port}")
         front = Models([ServedModel("m", EventBackend(upstream), 4096, 1_700_000_000)])
-        app = create_app(front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media)
+        app = create_app(
+            front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media
+        )
         async with lifespan(app):
             yield Sight(app, actor)
 
@@ -94,7 +111,9 @@ def fetching() -> MediaResolver:
     async def page() -> AsyncGenerator[bytes]:
         yield RED
 
-    web = httpx2.MockTransport(lambda _: httpx2.Response(200, headers={"content-type": "text/html"}, content=page()))
+    web = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, headers={"content-type": "text/html"}, content=page())
+    )
     return MediaResolver(MediaOptions("fetch"), Fetcher(resolve=resolve, transport=web))
 
 
@@ -116,7 +135,9 @@ def message(**source: Any) -> Any:
 async def test_chat_with_the_official_sdk():
     async with sight() as server:
         client = server.openai()
-        whole = await client.chat.completions.create(model="m", messages=chat(PIXEL_URL, data_url(BLUE)))
+        whole = await client.chat.completions.create(
+            model="m", messages=chat(PIXEL_URL, data_url(BLUE))
+        )
         assert whole.choices[0].message.content == "A red dot."
         assert server.media_parts == [SEEN, Image(InlineMedia(BLUE, "image/png"))]
         async with client.chat.completions.stream(model="m", messages=chat(PIXEL_URL)) as stream:
@@ -132,11 +153,16 @@ async def test_responses_with_the_official_sdk_and_their_past():
         first = await client.responses.create(model="m", input=asking(**image))
         assert first.output_text == "A red dot."
         assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "low")]
-        async with client.responses.stream(model="m", input="Sure?", previous_response_id=first.id) as stream:
+        async with client.responses.stream(
+            model="m", input="Sure?", previous_response_id=first.id
+        ) as stream:
             await stream.get_final_response()
         assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "low")]
         items = await client.responses.input_items.list(first.id)
-        assert items.data[0].model_dump(exclude_none=True)["content"][1] == {"type": "input_image", **image}
+        assert items.data[0].model_dump(exclude_none=True)["content"][1] == {
+            "type": "input_image",
+            **image,
+        }
 
 
 async def test_messages_with_the_official_sdk():
@@ -167,7 +193,9 @@ async def test_files_that_were_uploaded_are_read_where_they_are_named():
         file = await client.files.create(file=("a.png", RED), purpose="vision")
         await client.responses.create(model="m", input=asking(file_id=file.id))
         assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "auto")]
-        await server.anthropic.messages.create(model="m", max_tokens=50, messages=message(type="file", file_id=file.id))
+        await server.anthropic.messages.create(
+            model="m", max_tokens=50, messages=message(type="file", file_id=file.id)
+        )
         assert server.media_parts == [SEEN]
         pdf = await client.files.create(file=("a.pdf", b"%PDF"), purpose="user_data")
         named: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": pdf.id}]}]
@@ -194,7 +222,9 @@ async def test_what_is_named_is_bounded_all_together():
     async with sight() as server:
         client = server.openai()
         large = RED + bytes(17 * 1024 * 1024)
-        files = [await client.files.create(file=(f"{n}.png", large), purpose="vision") for n in range(4)]
+        files = [
+            await client.files.create(file=(f"{n}.png", large), purpose="vision") for n in range(4)
+        ]
         content: Any = [{"type": "input_image", "file_id": file.id} for file in files]
         with pytest.raises(openai.BadRequestError, match="together") as error:
             await client.responses.create(model="m", input=[{"role": "user", "content": content}])
@@ -205,7 +235,11 @@ async def test_urls_are_refused_unless_a_setting_allows_them():
     async with sight() as server:
         with pytest.raises(openai.BadRequestError, match="--media-urls") as error:
             await server.openai().chat.completions.create(model="m", messages=chat(URL))
-        assert (error.value.param, error.value.code, server.calls) == ("messages[0].content", "invalid_image_url", 0)
+        assert (error.value.param, error.value.code, server.calls) == (
+            "messages[0].content",
+            "invalid_image_url",
+            0,
+        )
 
 
 async def test_urls_are_fetched_where_that_is_allowed():
@@ -238,7 +272,8 @@ async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
             assert (answer.status_code, error["code"]) == (400, code)
             assert error["param"] == "messages[0].content[1].image_url.url"
         answer = await http.post(
-            "/v1/chat/completions", json={"model": "m", "messages": chat(*[PIXEL_URL] * (MAX_IMAGES + 1))}
+            "/v1/chat/completions",
+            json={"model": "m", "messages": chat(*[PIXEL_URL] * (MAX_IMAGES + 1))},
         )
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
         assert server.calls == 0
@@ -247,10 +282,14 @@ async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
 async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
     async with sight() as server:
         body = message(type="url", url=PIXEL_URL)
-        with pytest.raises(anthropic.BadRequestError, match="upstream does not support counting tokens"):
+        with pytest.raises(
+            anthropic.BadRequestError, match="upstream does not support counting tokens"
+        ):
             await server.anthropic.messages.count_tokens(model="m", messages=body)
         async with server.http as http:
-            counted = await http.post("/v1/responses/input_tokens", json={"model": "m", "input": "hi"})
+            counted = await http.post(
+                "/v1/responses/input_tokens", json={"model": "m", "input": "hi"}
+            )
         assert counted.json()["error"]["code"] == "unsupported_parameter"
 
 
@@ -264,14 +303,26 @@ def reading(**source: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
-    """Run a server whose engine does not accept files, with two files: a text and another one."""
-    app = create_app(build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now))
+    """Run a server whose engine does not accept files, with two files: a text and
+    another one.
+    """
+    app = create_app(
+        build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now)
+    )
     upload = {"purpose": "user_data"}
     ids = list[str]()
     transport = httpx2.ASGITransport(app)
-    async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        for name, content in (("a.txt", FACT.encode()), ("a.pdf", b"%PDF-1.4"), ("http://[x/a.txt", FACT.encode())):
-            # An empty type, so that the client does not guess it: on Python 3.13 it fails at the last name.
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
+        for name, content in (
+            ("a.txt", FACT.encode()),
+            ("a.pdf", b"%PDF-1.4"),
+            ("http://[x/a.txt", FACT.encode()),
+        ):
+            # An empty type, so that the client does not guess it: on Python 3.13 it
+            # fails at the last name.
             sent = {"file": (name, content, "")}
             ids.append((await http.post("/v1/files", data=upload, files=sent)).json()["id"])
         yield http, ids
@@ -290,9 +341,17 @@ async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
         inline = await counted(path, reading(type="text", media_type="text/plain", data=FACT))
         assert await counted(path, reading(type="file", file_id=id)) == inline
         assert await counted(path, reading(type="file", file_id=ids[2])) == inline
-        files: list[Any] = [{"file_id": id}, {"filename": "a.txt", "file_data": data_url(FACT.encode(), "text/plain")}]
-        parts = [{"type": "input_text", "text": FACT}, *({"type": "input_file", **file} for file in files)]
-        bodies = [{"model": "tiny", "input": [{"role": "user", "content": [part]}]} for part in parts]
+        files: list[Any] = [
+            {"file_id": id},
+            {"filename": "a.txt", "file_data": data_url(FACT.encode(), "text/plain")},
+        ]
+        parts = [
+            {"type": "input_text", "text": FACT},
+            *({"type": "input_file", **file} for file in files),
+        ]
+        bodies = [
+            {"model": "tiny", "input": [{"role": "user", "content": [part]}]} for part in parts
+        ]
         assert len({await counted("/v1/responses/input_tokens", body) for body in bodies}) == 1
 
 

@@ -1,4 +1,6 @@
-"""Memory of a stream that waits for its next token, above the ASGI server, as counted by Python on any machine."""
+"""Memory of a stream that waits for its next token, above the ASGI server, as counted
+by Python on any machine.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection of a server that reports disconnects. speaks: set when four events have arrived.
+    """One connection of a server that reports disconnects. speaks: set when four events
+    have arrived.
 
-    direct: whether it accepts pieces without a coroutine, as Dragoman's HTTP server does.
+    direct: whether it accepts pieces without a coroutine, as Dragoman's HTTP server
+        does.
     """
 
     def __init__(self, body: bytes, direct: bool) -> None:
@@ -70,7 +74,9 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
 async def measure(
     app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin, *, direct: bool
 ) -> tuple[float, int]:
-    """Return the bytes per stream and the total number of tasks, while the engine is idle."""
+    """Return the bytes per stream and the total number of tasks, while the engine is
+    idle.
+    """
     clients = [Client(json.dumps(ask).encode(), direct) for _ in range(streams)]
     tasks = len(asyncio.all_tasks())
     gc.collect()
@@ -94,7 +100,8 @@ async def measure(
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize(
-    ("path", "ask", "most"), [("/v1/completions", COMPLETION, 8_000), ("/v1/chat/completions", CHAT, 9_000)]
+    ("path", "ask", "most"),
+    [("/v1/completions", COMPLETION, 8_000), ("/v1/chat/completions", CHAT, 9_000)],
 )
 async def test_a_stream_is_one_task_and_a_few_kilobytes(
     path: str, ask: dict[str, Any], most: int, direct: bool

@@ -18,11 +18,18 @@ from tests.serving.test_batches import Passing
 
 
 def sdk(it: ServerHarness, key: str = "none") -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(api_key=key, base_url="http://localhost", http_client=it.http(), max_retries=0)
+    return anthropic.AsyncAnthropic(
+        api_key=key, base_url="http://localhost", http_client=it.http(), max_retries=0
+    )
 
 
 def request(id: str, content: str = "hello", **more: Any) -> Any:
-    params = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": content}], **more}
+    params = {
+        "model": "m",
+        "max_tokens": 50,
+        "messages": [{"role": "user", "content": content}],
+        **more,
+    }
     return {"custom_id": id, "params": params}
 
 
@@ -56,13 +63,18 @@ async def test_every_request_gets_its_message():
         }  # fmt: skip
         assert batch.ended_at is not None
         found = await results(client, created_batch.id)
-        assert {found[f"r{number}"].message.content[0].text == f"answer {number}" for number in range(120)} == {True}
+        assert {
+            found[f"r{number}"].message.content[0].text == f"answer {number}"
+            for number in range(120)
+        } == {True}
 
 
 async def test_a_bad_request_is_an_error_of_its_own():
     async with working() as server:
         client = sdk(server)
-        created_batch = await client.messages.batches.create(requests=[request("good"), request("bad", temperature=9)])
+        created_batch = await client.messages.batches.create(
+            requests=[request("good"), request("bad", temperature=9)]
+        )
         batch = await ended(client, created_batch.id)
         assert (batch.request_counts.succeeded, batch.request_counts.errored) == (1, 1)
         error = (await results(client, created_batch.id))["bad"].error
@@ -84,7 +96,9 @@ async def test_a_canceled_batch_tells_of_all_its_requests():
         assert canceling.cancel_initiated_at is not None
         batch = await ended(client, created_batch.id)
         assert batch.request_counts.canceled == 3
-        assert {row.type for row in (await results(client, created_batch.id)).values()} == {"canceled"}
+        assert {row.type for row in (await results(client, created_batch.id)).values()} == {
+            "canceled"
+        }
         assert server.engine.num_running == 0
 
 
@@ -94,7 +108,9 @@ class Meddling(MemoryStore):
     cancelled = False
 
     async def commit(self, *changes: Change) -> None:
-        if not self.cancelled and any(isinstance(change, Replace) and change.state == "ended" for change in changes):
+        if not self.cancelled and any(
+            isinstance(change, Replace) and change.state == "ended" for change in changes
+        ):
             self.cancelled = True
             record = await self.get(changes[-1].key)
             assert record is not None
@@ -112,7 +128,9 @@ async def test_what_is_not_done_in_time_expires():
     clock = Passing()
     async with working(clock=clock, engine={"directives": True}) as server:
         client = sdk(server)
-        batch = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
+        batch = await client.messages.batches.create(
+            requests=[request("a", "[[delay 1000]][[say never]]")]
+        )
         clock.time += 24 * 3600
         assert (await ended(client, batch.id)).request_counts.expired == 1
         assert (await results(client, batch.id))["a"].type == "expired"
@@ -120,7 +138,9 @@ async def test_what_is_not_done_in_time_expires():
 
 async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
     path = tmp_path / "x.db"
-    async with working(store=SqliteStore(path, now=Still().now), engine={"directives": True}) as server:
+    async with working(
+        store=SqliteStore(path, now=Still().now), engine={"directives": True}
+    ) as server:
         requests = [request("a"), request("slow", "[[delay 1000]][[say never]]"), request("b")]
         batch = await sdk(server).messages.batches.create(requests=requests)
         async with asyncio.timeout(20):
@@ -135,7 +155,9 @@ async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
 async def test_a_batch_is_deleted_once_it_has_ended():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
-        batch = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
+        batch = await client.messages.batches.create(
+            requests=[request("a", "[[delay 1000]][[say never]]")]
+        )
         with pytest.raises(anthropic.BadRequestError, match="cancel it first"):
             await client.messages.batches.delete(batch.id)
         with pytest.raises(anthropic.AnthropicError, match="No `results_url`"):

@@ -24,12 +24,16 @@ ASK = {"model": "m", "max_tokens": 50, "messages": HI}
 
 
 def sdk(it: ServerHarness) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0)
+    return anthropic.AsyncAnthropic(
+        api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0
+    )
 
 
 async def test_a_whole_message() -> None:
     entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
-    message = await sdk(build_server(entry)).messages.create(model="m", max_tokens=50, messages=HI, tools=TOOLS)
+    message = await sdk(build_server(entry)).messages.create(
+        model="m", max_tokens=50, messages=HI, tools=TOOLS
+    )
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.stop_reason == "tool_use"
 
@@ -52,9 +56,13 @@ async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> Non
         ("/v1/messages", "POST", 400, "invalid_request_error"),
     ],
 )
-async def test_errors_beneath_messages_are_anthropics(path: str, method: str, status: int, kind: str) -> None:
+async def test_errors_beneath_messages_are_anthropics(
+    path: str, method: str, status: int, kind: str
+) -> None:
     async with build_server().http() as client:
-        answer = await client.request(method, path, content=b"{", headers={"content-type": "application/json"})
+        answer = await client.request(
+            method, path, content=b"{", headers={"content-type": "application/json"}
+        )
     assert answer.status_code == status
     body = answer.json()
     assert (body["type"], body["error"]["type"]) == ("error", kind)
@@ -95,7 +103,8 @@ async def test_counted_tokens_are_the_usage_of_the_call(embedded: httpx2.AsyncCl
     answer = await embedded.post("/v1/messages", json={**body, "max_tokens": 1})
     usage = answer.json()["usage"]
     assert counted.json()["input_tokens"] == sum(
-        usage[name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        usage[name]
+        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     )
 
 
@@ -103,8 +112,16 @@ EDITED: Any = {
     "model": "tiny",
     "messages": [
         *HI,
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is 1. " * 20}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is 1. " * 20}
+            ],
+        },
     ],
     "tools": TOOLS,
     "betas": ["context-management-2025-06-27"],
@@ -124,9 +141,13 @@ EDITED: Any = {
 async def test_context_edits_are_reported_streamed_and_whole_and_counted(
     embedded: httpx2.AsyncClient,
 ) -> None:
-    client: Any = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=embedded)
+    client: Any = anthropic.AsyncAnthropic(
+        api_key="none", base_url="http://localhost", http_client=embedded
+    )
     counted = await client.beta.messages.count_tokens(**EDITED)
-    uncut = await client.beta.messages.count_tokens(**EDITED | {"context_management": {"edits": []}})
+    uncut = await client.beta.messages.count_tokens(
+        **EDITED | {"context_management": {"edits": []}}
+    )
     whole = await client.beta.messages.create(**EDITED, max_tokens=5)
     async with client.beta.messages.stream(**EDITED, max_tokens=5) as stream:
         streamed = await stream.get_final_message()
@@ -142,20 +163,29 @@ async def test_context_edits_are_reported_streamed_and_whole_and_counted(
     assert counted.input_tokens == usage.input_tokens + cached_tokens
 
 
-async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedded: httpx2.AsyncClient) -> None:
+async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(
+    embedded: httpx2.AsyncClient,
+) -> None:
     chat = {"messages": [{"role": "system", "content": "Be brief."}, *HI], "max_tokens": 1}
     messages = {"system": "Be brief.", "messages": HI, "max_tokens": 1}
     one = await embedded.post("/v1/chat/completions", json=chat)
     other = await embedded.post("/v1/messages", json=messages)
     usage = other.json()["usage"]
     assert one.json()["usage"]["prompt_tokens"] == sum(
-        usage[name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        usage[name]
+        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     )
 
 
 async def test_a_call_has_an_id_of_anthropics_kind(embedded: httpx2.AsyncClient) -> None:
     choice = {"type": "tool", "name": "add"}
-    body = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "max_tokens": 200, "temperature": 0}
+    body = {
+        "messages": HI,
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "max_tokens": 200,
+        "temperature": 0,
+    }
     answer = (await embedded.post("/v1/messages", json=body)).json()
     calls = [block for block in answer["content"] if block["type"] == "tool_use"]
     assert calls

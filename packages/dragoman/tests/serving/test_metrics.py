@@ -23,15 +23,22 @@ def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
 
 
 async def ask(home: ServerHarness) -> httpx2.Response:
-    return await home.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
+    return await home.post(
+        "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    )
 
 
 async def test_what_an_engine_says_is_counted_under_vllms_names():
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     usage = (await ask(home)).json()["usage"]
     scraped = await home.get("/metrics")
-    assert read(scraped, "vllm:prompt_tokens_total", model_name="m", engine="0") == usage["prompt_tokens"]
-    assert read(scraped, "vllm:generation_tokens_total", model_name="m") == usage["completion_tokens"]
+    assert (
+        read(scraped, "vllm:prompt_tokens_total", model_name="m", engine="0")
+        == usage["prompt_tokens"]
+    )
+    assert (
+        read(scraped, "vllm:generation_tokens_total", model_name="m") == usage["completion_tokens"]
+    )
     assert read(scraped, "vllm:request_success_total", finished_reason="stop") == 1
     assert read(scraped, "vllm:time_to_first_token_seconds_count") == 1
     assert read(scraped, "vllm:e2e_request_latency_seconds_count") == 1
@@ -51,7 +58,9 @@ async def test_a_request_of_several_choices_is_counted_once():
 async def test_a_failure_is_counted_as_one():
     home = build_server(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
     await ask(home)
-    assert read(await home.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
+    assert (
+        read(await home.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
+    )
 
 
 async def test_unknown_values_are_left_out():
@@ -63,7 +72,9 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
     home = build_server(ScriptEntry((Say("x"),)))
     async with home.http() as client:
         head, got = await client.head("/metrics"), await client.get("/metrics")
-        open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+        open_metrics = await client.get(
+            "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
+        )
     assert head.status_code == 200
     assert head.content == b""
     # Figures of the process, as its CPU time, change between the two.
@@ -116,7 +127,9 @@ async def test_requests_are_counted_as_vllm_counts_those_of_http():
         ("other", "4xx", "/v1/models/{model:path}"),
         ("GET", "4xx", "none"),
     ):
-        assert read(scraped, "http_requests_total", method=method, status=status, handler=handler) == 1
+        assert (
+            read(scraped, "http_requests_total", method=method, status=status, handler=handler) == 1
+        )
     assert read(scraped, "http_requests_total", handler="/health") is None
     assert read(scraped, "http_request_size_bytes_count", handler=chat) == 2
     assert (read(scraped, "http_response_size_bytes_sum", handler=chat) or 0) > sent

@@ -1,4 +1,6 @@
-"""Ollama's routes with the embedded model, a script, and models that are loaded on demand."""
+"""Ollama's routes with the embedded model, a script, and models that are loaded on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.pipeline.metrics import RequestMetrics, measure
-from dragoman.pipeline.models import EventBackend, ModelSpec, ModelState, Models, ServedModel, TokenBackend
+from dragoman.pipeline.models import (
+    EventBackend,
+    ModelSpec,
+    ModelState,
+    Models,
+    ServedModel,
+    TokenBackend,
+)
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
@@ -33,12 +42,21 @@ from .test_vllm import serving
 
 HELLO = [{"role": "user", "content": "What is the capital of Japan?"}]
 GREEDY = {"temperature": 0}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
 }
 
@@ -61,7 +79,9 @@ async def small() -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str, Any]:
-    """Return the full response, after checking that a stream of the same request equals it."""
+    """Return the full response, after checking that a stream of the same request equals
+    it.
+    """
     response = await http.post(path, json={"stream": False, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
@@ -70,7 +90,9 @@ async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
     grammar.check_object(whole, is_chat=is_chat)
     streamed = await http.post(path, json=fields)
     assert streamed.headers["content-type"] == "application/x-ndjson"
-    folded = grammar.fold_chunks(grammar.check_stream(streamed.content, is_chat=is_chat), is_chat=is_chat)
+    folded = grammar.fold_chunks(
+        grammar.check_stream(streamed.content, is_chat=is_chat), is_chat=is_chat
+    )
     assert drop_times(folded) == drop_times(whole)
     return whole
 
@@ -78,11 +100,17 @@ async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
 def drop_times(answer: dict[str, Any]) -> dict[str, Any]:
     message = answer.get("message", {})
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    stripped = {name: value for name, value in answer.items() if name != "created_at" and not name.endswith("duration")}
+    stripped = {
+        name: value
+        for name, value in answer.items()
+        if name != "created_at" and not name.endswith("duration")
+    }
     return {**stripped, "message": {**message, "tool_calls": calls}}
 
 
-async def refuse(http: httpx2.AsyncClient, method: str, path: str, json: object = None) -> tuple[int, str]:
+async def refuse(
+    http: httpx2.AsyncClient, method: str, path: str, json: object = None
+) -> tuple[int, str]:
     response = await http.request(method, path, json=json)
     grammar.check_error(response.json())
     return response.status_code, response.json()["error"]
@@ -93,12 +121,17 @@ async def test_a_chat_is_answered_whole_and_streamed(http: httpx2.AsyncClient):
     assert whole["model"] == "tiny:latest"
     assert whole["message"] == {"role": "assistant", "content": "The capital of Japan is Tokyo."}
     assert (whole["done_reason"], whole["prompt_eval_count"]) == ("stop", 17)
-    assert whole["total_duration"] >= whole["load_duration"] + whole["prompt_eval_duration"] + whole["eval_duration"]
+    assert (
+        whole["total_duration"]
+        >= whole["load_duration"] + whole["prompt_eval_duration"] + whole["eval_duration"]
+    )
     assert whole["eval_duration"] > 0
 
 
 async def test_a_stream_is_the_default_and_nothing_waits_for_the_end(http: httpx2.AsyncClient):
-    response = await http.post("/api/chat", json={"model": "tiny", "messages": HELLO, "options": GREEDY})
+    response = await http.post(
+        "/api/chat", json={"model": "tiny", "messages": HELLO, "options": GREEDY}
+    )
     chunks = grammar.check_stream(response.content, is_chat=True)
     assert len(chunks) > 4
     assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
@@ -107,20 +140,36 @@ async def test_a_stream_is_the_default_and_nothing_waits_for_the_end(http: httpx
 async def test_thinking_is_apart_from_the_answer(http: httpx2.AsyncClient):
     sums = [{"role": "user", "content": "What is 17 + 26?"}]
     for think in (True, "high"):
-        message = (await answer(http, "/api/chat", messages=sums, options=GREEDY, think=think))["message"]
+        message = (await answer(http, "/api/chat", messages=sums, options=GREEDY, think=think))[
+            "message"
+        ]
         assert message["thinking"] == "I need to add 17 and 26. The sum is 43."
         assert message["content"] == "17 + 26 = 43."
-    assert "thinking" not in (await answer(http, "/api/chat", messages=sums, options=GREEDY, think=False))["message"]
     assert (
-        "43" in (await answer(http, "/api/generate", prompt=sums[0]["content"], options=GREEDY, think=True))["thinking"]
+        "thinking"
+        not in (await answer(http, "/api/chat", messages=sums, options=GREEDY, think=False))[
+            "message"
+        ]
+    )
+    assert (
+        "43"
+        in (
+            await answer(
+                http, "/api/generate", prompt=sums[0]["content"], options=GREEDY, think=True
+            )
+        )["thinking"]
     )
 
 
 async def test_a_format_is_enforced(http: httpx2.AsyncClient):
     body = {"messages": HELLO, "options": {"seed": 3, "num_predict": 60}}
-    value = json.loads((await answer(http, "/api/chat", **body, format=SCHEMA))["message"]["content"])
+    value = json.loads(
+        (await answer(http, "/api/chat", **body, format=SCHEMA))["message"]["content"]
+    )
     assert set(value) == {"a"}
-    completion = await answer(http, "/api/generate", prompt="Say", format=SCHEMA, options={"seed": 3})
+    completion = await answer(
+        http, "/api/generate", prompt="Say", format=SCHEMA, options={"seed": 3}
+    )
     assert isinstance(json.loads(completion["response"])["a"], int)
     begun = await answer(http, "/api/chat", **body, format="json")
     assert begun["message"]["content"].lstrip().startswith("{")
@@ -131,24 +180,35 @@ async def test_a_tool_is_called_and_its_result_is_read(http: httpx2.AsyncClient)
     body = {"tools": [WEATHER], "options": GREEDY}
     message = (await answer(http, "/api/chat", messages=question, **body))["message"]
     (call,) = message["tool_calls"]
-    assert (call["function"]["name"], call["function"]["arguments"]) == ("get_weather", {"city": "Rome"})
+    assert (call["function"]["name"], call["function"]["arguments"]) == (
+        "get_weather",
+        {"city": "Rome"},
+    )
     result = {"role": "tool", "tool_name": "get_weather", "content": "sunny"}
     last = await answer(http, "/api/chat", messages=[*question, message, result], **body)
     assert last["message"]["content"]
 
 
 async def test_logprobs_are_those_of_the_tokens(http: httpx2.AsyncClient):
-    response = await answer(http, "/api/chat", messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2)
-    assert "".join(entry["token"] for entry in response["logprobs"]) == response["message"]["content"]
+    response = await answer(
+        http, "/api/chat", messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2
+    )
+    assert (
+        "".join(entry["token"] for entry in response["logprobs"]) == response["message"]["content"]
+    )
     assert all(len(entry["top_logprobs"]) == 2 for entry in response["logprobs"])
     plain = await answer(http, "/api/generate", prompt="Hello", options=GREEDY, logprobs=True)
     assert all("top_logprobs" not in entry for entry in plain["logprobs"])
 
 
 async def test_the_context_of_an_answer_continues_it(http: httpx2.AsyncClient):
-    first = await answer(http, "/api/generate", prompt="What is the capital of Japan?", options=GREEDY)
+    first = await answer(
+        http, "/api/generate", prompt="What is the capital of Japan?", options=GREEDY
+    )
     assert len(first["context"]) == first["prompt_eval_count"] + first["eval_count"]
-    second = await answer(http, "/api/generate", prompt="And of France?", context=first["context"], options=GREEDY)
+    second = await answer(
+        http, "/api/generate", prompt="And of France?", context=first["context"], options=GREEDY
+    )
     alone = await answer(http, "/api/generate", prompt="And of France?", options=GREEDY)
     assert second["context"][: len(first["context"])] == first["context"]
     assert second["prompt_eval_count"] == len(first["context"]) + alone["prompt_eval_count"]
@@ -157,18 +217,24 @@ async def test_the_context_of_an_answer_continues_it(http: httpx2.AsyncClient):
 
 
 async def test_a_raw_prompt_has_no_template_and_no_context(http: httpx2.AsyncClient):
-    raw = await answer(http, "/api/generate", prompt="Once upon", raw=True, options={**GREEDY, "num_predict": 4})
+    raw = await answer(
+        http, "/api/generate", prompt="Once upon", raw=True, options={**GREEDY, "num_predict": 4}
+    )
     assert "context" not in raw
     assert (raw["prompt_eval_count"], raw["eval_count"], raw["done_reason"]) == (2, 4, "length")
 
 
 async def test_a_last_message_of_the_assistant_is_continued(http: httpx2.AsyncClient):
     begun = [*HELLO, {"role": "assistant", "content": "The capital of"}]
-    assert (await answer(http, "/api/chat", messages=begun, options=GREEDY))["message"]["content"] == " Japan is Tokyo."
+    assert (await answer(http, "/api/chat", messages=begun, options=GREEDY))["message"][
+        "content"
+    ] == " Japan is Tokyo."
 
 
 async def test_a_suffix_needs_a_model_that_was_trained_for_it(http: httpx2.AsyncClient):
-    status, error = await refuse(http, "POST", "/api/generate", {"prompt": "def f(", "suffix": "return 1"})
+    status, error = await refuse(
+        http, "POST", "/api/generate", {"prompt": "def f(", "suffix": "return 1"}
+    )
     assert (status, error) == (400, "suffix: 'tiny' does not support insert")
 
 
@@ -176,19 +242,30 @@ async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path
     for file in tiny.find_bundled_model().glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())
-    size = 1 + max(*vocabulary["model"]["vocab"].values(), *(token["id"] for token in vocabulary["added_tokens"]))
+    size = 1 + max(
+        *vocabulary["model"]["vocab"].values(),
+        *(token["id"] for token in vocabulary["added_tokens"]),
+    )
     names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
     vocabulary["added_tokens"] += [
-        {**vocabulary["added_tokens"][0], "id": size + i, "content": name} for i, name in enumerate(names)
+        {**vocabulary["added_tokens"][0], "id": size + i, "content": name}
+        for i, name in enumerate(names)
     ]
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
-    models = build_models(Settings(model="sim", tokenizer=str(tmp_path), served_model_name=("coder",)), SystemClock())
+    models = build_models(
+        Settings(model="sim", tokenizer=str(tmp_path), served_model_name=("coder",)), SystemClock()
+    )
     (model,) = models
     await models.start()
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
     ) as client:
-        body = {"prompt": "def f(", "suffix": "return 1", "stream": False, "options": {"num_predict": 2}}
+        body = {
+            "prompt": "def f(",
+            "suffix": "return 1",
+            "stream": False,
+            "options": {"num_predict": 2},
+        }
         response = (await client.post("/api/generate", json=body)).json()
         details = (await client.post("/api/show", json={"model": "coder"})).json()
     await models.stop()
@@ -201,15 +278,22 @@ async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path
 
 
 async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2.AsyncClient):
-    status, error = await refuse(http, "POST", "/api/generate", {"prompt": "a", "template": "{{ messages }}"})
+    status, error = await refuse(
+        http, "POST", "/api/generate", {"prompt": "a", "template": "{{ messages }}"}
+    )
     assert status == 400
     assert "--trust-request-chat-template" in error
 
 
-async def test_a_context_that_is_too_large_is_an_error_without_truncation(small: httpx2.AsyncClient):
+async def test_a_context_that_is_too_large_is_an_error_without_truncation(
+    small: httpx2.AsyncClient,
+):
     body = {"messages": HELLO, "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
     response = await small.post("/api/chat", json=body)
-    assert response.headers["x-dragoman-warnings"] == "options.num_ctx: the context of this model is 256 tokens"
+    assert (
+        response.headers["x-dragoman-warnings"]
+        == "options.num_ctx: the context of this model is 256 tokens"
+    )
     lower = await small.post("/api/chat", json={**body, "options": {**GREEDY, "num_ctx": 64}})
     assert "x-dragoman-warnings" not in lower.headers
     long = [{"role": "user", "content": "word " * 400}]
@@ -221,14 +305,18 @@ async def test_warnings_have_ollamas_names_and_are_no_line_of_a_stream(small: ht
     fields = {"messages": HELLO, "options": {**GREEDY, "num_predict": 8192}}
     body = {"x-dragoman-warnings": "body"}
     streamed = await small.post("/api/chat", json=fields, headers=body)
-    assert streamed.headers["x-dragoman-warnings"].startswith("options.num_predict is reduced from 8192")
+    assert streamed.headers["x-dragoman-warnings"].startswith(
+        "options.num_predict is reduced from 8192"
+    )
     grammar.check_stream(streamed.content, is_chat=True)
     whole = (await small.post("/api/chat", json={**fields, "stream": False}, headers=body)).json()
     assert whole["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
 
 
 async def test_truncation_drops_the_oldest_turns_and_says_so(small: httpx2.AsyncClient):
-    turns = [{"role": role, "content": "word " * 50} for _ in range(4) for role in ("user", "assistant")]
+    turns = [
+        {"role": role, "content": "word " * 50} for _ in range(4) for role in ("user", "assistant")
+    ]
     body = {"messages": [*turns, *HELLO], "options": GREEDY, "stream": False}
     assert (await refuse(small, "POST", "/api/chat", body))[0] == 400
     response = await small.post("/api/chat", json={**body, "truncate": True})
@@ -260,7 +348,14 @@ async def test_long_texts_are_truncated_unless_the_client_objects(small: httpx2.
 
 @pytest.mark.parametrize(
     ("count", "written"),
-    [(None, ""), (512, "512"), (22_000, "22K"), (1967808, "1.97M"), (8_000_000_000, "8B"), (8_190_735_360, "8.2B")],
+    [
+        (None, ""),
+        (512, "512"),
+        (22_000, "22K"),
+        (1967808, "1.97M"),
+        (8_000_000_000, "8B"),
+        (8_190_735_360, "8.2B"),
+    ],
 )
 def test_numbers_of_parameters_are_written_as_ollama_does(count: int | None, written: str):
     card = OllamaModelCard("m", "m", 0, parameters=count)
@@ -269,7 +364,9 @@ def test_numbers_of_parameters_are_written_as_ollama_does(count: int | None, wri
 
 
 async def test_durations_are_those_of_the_pipelines_meter():
-    """Two seconds in the queue, three until the first token, four more until the last, one until the end."""
+    """Two seconds in the queue, three until the first token, four more until the last,
+    one until the end.
+    """
     times = iter((0.0, 2.0, 5.0, 7.0, 9.0, 10.0))
     metrics = RequestMetrics(EngineStats(), lambda: next(times))
 
@@ -286,7 +383,12 @@ async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
     (listed,) = (await http.get("/api/tags")).json()["models"]
     assert listed["name"] == listed["model"] == "tiny:latest"
     assert len(listed["digest"]) == 64
-    facts = {"format": "safetensors", "family": "llama", "families": ["llama"], "parameter_size": "1.97M"}
+    facts = {
+        "format": "safetensors",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "1.97M",
+    }
     assert listed["details"] == {"parent_model": "", **facts, "quantization_level": "BF16"}
     assert listed["size"] > 2 * 1967808
     details = (await http.post("/api/show", json={"model": "tiny:latest"})).json()
@@ -300,14 +402,21 @@ async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
     assert "{%" in details["template"]
     (running,) = (await http.get("/api/ps")).json()["models"]
     assert (running["details"], running["size"]) == (listed["details"], listed["size"])
-    assert (running["name"], running["context_length"]) == ("tiny:latest", cards[0]["max_model_len"])
+    assert (running["name"], running["context_length"]) == (
+        "tiny:latest",
+        cards[0]["max_model_len"],
+    )
     assert running["expires_at"] > "2200"
     assert (await http.get("/api/version")).json()["version"].count(".") == 2
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"])
+@pytest.mark.parametrize(
+    "path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"]
+)
 async def test_an_unknown_model_is_not_found_in_ollamas_words(http: httpx2.AsyncClient, path: str):
-    status, error = await refuse(http, "POST", path, {"model": "llama3.2", "messages": HELLO, "prompt": "a"})
+    status, error = await refuse(
+        http, "POST", path, {"model": "llama3.2", "messages": HELLO, "prompt": "a"}
+    )
     assert (status, error) == (404, "model 'llama3.2' not found, served here: tiny")
 
 
@@ -321,7 +430,9 @@ async def test_an_unknown_model_is_not_found_in_ollamas_words(http: httpx2.Async
         ("POST", "/api/blobs/sha256:0123"),
     ],
 )
-async def test_what_changes_models_is_refused_by_name(http: httpx2.AsyncClient, method: str, path: str):
+async def test_what_changes_models_is_refused_by_name(
+    http: httpx2.AsyncClient, method: str, path: str
+):
     status, error = await refuse(http, method, path, {"model": "tiny"})
     assert status == 400
     assert error.startswith(f"{method} {path.partition('/sha256')[0]} is not supported: ")
@@ -331,12 +442,16 @@ async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx
     assert (await refuse(http, "GET", "/api/nothing"))[0] == 404
     assert (await refuse(http, "GET", "/api/chat"))[0] == 405
     assert (await refuse(http, "POST", "/api/chat", []))[0] == 400
-    status, error = await refuse(http, "POST", "/api/chat", {"messages": HELLO, "options": {"num_predict": "a"}})
+    status, error = await refuse(
+        http, "POST", "/api/chat", {"messages": HELLO, "options": {"num_predict": "a"}}
+    )
     assert (status, "options.num_predict" in error) == (400, True)
 
 
 async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx2.AsyncClient):
-    """Ollama's documentation has `curl URL -d '{...}'`, which sends a form's content type."""
+    """Ollama's documentation has `curl URL -d '{...}'`, which sends a form's content
+    type.
+    """
     body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert (await http.post("/api/chat", content=body, headers=form)).status_code == 200
@@ -347,15 +462,25 @@ async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx
     assert chat.status_code == 415
 
 
-async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_one(http: httpx2.AsyncClient):
+async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_one(
+    http: httpx2.AsyncClient,
+):
     body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
     assert (await http.post("/api/chat", content=body)).status_code == 200
-    assert (await http.post("/api/chat", content=body, headers={"content-type": "text/plain"})).status_code == 415
-    assert (await http.post("/api/chat", content=body, headers={"origin": "https://evil.example"})).status_code == 403
+    assert (
+        await http.post("/api/chat", content=body, headers={"content-type": "text/plain"})
+    ).status_code == 415
+    assert (
+        await http.post("/api/chat", content=body, headers={"origin": "https://evil.example"})
+    ).status_code == 403
 
 
 async def test_only_ollama_clients_get_ollama_is_running(http: httpx2.AsyncClient):
-    for agent in ("ollama-python/0.6.3 (x86_64 linux)", "ollama/0.12.0 (amd64 linux) Go/1.24", "ollama-js/0.6.3"):
+    for agent in (
+        "ollama-python/0.6.3 (x86_64 linux)",
+        "ollama/0.12.0 (amd64 linux) Go/1.24",
+        "ollama-js/0.6.3",
+    ):
         assert (await http.get("/", headers={"user-agent": agent})).text == "Ollama is running"
     assert (await http.get("/")).text.startswith("Dragoman")
     head = await http.request("HEAD", "/", headers={"user-agent": "ollama"})
@@ -375,13 +500,18 @@ async def test_a_request_without_a_prompt_loads_the_model(http: httpx2.AsyncClie
     assert (status, "not loaded on demand" in error) == (400, True)
     response = await http.post("/api/generate", json={"model": "tiny", "keep_alive": "5m"})
     assert "keep_alive is ignored" in response.headers["x-dragoman-warnings"]
-    assert "x-dragoman-warnings" not in (await http.post("/api/generate", json={"keep_alive": -1})).headers
+    assert (
+        "x-dragoman-warnings"
+        not in (await http.post("/api/generate", json={"keep_alive": -1})).headers
+    )
 
 
 async def test_what_fails_in_the_middle_is_a_line_of_the_stream():
     server = build_server(ScriptEntry((Say("So far"), Fail(503, "out of memory")), repeat=True))
     body = {"model": "m", "messages": HELLO}
-    lines = [json.loads(line) for line in (await server.post("/api/chat", body)).content.splitlines()]
+    lines = [
+        json.loads(line) for line in (await server.post("/api/chat", body)).content.splitlines()
+    ]
     assert (lines[-1], lines[0]["message"]["content"]) == ({"error": "out of memory"}, "S")
     whole = await server.post("/api/chat", {**body, "stream": False})
     assert (whole.status_code, whole.json()) == (503, {"error": "out of memory"})
@@ -389,15 +519,22 @@ async def test_what_fails_in_the_middle_is_a_line_of_the_stream():
 
 async def test_an_engine_of_events_rejects_a_context_and_returns_none():
     server = build_server(ScriptEntry((Say("Hi"),), repeat=True))
-    response = (await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})).json()
+    response = (
+        await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})
+    ).json()
     assert ("context" in response, response["response"]) == (False, "Hi")
     refused = await server.post("/api/generate", {"model": "m", "prompt": "a", "context": [1]})
-    assert (refused.status_code, "does not support context" in refused.json()["error"]) == (400, True)
+    assert (refused.status_code, "does not support context" in refused.json()["error"]) == (
+        400,
+        True,
+    )
 
 
 async def test_a_strict_server_rejects_what_others_warn_of():
     async with serving(strict=True) as client:
-        status, error = await refuse(client, "POST", "/api/chat", {"messages": HELLO, "options": {"num_gpu": 1}})
+        status, error = await refuse(
+            client, "POST", "/api/chat", {"messages": HELLO, "options": {"num_gpu": 1}}
+        )
         assert (status, "options.num_gpu" in error) == (400, True)
         assert (await refuse(client, "POST", "/api/chat", {"messages": HELLO, "oops": 1}))[0] == 400
 
@@ -416,11 +553,15 @@ class OnDemand:
         self.models = Models([spec], clock=self.clock, sleep=never)
         self.slot = self.models.slots[0]
         app = create_app(self.models, options=ServingOptions(**options), puller=puller)
-        self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")
+        self.client = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost"
+        )
 
     async def post(self, path: str, key: str | None = None, **fields: object) -> httpx2.Response:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        return await self.client.post(path, json={"model": "a", "stream": False, **fields}, headers=headers)
+        return await self.client.post(
+            path, json={"model": "a", "stream": False, **fields}, headers=headers
+        )
 
     async def poll_after(self, seconds: float) -> ModelState:
         self.clock.now += seconds
@@ -439,7 +580,9 @@ async def test_keep_alive_loads_and_unloads(path: str):
     assert await server.poll_after(1) is ModelState.UNLOADED
     assert (await server.client.get("/api/ps")).json() == {"models": []}
     assert (await server.post(path)).json()["done_reason"] == "load"
-    assert await server.poll_after(60) is ModelState.UNLOADED, "the server's own setting applies again"
+    assert await server.poll_after(60) is ModelState.UNLOADED, (
+        "the server's own setting applies again"
+    )
     await server.post(path, keep_alive=-1)
     assert await server.poll_after(10**9) is ModelState.LOADED
     assert (await server.post(path, keep_alive=0)).json()["done_reason"] == "unload"
@@ -486,7 +629,10 @@ async def test_a_model_that_is_served_is_pulled_at_once():
     assert (lines[1]["total"], lines[1]["completed"]) == (10, 10)
     assert (await server.post("/api/pull")).json() == {"status": "success"}
     refused = await server.post("/api/pull", model="llama3.2")
-    assert (refused.status_code, "does not download models" in refused.json()["error"]) == (404, True)
+    assert (refused.status_code, "does not download models" in refused.json()["error"]) == (
+        404,
+        True,
+    )
 
 
 class Hub:
@@ -513,12 +659,20 @@ async def test_other_models_are_pulled_by_the_downloader():
     server = OnDemand(hub)
     response = await server.client.post("/api/pull", json={"name": "org/name:Q4_K_M"})
     lines = [json.loads(line) for line in response.content.splitlines()]
-    assert lines[1] == {"status": "pulling 0123", "digest": "sha256:0123", "total": 10, "completed": 5}
+    assert lines[1] == {
+        "status": "pulling 0123",
+        "digest": "sha256:0123",
+        "total": 10,
+        "completed": 5,
+    }
     assert (lines[-1], hub.closed) == ({"status": "success"}, ["org/name:Q4_K_M"])
     assert (await server.post("/api/pull", model="org/name")).json() == {"status": "success"}
     for stream in (True, False):
         refused = await server.post("/api/pull", model="none", stream=stream)
-        assert (refused.status_code, refused.json()) == (404, {"error": "There is no such model on the hub."})
+        assert (refused.status_code, refused.json()) == (
+            404,
+            {"error": "There is no such model on the hub."},
+        )
     broken = await server.client.post("/api/pull", json={"model": "broken"})
     assert json.loads(broken.content.splitlines()[-1]) == {"error": "The disk is full."}
     guarded = OnDemand(hub, api_key=("user",), admin_api_key=("root",))
@@ -528,9 +682,15 @@ async def test_other_models_are_pulled_by_the_downloader():
 
 async def test_the_settings_of_a_model_are_its_parameters():
     models = build_models(
-        Settings(override_generation_config=GenerationConfig(temperature=0.5, top_k=7)), SystemClock()
+        Settings(override_generation_config=GenerationConfig(temperature=0.5, top_k=7)),
+        SystemClock(),
     )
     app = create_app(models)
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         details = (await client.post("/api/show", json={"model": "tiny"})).json()
-    assert [line.split() for line in details["parameters"].splitlines()][:2] == [["temperature", "0.5"], ["top_k", "7"]]
+    assert [line.split() for line in details["parameters"].splitlines()][:2] == [
+        ["temperature", "0.5"],
+        ["top_k", "7"],
+    ]

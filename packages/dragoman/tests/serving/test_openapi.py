@@ -1,4 +1,6 @@
-"""The OpenAPI document matches the server: exactly its routes, parameters, responses and events."""
+"""The OpenAPI document matches the server: exactly its routes, parameters, responses
+and events.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,18 @@ from tests.fuzz.exchange import Request, send_request
 from tests.fuzz.requests import State, draw_request, examples
 from tests.fuzz.test_fuzz import HOLDING, server, undo
 from tests.golden.renderings import GOLDEN, Golden
-from tests.serving.described import PropertyCounter, REF, check_response, document, find_errors, find_operation, find_value_schema, read_values, resolve, routes
+from tests.serving.described import (
+    PropertyCounter,
+    REF,
+    check_response,
+    document,
+    find_errors,
+    find_operation,
+    find_value_schema,
+    read_values,
+    resolve,
+    routes,
+)
 from tests.serving.harness import build_server
 from tests.serving.test_tenancy import serving, tenant
 
@@ -38,7 +51,12 @@ GOLDEN_ROUTES = {
     "ollama-chat": "/api/chat",
     "ollama-generate": "/api/generate",
 }
-BODIES = {body.name: body for operation in CATALOGUE.values() for body in operation.bodies if isinstance(body, Body)}
+BODIES = {
+    body.name: body
+    for operation in CATALOGUE.values()
+    for body in operation.bodies
+    if isinstance(body, Body)
+}
 TABLES: dict[str, Body | tuple[Body, ...]] = {
     "chat": generation.CHAT_REQUEST,
     "completions": generation.COMPLETION_REQUEST,
@@ -77,14 +95,20 @@ def schema_of(name: str) -> dict[str, Any]:
 
 def test_every_route_is_described_and_nothing_else() -> None:
     """A new route needs an entry in a catalogue of serving/routes/openapi."""
-    registered = {(method, to_path_template(route.path)) for route in routes() for method in route.handlers}
+    registered = {
+        (method, to_path_template(route.path)) for route in routes() for method in route.handlers
+    }
     assert set(CATALOGUE) == registered
-    described = {(method.upper(), path) for path, item in document()["paths"].items() for method in item}
+    described = {
+        (method.upper(), path) for path, item in document()["paths"].items() for method in item
+    }
     assert {each for each in described if not each[0].startswith("X-")} == registered
 
 
 def test_the_document_is_valid() -> None:
-    """Every reference has a target, every schema is valid, and every operation id is unique."""
+    """Every reference has a target, every schema is valid, and every operation id is
+    unique.
+    """
     text = json.dumps(document())
     for reference in set(re.findall(r'"\$ref": "([^"]+)"', text)):
         assert resolve({"$ref": reference}), reference
@@ -103,7 +127,9 @@ def test_the_document_is_valid() -> None:
 @pytest.mark.parametrize("dialect", sorted({row.dialect for row in list_parameters()}))
 def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
     rows = {row.name for row in list_parameters() if row.dialect == dialect}
-    assert rows == {name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]}
+    assert rows == {
+        name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]
+    }
 
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
@@ -120,7 +146,9 @@ WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}],
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_description_rejects_is_rejected(name: str) -> None:
-    """The document is not stricter than the reader: each value that it forbids for a field is an error."""
+    """The document is not stricter than the reader: each value that it forbids for a
+    field is an error.
+    """
     known = examples.DIALECTS[name]
     (body,) = bodies_of(name)
     rejected = 0
@@ -154,20 +182,38 @@ def golden_values() -> Iterator[tuple[Golden, dict[str, Any], object]]:
 def test_every_golden_response_and_event_is_described() -> None:
     count = 0
     for golden, schema, value in golden_values():
-        assert find_errors(schema, value) == [], f"{golden.case}.{golden.writer}: {json.dumps(value)[:500]}"
+        assert find_errors(schema, value) == [], (
+            f"{golden.case}.{golden.writer}: {json.dumps(value)[:500]}"
+        )
         count += 1
     assert count > 1000
 
 
 NOT_IN_GOLDEN = {
     # Only a complete server adds these: request ids, echoed fields, stored objects.
-    *(("AnthropicErrorBody", "request_id"), ("AnthropicErrorDetail", "details"), ("ChatCompletion", "metadata")),
+    *(
+        ("AnthropicErrorBody", "request_id"),
+        ("AnthropicErrorDetail", "details"),
+        ("ChatCompletion", "metadata"),
+    ),
     *(("ResponseObject", "conversation"), ("ResponseObject", "user"), ("EchoedText", "verbosity")),
-    *(("MessageItem", "phase"), ("ReasoningItem", "encrypted_content"), ("CustomCallItem", "namespace")),
+    *(
+        ("MessageItem", "phase"),
+        ("ReasoningItem", "encrypted_content"),
+        ("CustomCallItem", "namespace"),
+    ),
     *(("MessageResponse", "context_management"), ("MessageDelta", "context_management")),
     *((name, "weight_versions") for name in ("ChatChoice", "ChatChunkChoice")),
     *((name, "weight_versions") for name in ("CompletionChoice", "CompletionChunkChoice")),
-    *((name, "metrics") for name in ("ChatCompletion", "ChatCompletionChunk", "TextCompletion", "TextCompletionChunk")),
+    *(
+        (name, "metrics")
+        for name in (
+            "ChatCompletion",
+            "ChatCompletionChunk",
+            "TextCompletion",
+            "TextCompletionChunk",
+        )
+    ),
     *(("TextCompletion", "service_tier"), ("TextCompletionChunk", "service_tier")),
     ("CachedTokenDetails", "cache_write_tokens"),
     # Of upstreams that verify their own reasoning.
@@ -176,12 +222,18 @@ NOT_IN_GOLDEN = {
 
 
 def test_no_described_property_is_a_relic() -> None:
-    """Each property of objects that writers build manually occurs in a golden file, or is listed as an exception."""
+    """Each property of objects that writers build manually occurs in a golden file, or
+    is listed as an exception.
+    """
     counter = PropertyCounter()
     for _, schema, value in golden_values():
         counter.count(schema, value)
     seen = counter.seen.keys()
-    described = {(name, field) for name in {name for name, _ in seen} for field in schema_of(name)["properties"]}
+    described = {
+        (name, field)
+        for name in {name for name, _ in seen}
+        for field in schema_of(name)["properties"]
+    }
     assert described - seen == NOT_IN_GOLDEN
 
 
@@ -197,12 +249,17 @@ async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path)
             state.note(request, response)
             if request.route in HOLDING:
                 await undo(app)
-            # An unsupported method is a 405, and a client that disconnected has a partial response.
+            # An unsupported method is a 405, and a client that disconnected has a
+            # partial response.
             if response.status == 405 or request.leave_after is not None:
                 continue
             method = "GET" if request.method == "HEAD" else request.method
-            found = check_response(method, request.route, response.status, dict(response.headers), response.body)
-            differences += [f"{difference}\n    {request}\n    {response.body[:300]!r}" for difference in found]
+            found = check_response(
+                method, request.route, response.status, dict(response.headers), response.body
+            )
+            differences += [
+                f"{difference}\n    {request}\n    {response.body[:300]!r}" for difference in found
+            ]
     assert not differences, f"{len(differences)} differences:\n" + "\n".join(differences[:20])
 
 
@@ -215,12 +272,24 @@ async def test_the_headers_of_limits_and_of_errors_are_described() -> None:
     seen: set[str] = set()
     async with serving(keys) as served:
         for key, path in (
-            *[("a", "/v1/messages"), ("a", "/v1/chat/completions"), ("a", "/v1/chat/completions"), ("a", "/health")],
+            *[
+                ("a", "/v1/messages"),
+                ("a", "/v1/chat/completions"),
+                ("a", "/v1/chat/completions"),
+                ("a", "/health"),
+            ],
             *[("poor", "/v1/messages"), ("poor", "/v1/messages"), ("none", "/v1/responses")],
         ):
             method = "GET" if path == "/health" else "POST"
-            response = await (served.get(key, path) if method == "GET" else served.post(key, path, body))
-            assert check_response(method, path, response.status_code, dict(response.headers), response.content) == []
+            response = await (
+                served.get(key, path) if method == "GET" else served.post(key, path, body)
+            )
+            assert (
+                check_response(
+                    method, path, response.status_code, dict(response.headers), response.content
+                )
+                == []
+            )
             seen |= response.headers.keys()
     assert {"x-ratelimit-reset-tokens", "anthropic-ratelimit-requests-remaining"} <= seen
     assert {"retry-after", "x-should-retry", "www-authenticate"} <= seen
@@ -229,8 +298,16 @@ async def test_the_headers_of_limits_and_of_errors_are_described() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "statuses"),
     [
-        ("POST", "/v1/chat/completions", {"400", "401", "403", "404", "413", "415", "429", "500", "503", "504"}),
-        ("POST", "/v1/messages", {"400", "401", "403", "404", "413", "415", "429", "500", "529", "504"}),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"400", "401", "403", "404", "413", "415", "429", "500", "503", "504"},
+        ),
+        (
+            "POST",
+            "/v1/messages",
+            {"400", "401", "403", "404", "413", "415", "429", "500", "529", "504"},
+        ),
         ("POST", "/tokenize", {"400", "401", "403", "413", "415"}),
         ("GET", "/v1/models/{model}", {"401", "403", "404"}),
         ("GET", "/dragoman/requests", {"401", "403"}),
@@ -242,7 +319,9 @@ def test_the_errors_that_a_route_is_known_for_are_described_by_their_status(
 ) -> None:
     operation = find_operation(method, path)
     assert operation is not None
-    described = {status for status in operation["responses"] if status.isdigit() and status >= "400"}
+    described = {
+        status for status in operation["responses"] if status.isdigit() and status >= "400"
+    }
     assert described == statuses
     assert {"4XX", "5XX"} <= operation["responses"].keys()
 
@@ -272,7 +351,11 @@ EXAMPLE_ROUTES = {
 
 
 def test_every_body_has_an_example() -> None:
-    assert {name for name, body in BODIES.items() if body.example is not None} == set(EXAMPLE_ROUTES) == set(BODIES)
+    assert (
+        {name for name, body in BODIES.items() if body.example is not None}
+        == set(EXAMPLE_ROUTES)
+        == set(BODIES)
+    )
 
 
 async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
@@ -294,19 +377,30 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
     served = build_server(options=KEYS)
     assert (await served.get("/openapi.json")).status_code == 401
     user, admin = [
-        (await served.get("/openapi.json", {"authorization": f"Bearer {key}"})).json() for key in ("user", "root")
+        (await served.get("/openapi.json", {"authorization": f"Bearer {key}"})).json()
+        for key in ("user", "root")
     ]
     operations = [operation for item in user["paths"].values() for operation in item.values()]
-    assert {operation.get("x-dragoman-access", "user") for operation in operations} == {"public", "user"}
+    assert {operation.get("x-dragoman-access", "user") for operation in operations} == {
+        "public",
+        "user",
+    }
     assert "/update_weights" in admin["paths"].keys() - user["paths"].keys()
-    assert user["paths"]["/v1/chat/completions"]["post"]["security"] == [{"bearer": []}, {"x-api-key": []}]
+    assert user["paths"]["/v1/chat/completions"]["post"]["security"] == [
+        {"bearer": []},
+        {"x-api-key": []},
+    ]
     assert user["paths"]["/health"]["get"]["security"] == []
     # No components that only admin routes use remain.
     assert "WeightUpdate" not in user["components"]["schemas"]
-    assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
+    assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin[
+        "paths"
+    ].keys()
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"])
+@pytest.mark.parametrize(
+    "path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"]
+)
 async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
     served = build_server()
     first = await served.get(path)
@@ -318,7 +412,11 @@ async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
     assert (await served.get(path, {"if-none-match": '"other"'})).status_code == 200
     async with served.http() as client:
         head = await client.head(path)
-    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(first.content)))
+    assert (head.status_code, head.content, head.headers["content-length"]) == (
+        200,
+        b"",
+        str(len(first.content)),
+    )
 
 
 async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None:

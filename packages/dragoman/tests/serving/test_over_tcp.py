@@ -1,4 +1,6 @@
-"""A real uvicorn on a real socket with the embedded model: behavior that only appears there."""
+"""A real uvicorn on a real socket with the embedded model: behavior that only appears
+there.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ class Served:
     server: Server
 
     def client(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0)
+        return openai.AsyncOpenAI(
+            api_key="none", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0
+        )
 
     @property
     def health(self) -> Health:
         return next(iter(self.models)).backend.engine.health()
 
     async def until(self, *, running: int, waiting: int = 0) -> None:
-        """Poll, since the engine's thread has no event for it. The test's own timeout limits the wait."""
+        """Poll, since the engine's thread has no event for it. The test's own timeout
+        limits the wait.
+        """
         while (self.health.running, self.health.waiting) != (running, waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -56,7 +62,9 @@ async def served() -> AsyncGenerator[Served]:
     settings = Settings(max_num_seqs=2)
     models = build_models(settings, SystemClock())
     server = Server(
-        build_uvicorn_config(create_app(models), settings), models, shutdown_config=ShutdownConfig(timeout=0.0)
+        build_uvicorn_config(create_app(models), settings),
+        models,
+        shutdown_config=ShutdownConfig(timeout=0.0),
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -70,14 +78,18 @@ async def served() -> AsyncGenerator[Served]:
 
 async def test_the_sdk_streams_over_tcp(served: Served) -> None:
     async with served.client() as client:
-        stream = await client.chat.completions.create(model="tiny", messages=STORY, stream=True, temperature=0)
+        stream = await client.chat.completions.create(
+            model="tiny", messages=STORY, stream=True, temperature=0
+        )
         texts = [chunk.choices[0].delta.content or "" async for chunk in stream]
         whole = await client.chat.completions.create(model="tiny", messages=STORY, temperature=0)
     assert "".join(texts) == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(served: Served, streamed: bool) -> None:
+async def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(
+    served: Served, streamed: bool
+) -> None:
     _, writer = await served.raw({**ENDLESS, "stream": streamed})
     await served.until(running=1)
     writer.close()

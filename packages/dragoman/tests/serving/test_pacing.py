@@ -1,4 +1,6 @@
-"""Concurrent requests are started a few at a time, in order, and other callbacks run in between."""
+"""Concurrent requests are started a few at a time, in order, and other callbacks run in
+between.
+"""
 
 from __future__ import annotations
 

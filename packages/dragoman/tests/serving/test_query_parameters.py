@@ -45,7 +45,9 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
 async def test_a_parameter_that_no_route_reads_is_named(
     client: httpx2.AsyncClient, path: str, ignored: list[str]
 ) -> None:
-    answer = await client.get(path, headers={"anthropic-version": "2023-06-01"} if "messages" in path else {})
+    answer = await client.get(
+        path, headers={"anthropic-version": "2023-06-01"} if "messages" in path else {}
+    )
     assert answer.status_code == 200, answer.text
     expected = "; ".join(f"'{name}' is ignored: unknown query parameter" for name in ignored)
     assert answer.headers.get(WARNINGS, "") == expected
@@ -55,17 +57,23 @@ async def test_a_parameter_that_no_route_reads_is_named(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_generation_reports_its_query(client: httpx2.AsyncClient, stream: bool) -> None:
     body = {**CHAT, "stream": stream}
-    answer = await client.post("/v1/chat/completions?stream=true&api-version=1", json=body, headers={WARNINGS: "body"})
+    answer = await client.post(
+        "/v1/chat/completions?stream=true&api-version=1", json=body, headers={WARNINGS: "body"}
+    )
     assert answer.headers[WARNINGS] == "'stream' is ignored: unknown query parameter"
     assert "'stream' is ignored: unknown query parameter" in answer.text
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_error_and_a_stored_response_have_no_false_warnings(client: httpx2.AsyncClient) -> None:
+async def test_an_error_and_a_stored_response_have_no_false_warnings(
+    client: httpx2.AsyncClient,
+) -> None:
     refused = await client.get("/v1/chat/completions?limit=0&order=asc")
     assert (refused.status_code, WARNINGS in refused.headers) == (400, False)
     id = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
-    response = await client.get(f"/v1/responses/{id}?include[]=reasoning.encrypted_content&stream=false")
+    response = await client.get(
+        f"/v1/responses/{id}?include[]=reasoning.encrypted_content&stream=false"
+    )
     assert (response.status_code, WARNINGS in response.headers) == (200, False)
     listed = await client.get(f"/v1/responses/{id}/input_items?after=&limit=1&foo=1")
     assert listed.headers[WARNINGS] == "'foo' is ignored: unknown query parameter"

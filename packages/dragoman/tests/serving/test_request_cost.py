@@ -1,7 +1,9 @@
-"""The cost of one request, in calls of our own functions, which does not depend on the machine.
+"""The cost of one request, in calls of our own functions, which does not depend on the
+machine.
 
-The bounds are CPython 3.11's counts plus a tenth. Later versions count less, as they inline comprehensions. A
-change that exceeds a bound makes every request slower; one that goes far below it should lower it.
+The bounds are CPython 3.11's counts plus a tenth. Later versions count less, as they
+inline comprehensions. A change that exceeds a bound makes every request slower; one
+that goes far below it should lower it.
 """
 
 from __future__ import annotations
@@ -32,10 +34,19 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", CHAT),
     "streamed chat": ("/v1/chat/completions", {**CHAT, "stream": True}),
     "messages": ("/v1/messages", {"model": "m", "messages": MESSAGES, "max_tokens": 2}),
-    "responses": ("/v1/responses", {"model": "m", "input": "Hello", "max_output_tokens": 16, "store": False}),
+    "responses": (
+        "/v1/responses",
+        {"model": "m", "input": "Hello", "max_output_tokens": 16, "store": False},
+    ),
     "chat of 12 tokens": ("/v1/chat/completions", {**CHAT, "max_tokens": 12}),
 }
-BOUNDS = {"chat": 780, "streamed chat": 790, "messages": 780, "responses": 1460, "chat of 12 tokens": 1210}
+BOUNDS = {
+    "chat": 780,
+    "streamed chat": 790,
+    "messages": 780,
+    "responses": 1460,
+    "chat of 12 tokens": 1210,
+}
 
 
 class Calls:
@@ -59,7 +70,9 @@ def count_calls() -> Generator[Calls]:
 
 @pytest.mark.parametrize("kind", BOUNDS)
 async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
-    models = build_models(Settings(model="sim", served_model_name=("m",), time_scale=1000.0), SystemClock())
+    models = build_models(
+        Settings(model="sim", served_model_name=("m",), time_scale=1000.0), SystemClock()
+    )
     app = create_app(models)
     path, body = BODIES[kind]
     data = json.dumps(body).encode()
@@ -68,7 +81,8 @@ async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
     counts: list[int] = []
     async with lifespan(app), wire.serving(app) as server:
         reader, writer = await server.connect()
-        # The first runs fill caches, and health checks may run in others: the minimum is the request's own cost.
+        # The first runs fill caches, and health checks may run in others: the minimum
+        # is the request's own cost.
         for _ in range(8):
             with count_calls() as calls:
                 writer.write(request)

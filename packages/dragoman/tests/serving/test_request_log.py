@@ -1,4 +1,6 @@
-"""The request log: the fields of a line, a line for every outcome, and writing without blocking."""
+"""The request log: the fields of a line, a line for every outcome, and writing without
+blocking.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch.server import open_request_log
 from dragoman.serving.call_observer import CallObserver
@@ -23,7 +34,10 @@ from dragoman_check.load.logs.table import read_json_lines
 
 from .harness import build_server
 
-ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
+ASK: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "A secret question."}],
+}
 EVENTS: tuple[Event, ...] = (
     Started(7, 4),
     TextDelta(0, "a", (Token(1, "a"),)),
@@ -62,7 +76,9 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
 
 
 def observe_stream(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
-    """Observe a stream on a clock that advances by a second at each read; it is not read for tokens after the first."""
+    """Observe a stream on a clock that advances by a second at each read; it is not
+    read for tokens after the first.
+    """
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
     return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
@@ -79,7 +95,9 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
     ]  # fmt: skip
 
 
-async def test_counts_that_an_upstream_reports_only_at_the_end_are_logged(into: RequestLog, file: Path):
+async def test_counts_that_an_upstream_reports_only_at_the_end_are_logged(
+    into: RequestLog, file: Path
+):
     async for _ in observe_stream(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
         pass
     (line,) = read_log(into, file)
@@ -93,7 +111,12 @@ async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
         await anext(observe_stream(into, EngineError("broken")))
     into.close()
     (timing,) = read_json_lines(content(file), "s").timings
-    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 5.0)
+    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (
+        7,
+        3,
+        2.0,
+        5.0,
+    )
 
 
 async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog, file: Path):
@@ -115,12 +138,18 @@ async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog,
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_served_request_is_logged_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
+async def test_a_served_request_is_logged_without_its_prompt(
+    into: RequestLog, file: Path, streamed: bool
+):
     it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
     await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
     (line,) = read_log(into, file)
-    assert (line["request_id"], line["route"], line["model"]) == ("mine", "/v1/chat/completions", "m")
+    assert (line["request_id"], line["route"], line["model"]) == (
+        "mine",
+        "/v1/chat/completions",
+        "m",
+    )
     assert (line["status"], line["finish_reasons"]) == (200, ["stop"])
     assert line["output_tokens"] > 0
     assert b"secret" not in content(file)
@@ -134,13 +163,17 @@ async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, fil
     assert [line["status"] for line in read_log(into, file)] == [429, 400]
 
 
-async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_lines_beyond_the_buffer_are_dropped_without_blocking(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     """The file is a pipe without a reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     into = RequestLog(pipe, queue_size=2)
-    long = RequestLogLine(0.0, "r", "/", "m" * 2**20)  # more than a pipe holds: the thread waits with it
+    long = RequestLogLine(
+        0.0, "r", "/", "m" * 2**20
+    )  # more than a pipe holds: the thread waits with it
     for _ in range(5):
         into.put(long)
     os.set_blocking(reader, True)

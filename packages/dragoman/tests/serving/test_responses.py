@@ -22,7 +22,9 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
 async def test_a_whole_response() -> None:
-    response = await build_server(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
+    response = (
+        await build_server(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
+    )
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert response.output_text == "I add."
     assert response.status == "completed"
@@ -62,7 +64,9 @@ async def test_an_unstored_response_has_store_false() -> None:
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], param: str, streamed: bool) -> None:
+async def test_what_needs_a_store_is_refused_by_name(
+    field: dict[str, Any], param: str, streamed: bool
+) -> None:
     it = build_server(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
     assert answer.status_code == 400
@@ -73,7 +77,11 @@ async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], para
 async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
     it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
-    kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+    kinds = [
+        line.removeprefix("event: ")
+        for line in answer.text.splitlines()
+        if line.startswith("event: ")
+    ]
     assert kinds[-2:] == ["error", "response.failed"]
     assert "the engine broke" in answer.text
 

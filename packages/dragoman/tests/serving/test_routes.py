@@ -1,4 +1,6 @@
-"""Every route declares its access and the format of its errors, and its errors have that format."""
+"""Every route declares its access and the format of its errors, and its errors have
+that format.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def server() -> ServerHarness:
     return build_server(options=ServingOptions(api_key=("user",), admin_api_key=("root",)))
 
 
-async def send(server: ServerHarness, method: str, path: str, *headers: dict[str, str]) -> httpx2.Response:
+async def send(
+    server: ServerHarness, method: str, path: str, *headers: dict[str, str]
+) -> httpx2.Response:
     async with server.http() as client:
         merged = {name: value for some in headers for name, value in some.items()}
         return await client.request(method, path, headers=merged)
@@ -101,15 +105,23 @@ def test_the_dialects_own_paths_have_the_dialects_envelope():
         chosen = [route for route in ROUTES if route.path.startswith(prefix)]
         assert chosen
         assert [route.path for route in chosen if route.envelope is not envelope] == []
-    assert {route.path for route in ROUTES if route.envelope is TGI} == {"/", "/info", "/generate_stream"}
-    assert {route.path.partition("{")[0].strip("/") for route in ROUTES if route.envelope is BY_CLIENT} == {
+    assert {route.path for route in ROUTES if route.envelope is TGI} == {
+        "/",
+        "/info",
+        "/generate_stream",
+    }
+    assert {
+        route.path.partition("{")[0].strip("/") for route in ROUTES if route.envelope is BY_CLIENT
+    } == {
         "v1/models",
         "v1/files",
     }
 
 
 @pytest.mark.parametrize("headers", [{}, FROM_ANTHROPIC], ids=["plain", "anthropic"])
-async def test_an_error_of_authentication_comes_in_the_routes_envelope(server: ServerHarness, headers: dict[str, str]):
+async def test_an_error_of_authentication_comes_in_the_routes_envelope(
+    server: ServerHarness, headers: dict[str, str]
+):
     for route in ROUTES:
         if route.access is Access.PUBLIC:
             continue
@@ -129,16 +141,22 @@ async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(
         answer = await send(server, "PATCH", fill(route.path), headers, ADMIN)
         assert answer.status_code == 405, route.path
         allowed = set(answer.headers["allow"].split(", "))
-        assert allowed == {*route.handlers, *(("HEAD",) if "GET" in route.handlers else ())}, route.path
+        assert allowed == {*route.handlers, *(("HEAD",) if "GET" in route.handlers else ())}, (
+            route.path
+        )
         assert find_format(answer) == FORMATS[route.envelope.resolve(headers).name], route.path
 
 
-async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelope(server: ServerHarness):
+async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelope(
+    server: ServerHarness,
+):
     routes = [route for route in ROUTES if route.access is Access.ADMIN]
     assert routes
     for route in routes:
         answer = await send(server, next(iter(route.handlers)), fill(route.path), USER)
-        assert (answer.status_code, find_format(answer)) == (403, FORMATS[route.envelope.name]), route.path
+        assert (answer.status_code, find_format(answer)) == (403, FORMATS[route.envelope.name]), (
+            route.path
+        )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +181,9 @@ async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(
         assert (answer.status_code, find_format(answer)) == (status, format), path
 
 
-async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(server: ServerHarness):
+async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(
+    server: ServerHarness,
+):
     answer = await send(server, "POST", "/v1/unknown", USER, FROM_ANTHROPIC)
     assert (answer.status_code, find_format(answer)) == (404, "Anthropic")
     # A path that only OpenAI has stays OpenAI's.

@@ -1,4 +1,6 @@
-"""Routing headers of a request reach the engine: its session, its rank, the client's trace."""
+"""Routing headers of a request reach the engine: its session, its rank, the client's
+trace.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Recorder(BaseTokenEngine):
     """An engine that records its requests."""
 
     capabilities = msgspec.structs.replace(
-        TOKEN_CAPABILITIES, parameters=TOKEN_CAPABILITIES.parameters | {"session_id", "data_parallel_rank"}
+        TOKEN_CAPABILITIES,
+        parameters=TOKEN_CAPABILITIES.parameters | {"session_id", "data_parallel_rank"},
     )
 
     def __init__(self) -> None:

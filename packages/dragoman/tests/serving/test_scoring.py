@@ -1,4 +1,6 @@
-"""Rerank and score: cosines of vectors, or the output of a cross-encoder for both texts together."""
+"""Rerank and score: cosines of vectors, or the output of a cross-encoder for both texts
+together.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ async def test_reranking_orders_by_the_same_scores(encoder: str, scorer: str, pa
             tei = (await http.post(path, json=texts)).json()
         order = sorted(range(3), key=lambda index: -scored[index])[:2]
         assert [each["index"] for each in ranked["results"]] == order
-        assert [each["relevance_score"] for each in ranked["results"]] == [scored[index] for index in order]
+        assert [each["relevance_score"] for each in ranked["results"]] == [
+            scored[index] for index in order
+        ]
         assert ranked["results"][0]["document"]["text"] == DOCUMENTS[order[0]]
         assert ranked["usage"]["prompt_tokens"] > 0
         assert tei == [
@@ -66,7 +70,9 @@ async def test_a_cross_encoder_reads_both_texts_and_their_order(scorer: str):
         there = await scores(http, text_1="the cat", text_2=DOCUMENTS)
         back = await scores(http, text_1=DOCUMENTS, text_2=["the cat"] * 3)
         raw = await scores(http, text_1="the cat", text_2=DOCUMENTS, use_activation=False)
-        alone = [(await scores(http, text_1="the cat", text_2=document))[0] for document in DOCUMENTS]
+        alone = [
+            (await scores(http, text_1="the cat", text_2=document))[0] for document in DOCUMENTS
+        ]
     assert there == alone
     assert there != back
     assert np.allclose(there, 1 / (1 + np.exp(-np.array(raw))), atol=1e-6)
@@ -78,13 +84,17 @@ async def refusal(http: httpx2.AsyncClient, **fields: object) -> dict[str, Any]:
     return answer.json()["error"]
 
 
-async def test_what_is_too_long_is_refused_unless_the_document_may_be_cut(encoder: str, scorer: str):
+async def test_what_is_too_long_is_refused_unless_the_document_may_be_cut(
+    encoder: str, scorer: str
+):
     words = "cat " * 70
     for model in (encoder, scorer):
         async with serving(model) as http:
             error = await refusal(http, text_1="the cat", text_2=["a", words])
             assert (error["code"], error["param"]) == ("context_length_exceeded", "documents[1]")
-            cut = await scores(http, text_1="the cat", text_2=["a", words], truncate_prompt_tokens=-1)
+            cut = await scores(
+                http, text_1="the cat", text_2=["a", words], truncate_prompt_tokens=-1
+            )
             short = await scores(http, text_1="the cat", text_2=["a", words], max_tokens_per_doc=4)
             assert short == await scores(http, text_1="the cat", text_2=["a", "cat " * 4])
             assert cut != short
@@ -94,7 +104,9 @@ async def test_what_is_too_long_is_refused_unless_the_document_may_be_cut(encode
 
 async def test_a_cosine_passes_no_function(encoder: str):
     async with serving(encoder) as http:
-        assert (await refusal(http, text_1="a", text_2="b", use_activation=True))["param"] == "use_activation"
+        assert (await refusal(http, text_1="a", text_2="b", use_activation=True))[
+            "param"
+        ] == "use_activation"
 
 
 @pytest.mark.parametrize("path", ["/moderations", "/classify", "/pooling"])
@@ -108,6 +120,8 @@ async def test_scoring_without_a_suitable_model_is_refused(path: str, encoder: s
 
 async def test_the_embedded_model_scores_too():
     async with serving("tiny") as http:
-        same, other = await scores(http, text_1="What is Tokyo?", text_2=["What is Tokyo?", "Count to 12."])
+        same, other = await scores(
+            http, text_1="What is Tokyo?", text_2=["What is Tokyo?", "Count to 12."]
+        )
     assert same == pytest.approx(1)
     assert other < same

@@ -28,14 +28,19 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 async def test_ids_in_and_what_is_known_of_each_token_out(http: httpx2.AsyncClient):
     params = {"max_new_tokens": 6, "temperature": 0}
     fields = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
-    result = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, **fields, rid="mine")
+    result = await post(
+        http, "/generate", input_ids=[5, 6, 7], sampling_params=params, **fields, rid="mine"
+    )
     grammar.check_object(result)
     meta = result["meta_info"]
     assert (meta["id"], meta["prompt_tokens"], meta["weight_version"]) == ("mine", 3, "default")
     assert meta["finish_reason"] == {"type": "length", "length": 6}
     assert [id for _, id, _ in meta["input_token_logprobs"]] == [5, 6, 7]
     vllm = await post(
-        http, "/inference/v1/generate", token_ids=[5, 6, 7], sampling_params={"max_tokens": 6, "temperature": 0}
+        http,
+        "/inference/v1/generate",
+        token_ids=[5, 6, 7],
+        sampling_params={"max_tokens": 6, "temperature": 0},
     )
     assert result["output_ids"] == vllm["choices"][0]["token_ids"]
 
@@ -69,7 +74,11 @@ async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (await post(http, "/pause_generation", mode="retract"))["status"] == "ok"
-    update = {"model_path": str(tiny.find_bundled_model()), "weight_version": "step-1", "flush_cache": False}
+    update = {
+        "model_path": str(tiny.find_bundled_model()),
+        "weight_version": "step-1",
+        "flush_cache": False,
+    }
     updated = await http.post("/update_weights_from_disk", json=update)
     assert updated.json()["success"]
     assert "flush_cache" in updated.headers["x-dragoman-warnings"]
@@ -95,7 +104,9 @@ async def test_abort_all_ends_running_requests_with_their_partial_output(http: h
 
 async def test_paused_by_abort_requests_wait(http: httpx2.AsyncClient):
     assert (await http.post("/pause_generation")).status_code == 200
-    waiting = asyncio.create_task(post(http, "/generate", text="Once", sampling_params={"max_new_tokens": 2}))
+    waiting = asyncio.create_task(
+        post(http, "/generate", text="Once", sampling_params={"max_new_tokens": 2})
+    )
     while not (await http.get("/load")).json()["server_load"]:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -112,12 +123,16 @@ async def test_memory_is_given_back_as_far_as_it_can_be(http: httpx2.AsyncClient
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
     await http.post("/resume_memory_occupation", json={"tags": ["kv_cache"]})
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
-    assert (await http.post("/release_memory_occupation", json={"tags": ["weights"]})).status_code == 400
+    assert (
+        await http.post("/release_memory_occupation", json={"tags": ["weights"]})
+    ).status_code == 400
     assert (await http.post("/release_memory_occupation", json={"tags": ["x"]})).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/update_weights_from_tensor", "/init_weights_update_group"])
-async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(http: httpx2.AsyncClient, path: str):
+async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(
+    http: httpx2.AsyncClient, path: str
+):
     refused = await http.post(path, json={"serialized_named_tensors": ["gASV"]})
     assert refused.status_code == 400
     assert "safetensors" in refused.json()["error"]["message"]
@@ -128,15 +143,24 @@ async def test_other_routes_answer(http: httpx2.AsyncClient):
         assert (await http.get(path)).status_code == 200
     wrong = {"model_path": str(tiny.find_bundled_model()), "load_format": "pt"}
     assert (await http.post("/update_weights_from_disk", json=wrong)).status_code == 400
-    assert (await http.post("/update_weights_from_disk", json={"model_path": "/etc"})).status_code == 403
-    failed = await http.post("/generate", json={"text": "a", "sampling_params": {"temperature": "hot"}})
-    assert (failed.status_code, failed.json()["error"]["param"]) == (400, "sampling_params.temperature")
+    assert (
+        await http.post("/update_weights_from_disk", json={"model_path": "/etc"})
+    ).status_code == 403
+    failed = await http.post(
+        "/generate", json={"text": "a", "sampling_params": {"temperature": "hot"}}
+    )
+    assert (failed.status_code, failed.json()["error"]["param"]) == (
+        400,
+        "sampling_params.temperature",
+    )
 
 
 async def test_loads_count_what_runs_and_what_waits(http: httpx2.AsyncClient):
     """slime sends aborts until the loads are zero."""
     idle = (await http.get("/v1/loads?include=core,disagg,queues")).json()
-    assert idle["loads"] == [{"num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "dp_rank": 0}]
+    assert idle["loads"] == [
+        {"num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "dp_rank": 0}
+    ]
     assert (idle["dp_rank_count"], idle["aggregate"]["total_reqs"]) == (1, 0)
     running = asyncio.create_task(post(http, "/generate", text="Once", sampling_params=LONG))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
@@ -162,5 +186,7 @@ async def test_the_parameters_that_slime_always_sends_are_taken(http: httpx2.Asy
         "no_stop_trim": True,
         "spaces_between_special_tokens": False,
     }
-    result = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, return_logprob=True)
+    result = await post(
+        http, "/generate", input_ids=[5, 6, 7], sampling_params=params, return_logprob=True
+    )
     assert [id for _, id, _ in result["meta_info"]["output_token_logprobs"]] == result["output_ids"]

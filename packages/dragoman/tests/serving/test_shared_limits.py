@@ -46,14 +46,18 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(path: Path, keys: dict[str, Tenant], clock: Moved, number: int = 2) -> AsyncGenerator[list[Replica]]:
+async def replicas(
+    path: Path, keys: dict[str, Tenant], clock: Moved, number: int = 2
+) -> AsyncGenerator[list[Replica]]:
     async with AsyncExitStack() as stack:
         started: list[Replica] = []
         for _ in range(number):
             limits = CountedLimits(path / "limits.db", lambda: round(clock.now() * 1_000_000))
             counters = SharedCounters(limits, clock.monotonic)
             store = SqliteStore(path / "store.db", now=clock.now)
-            server = await stack.enter_async_context(serving(keys, store=store, counters=counters, clock=clock))
+            server = await stack.enter_async_context(
+                serving(keys, store=store, counters=counters, clock=clock)
+            )
             started.append(Replica(server, limits, counters))
         yield started
 
@@ -78,11 +82,15 @@ async def test_requests_and_tokens_of_both_servers_count(tmp_path: Path) -> None
 
 async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing(tmp_path: Path) -> None:
     clock = Moved()
-    async with replicas(tmp_path, {"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}, clock) as servers:
+    async with replicas(
+        tmp_path, {"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}, clock
+    ) as servers:
         assert (await servers[0].server.post("a", "/v1/completions", COMPLETION)).status_code == 200
         await servers[0].counters.settle()
         for each in servers:
-            refused = await each.server.post("a", "/v1/completions", {"model": "m", "prompt": "word " * 59})
+            refused = await each.server.post(
+                "a", "/v1/completions", {"model": "m", "prompt": "word " * 59}
+            )
             assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
             assert refused.headers["x-ratelimit-remaining-requests"] == "9"
 
@@ -94,7 +102,15 @@ async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing(tmp_pa
         ({"requests_per_minute": 9}, 1),
         ({"requests_per_minute": 9, "tokens_per_minute": 9999}, 2),
         ({"concurrent_requests": 9}, 2),
-        ({"requests_per_minute": 9, "tokens_per_minute": 9999, "concurrent_requests": 9, "tokens_per_day": 9999}, 2),
+        (
+            {
+                "requests_per_minute": 9,
+                "tokens_per_minute": 9999,
+                "concurrent_requests": 9,
+                "tokens_per_day": 9999,
+            },
+            2,
+        ),
     ],
 )
 async def test_a_request_takes_one_round_trip_before_it_and_one_after(
@@ -117,7 +133,13 @@ async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None
             limits = SqliteLimits(tmp_path / "limits.db", lambda: round(clock.now() * 1_000_000))
             counters = SharedCounters(limits, clock.monotonic)
             models = Models([ServedModel("m", EventBackend(engine), 4096, 0)])
-            app = create_app(models, clock=clock, store=MemoryStore(now=clock.now), tenants=keys, counters=counters)
+            app = create_app(
+                models,
+                clock=clock,
+                store=MemoryStore(now=clock.now),
+                tenants=keys,
+                counters=counters,
+            )
             await stack.enter_async_context(lifespan(app))
             servers.append(Server(app, clock))
         running = [asyncio.create_task(server.post("a")) for server in servers]
@@ -180,19 +202,27 @@ async def test_while_the_store_fails_each_process_limits_alone(
         assert (await one.server.post("a")).status_code == 200
         one.limits.is_down = True
         # It knows that one of four was used, but not what the other server admits.
-        assert [(await one.server.post("a")).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
+        assert [(await one.server.post("a")).status_code for _ in range(5)] == [
+            200,
+            200,
+            200,
+            429,
+            429,
+        ]
         assert (await other.server.post("a")).status_code == 200
         metrics = (await one.server.get("a", "/metrics")).text
         assert "dragoman:limits_store_failing 1.0" in metrics
         assert "dragoman:limits_store_errors_total 1.0" in metrics
         lines = [record.message for record in caplog.records if "limits store" in record.message]
         assert lines == [
-            "the limits store fails; each process applies the limits alone until it responds: the disk is gone"
+            "the limits store fails; each process applies the limits alone until it responds: the "
+            "disk is gone"
         ]
         one.limits.is_down = False
         await one.counters.renew()
         assert "dragoman:limits_store_failing 0.0" in (await one.server.get("a", "/metrics")).text
-        # Five requests were admitted: one too many, and the sixth waits until two have been refilled.
+        # Five requests were admitted: one too many, and the sixth waits until two have
+        # been refilled.
         refused = await other.server.post("a")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
 

@@ -24,7 +24,9 @@ async def store_chat(it: ServerHarness, messages: Any = HI, **more: Any) -> str:
 async def test_a_completion_is_stored_where_requested() -> None:
     it = remembering(ANSWER)
     client = it.openai()
-    completion = await client.chat.completions.create(model="m", messages=HI, store=True, metadata={"run": "1"})
+    completion = await client.chat.completions.create(
+        model="m", messages=HI, store=True, metadata={"run": "1"}
+    )
     again = await client.chat.completions.retrieve(completion.id)
     assert again.metadata == {"run": "1"}  # type: ignore[attr-defined]
     assert again.choices == completion.choices
@@ -53,7 +55,9 @@ async def test_others_are_not_stored(store: bool | None) -> None:
 async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500))))
     with pytest.raises(openai.APIError):
-        async for _ in await it.openai().chat.completions.create(model="m", messages=HI, store=True, stream=True):
+        async for _ in await it.openai().chat.completions.create(
+            model="m", messages=HI, store=True, stream=True
+        ):
             pass
     assert (await it.openai().chat.completions.list()).data == []
 
@@ -65,7 +69,9 @@ async def test_they_are_listed_page_by_page_by_model_and_metadata() -> None:
     pages = client.chat.completions.list
     assert [each.id async for each in pages(limit=2)] == ids
     assert [each.id async for each in pages(limit=2, order="desc")] == ids[::-1]
-    assert [each.id async for each in pages(limit=1, metadata={"run": "1", "all": "yes"})] == ids[1::2]
+    assert [each.id async for each in pages(limit=1, metadata={"run": "1", "all": "yes"})] == ids[
+        1::2
+    ]
     assert [each.id async for each in pages(model="m", after=ids[3])] == ids[4:]
     assert [each.id async for each in pages(model="other")] == []
 
@@ -85,9 +91,14 @@ async def test_the_metadata_can_be_changed_and_all_can_be_deleted_once() -> None
 async def test_its_messages_are_listed() -> None:
     it = remembering(ANSWER)
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "this?"}]
-    id = await store_chat(it, [{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}])
+    id = await store_chat(
+        it, [{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}]
+    )
     messages = [each async for each in it.openai().chat.completions.messages.list(id, limit=1)]
-    assert [(each.role, each.content) for each in messages] == [("system", "Be short."), ("user", "What is this?")]
+    assert [(each.role, each.content) for each in messages] == [
+        ("system", "Be short."),
+        ("user", "What is this?"),
+    ]
     assert len({each.id for each in messages}) == 2
     assert [part.to_dict() for part in messages[1].content_parts or ()] == parts
 
@@ -109,7 +120,9 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
 
 async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     it = remembering(ANSWER)
-    answer = await it.post("/v1/chat/completions", {"messages": HI, "store": True, "request_id": "mine"})
+    answer = await it.post(
+        "/v1/chat/completions", {"messages": HI, "store": True, "request_id": "mine"}
+    )
     assert "mine" not in answer.json()["id"]
     assert "request_id" in answer.headers["x-dragoman-warnings"]
 
@@ -123,7 +136,11 @@ async def test_a_server_without_a_store_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({}, "metadata"), ({"metadata": {"k" * 65: ""}}, "metadata"), ({"metadata": {"k": 1}}, "metadata.k")],
+    [
+        ({}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "metadata"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+    ],
 )
 async def test_wrong_metadata_is_refused_by_name(body: Any, param: str) -> None:
     it = remembering(ANSWER)

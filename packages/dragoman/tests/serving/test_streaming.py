@@ -1,4 +1,6 @@
-"""A stream that fails before its headers: the error is a complete response without keepalives."""
+"""A stream that fails before its headers: the error is a complete response without
+keepalives.
+"""
 
 from __future__ import annotations
 
@@ -42,4 +44,6 @@ async def test_no_keepalive_precedes_an_error(steps: int):
     if first["status"] == 500:
         assert text == b"failed"
     else:
-        assert text.lstrip(b" ") == b'{"error":"failed"}\n', "headers sent by a keepalive are those of a stream"
+        assert text.lstrip(b" ") == b'{"error":"failed"}\n', (
+            "headers sent by a keepalive are those of a stream"
+        )

@@ -1,4 +1,6 @@
-"""Named keys: roles, models, limits, budgets and usage, over HTTP in every dialect. Tests advance the clock."""
+"""Named keys: roles, models, limits, budgets and usage, over HTTP in every dialect.
+Tests advance the clock.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,14 @@ class Server:
     def client(self, key: str, **headers: str) -> httpx2.AsyncClient:
         transport: Any = httpx2.ASGITransport(self.app)
         return httpx2.AsyncClient(
-            transport=transport, base_url="http://localhost", headers={"authorization": f"Bearer {key}", **headers}
+            transport=transport,
+            base_url="http://localhost",
+            headers={"authorization": f"Bearer {key}", **headers},
         )
 
-    async def post(self, key: str, path: str = "/v1/chat/completions", body: object = CHAT) -> httpx2.Response:
+    async def post(
+        self, key: str, path: str = "/v1/chat/completions", body: object = CHAT
+    ) -> httpx2.Response:
         async with self.client(key) as client:
             return await client.post(path, json=body)
 
@@ -117,7 +123,10 @@ async def serving(
     lent = tokenizer()
     script = Script((ScriptEntry((Say("Hello there."),), repeat=True),))
     served = [
-        ServedModel(name, EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, int(NOW)) for name in names
+        ServedModel(
+            name, EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, int(NOW)
+        )
+        for name in names
     ]
     app = create_app(
         Models(served),
@@ -150,7 +159,9 @@ async def test_a_role_decides_about_administration() -> None:
 
 
 async def test_an_expired_or_disabled_key_is_refused() -> None:
-    soon = Tenant(id="key_s", secrets=(KeyHash(hash_key("s"), datetime.fromtimestamp(NOW + 10, UTC)),))
+    soon = Tenant(
+        id="key_s", secrets=(KeyHash(hash_key("s"), datetime.fromtimestamp(NOW + 10, UTC)),)
+    )
     async with serving({"soon": soon, "off": tenant("off", disabled=True)}) as server:
         assert [(await server.post(key)).status_code for key in ("s", "off")] == [200, 401]
         server.clock.elapsed = 10
@@ -191,7 +202,10 @@ async def test_openais_error_and_headers() -> None:
         client: Any = server.openai("a")
         answer = await client.chat.completions.with_raw_response.create(**CHAT)
         headers = answer.headers
-        assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("3", "2")
+        assert (
+            headers["x-ratelimit-limit-requests"],
+            headers["x-ratelimit-remaining-requests"],
+        ) == ("3", "2")
         assert headers["x-ratelimit-reset-requests"] == "20s"
         assert headers["x-ratelimit-limit-tokens"] == "1000"
         assert 0 < int(headers["x-ratelimit-remaining-tokens"]) < 1000
@@ -201,7 +215,10 @@ async def test_openais_error_and_headers() -> None:
             await server.openai("a").chat.completions.create(**CHAT)
         error = found.value
         assert (error.code, error.type) == ("rate_limit_exceeded", "requests")
-        assert "key `a` on requests per min: Limit 3, Used 3, Requested 1. Please try again in 20s." in error.message
+        assert (
+            "key `a` on requests per min: Limit 3, Used 3, Requested 1. Please try again in 20s."
+            in error.message
+        )
         assert error.response.headers["x-ratelimit-remaining-requests"] == "0"
         assert error.response.headers["x-ratelimit-reset-requests"] == "1m0s"
 
@@ -212,7 +229,9 @@ async def test_anthropics_error_and_headers() -> None:
             api_key="a", base_url="http://localhost", http_client=server.client("a"), max_retries=0
         )
         message: Any = HELLO[0]
-        answer = await client.messages.with_raw_response.create(model="m", messages=[message], max_tokens=9)
+        answer = await client.messages.with_raw_response.create(
+            model="m", messages=[message], max_tokens=9
+        )
         assert answer.headers["anthropic-ratelimit-requests-limit"] == "1"
         assert answer.headers["anthropic-ratelimit-requests-remaining"] == "0"
         assert answer.headers["anthropic-ratelimit-requests-reset"] == "2026-11-23T10:31:00Z"
@@ -235,19 +254,25 @@ async def test_tokens_are_charged_as_they_are_used_and_refill() -> None:
 async def test_a_key_in_debt_waits_until_its_prompt_fits_again() -> None:
     async with serving({"a": tenant("a", tokens_per_minute=6)}) as server:
         # A full bucket accepts a prompt of any length; the excess must be refilled.
-        first = await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"})
+        first = await server.post(
+            "a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"}
+        )
         assert first.status_code == 200
         used = first.json()["usage"]["total_tokens"]
         assert used > 6
         refused = await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
         server.clock.elapsed = (used - 6 + 1) * 10
-        assert (await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})).status_code == 200
+        assert (
+            await server.post("a", "/v1/completions", {"model": "m", "prompt": "one"})
+        ).status_code == 200
 
 
 async def test_a_request_that_a_limit_rejects_costs_nothing() -> None:
     async with serving({"a": tenant("a", requests_per_minute=10, tokens_per_minute=6)}) as server:
-        await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"})
+        await server.post(
+            "a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"}
+        )
         before = (await server.get("a", "/v1/models")).headers
         for _ in range(5):
             assert (await server.post("a")).status_code == 429
@@ -277,7 +302,9 @@ async def test_concurrent_requests_whatever_way_they_end() -> None:
     await wait_for_requests(engine, 2)
     refused = await server.post("a")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert refused.json()["error"]["message"].startswith("Rate limit reached for the key `a`: 2 concurrent requests.")
+    assert refused.json()["error"]["message"].startswith(
+        "Rate limit reached for the key `a`: 2 concurrent requests."
+    )
     others = asyncio.create_task(server.post("b"))
     running[0].cancel()
     await asyncio.wait([running[0]])
@@ -298,7 +325,11 @@ async def test_a_budget_ends_with_the_day_and_is_not_retried() -> None:
         assert (await server.post("a")).status_code == 200
         refused = await server.post("a")
         assert refused.status_code == 429
-        assert refused.json()["error"]["type"] == refused.json()["error"]["code"] == "insufficient_quota"
+        assert (
+            refused.json()["error"]["type"]
+            == refused.json()["error"]["code"]
+            == "insufficient_quota"
+        )
         assert refused.headers["x-should-retry"] == "false"
         assert refused.headers["retry-after"] == str(int(13.5 * 3600))
         server.clock.elapsed = 13.5 * 3600
@@ -318,11 +349,17 @@ async def test_a_budget_of_a_month() -> None:
 async def test_usage_and_budgets_survive_a_restart(tmp_path: Path) -> None:
     clock = Moved()
     keys = {"a": tenant("a", tokens_per_day=1), "root": tenant("root", role="admin")}
-    async with serving(keys, store=SqliteStore(tmp_path / "store.db", now=clock.now), clock=clock) as server:
+    async with serving(
+        keys, store=SqliteStore(tmp_path / "store.db", now=clock.now), clock=clock
+    ) as server:
         used = (await server.post("a")).json()["usage"]["total_tokens"]
-    async with serving(keys, store=SqliteStore(tmp_path / "store.db", now=clock.now), clock=clock) as server:
+    async with serving(
+        keys, store=SqliteStore(tmp_path / "store.db", now=clock.now), clock=clock
+    ) as server:
         assert (await server.post("a")).status_code == 429
-        usage = await server.openai("root").admin.organization.usage.completions(start_time=int(NOW) - 86400)
+        usage = await server.openai("root").admin.organization.usage.completions(
+            start_time=int(NOW) - 86400
+        )
         results = list_results(usage)
         assert sum(result.input_tokens + result.output_tokens for result in results) == used
 
@@ -335,7 +372,9 @@ async def test_two_processes_with_one_store_add_their_usage(tmp_path: Path) -> N
         serving(keys, store=stores[0], clock=clock) as one,
         serving(keys, store=stores[1], clock=clock) as other,
     ):
-        used = [(await server.post("a")).json()["usage"]["total_tokens"] for server in (one, other, one)]
+        used = [
+            (await server.post("a")).json()["usage"]["total_tokens"] for server in (one, other, one)
+        ]
         for server in (one, other, one):
             usage = await server.openai("root").admin.organization.usage.completions(
                 start_time=int(NOW), bucket_width="1h"
@@ -369,10 +408,14 @@ async def test_storing_usage_outlives_its_client() -> None:
     reading.cancel()
     await asyncio.wait([reading])
     store.go_on.set()
-    assert await ledger.load_hours(0, int(NOW) + 1) == [(int(NOW) // 3600 * 3600, {key: UsageCounts(1, 2, 0, 3)})]
+    assert await ledger.load_hours(0, int(NOW) + 1) == [
+        (int(NOW) // 3600 * 3600, {key: UsageCounts(1, 2, 0, 3)})
+    ]
 
 
-async def test_usage_that_cannot_be_stored_stays_pending_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_usage_that_cannot_be_stored_stays_pending_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Another process may have written a record that this version cannot decode."""
     store = MemoryStore()
     key = UsageKey("key_a", "a", "completions", "m", False)
@@ -398,7 +441,10 @@ async def test_usage_is_grouped_by_key_and_model() -> None:
         page = await usage.completions(
             start_time=int(NOW) - 3600, bucket_width="1h", group_by=["api_key_id", "model"], limit=2
         )
-        assert [bucket.start_time for bucket in page.data] == [int(NOW) - 1800 - 3600, int(NOW) - 1800]
+        assert [bucket.start_time for bucket in page.data] == [
+            int(NOW) - 1800 - 3600,
+            int(NOW) - 1800,
+        ]
         results: list[Any] = [*page.data[1].results]
         found = {(result.api_key_id, result.model): result.num_model_requests for result in results}
         assert found == {("key_a", "m"): 2, ("key_a", "n"): 1, ("key_b", "m"): 1}
@@ -419,8 +465,15 @@ async def test_pages_of_usage_follow_each_other() -> None:
         first = await usage.completions(start_time=start, end_time=end, limit=2)
         assert first.has_more
         assert first.next_page is not None
-        second = await usage.completions(start_time=start, end_time=end, limit=2, page=first.next_page)
-        assert [len(bucket.results) for page in (first, second) for bucket in page.data] == [1, 1, 1, 0]
+        second = await usage.completions(
+            start_time=start, end_time=end, limit=2, page=first.next_page
+        )
+        assert [len(bucket.results) for page in (first, second) for bucket in page.data] == [
+            1,
+            1,
+            1,
+            0,
+        ]
 
 
 @pytest.mark.parametrize(
@@ -445,11 +498,14 @@ async def test_wrong_queries_of_usage_are_named(query: str) -> None:
 async def test_embeddings_are_counted_apart() -> None:
     (tiny,) = build_models(Settings(), SystemClock())
     app = create_app(
-        Models([tiny]), tenants={"a": tenant("a", tokens_per_minute=5), "root": tenant("root", role="admin")}
+        Models([tiny]),
+        tenants={"a": tenant("a", tokens_per_minute=5), "root": tenant("root", role="admin")},
     )
     async with lifespan(app):
         server = Server(app, Moved())
-        answer = await server.post("a", "/v1/embeddings", {"input": "one two three four five six seven"})
+        answer = await server.post(
+            "a", "/v1/embeddings", {"input": "one two three four five six seven"}
+        )
         assert (answer.status_code, int(answer.headers["x-ratelimit-remaining-tokens"])) == (200, 0)
         assert (await server.post("a", "/v1/embeddings", {"input": "one"})).status_code == 429
         usage = server.openai("root").admin.organization.usage
@@ -479,12 +535,19 @@ async def test_a_batch_obeys_its_keys_models_and_is_counted() -> None:
     async with serving(keys, names=("m", "n")) as server:
         lines = [
             json.dumps(
-                {"custom_id": model, "method": "POST", "url": "/v1/chat/completions", "body": {**CHAT, "model": model}}
+                {
+                    "custom_id": model,
+                    "method": "POST",
+                    "url": "/v1/chat/completions",
+                    "body": {**CHAT, "model": model},
+                }
             )
             for model in ("m", "n")
         ]
         client = server.openai("a")
-        file = await client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+        file = await client.files.create(
+            file=("in.jsonl", "\n".join(lines).encode()), purpose="batch"
+        )
         batch = await client.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
@@ -501,18 +564,25 @@ async def test_a_batch_obeys_its_keys_models_and_is_counted() -> None:
 
 
 async def test_metrics_have_usage_by_the_names_of_keys() -> None:
-    async with serving({"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))) as server:
+    async with serving(
+        {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))
+    ) as server:
         for key in ("a", "a", "plain"):
             await server.post(key)
         text = (await server.get("a", "/metrics")).text
         assert 'dragoman:key_requests_total{key="a",model_name="m"} 1.0' in text
-        assert f'dragoman:key_requests_total{{key="{hash_key("plain")[:12]}",model_name="m"}} 1.0' in text
+        assert (
+            f'dragoman:key_requests_total{{key="{hash_key("plain")[:12]}",model_name="m"}} 1.0'
+            in text
+        )
         assert 'dragoman:key_rejections_total{key="a",limit="requests"} 1.0' in text
         assert 'dragoman:key_requests_running{key="a"} 0.0' in text
 
 
 async def test_unnamed_keys_have_no_limits_and_no_headers() -> None:
-    async with serving({"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))) as server:
+    async with serving(
+        {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))
+    ) as server:
         for _ in range(5):
             answer = await server.post("plain")
             assert answer.status_code == 200

@@ -1,4 +1,6 @@
-"""TGI's and LightLLM's routes with the embedded model: Hugging Face's client over a socket, and LightLLM's bodies."""
+"""TGI's and LightLLM's routes with the embedded model: Hugging Face's client over a
+socket, and LightLLM's bodies.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ async def address() -> AsyncGenerator[str]:
     settings = Settings()
     models = build_models(settings, SystemClock())
     server = Server(
-        build_uvicorn_config(create_app(models), settings), models, shutdown_config=ShutdownConfig(timeout=0.0)
+        build_uvicorn_config(create_app(models), settings),
+        models,
+        shutdown_config=ShutdownConfig(timeout=0.0),
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -58,17 +62,30 @@ async def address() -> AsyncGenerator[str]:
 @pytest.mark.parametrize("path", ["", "/generate"])
 async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: str, path: str):
     async with hugging_face(address + path) as client:
-        whole = await client.text_generation("Once upon", **PARAMETERS, decoder_input_details=True, seed=3)
-        stream = await client.text_generation("Once upon", **PARAMETERS, top_n_tokens=2, stream=True)
+        whole = await client.text_generation(
+            "Once upon", **PARAMETERS, decoder_input_details=True, seed=3
+        )
+        stream = await client.text_generation(
+            "Once upon", **PARAMETERS, top_n_tokens=2, stream=True
+        )
         events = [event async for event in stream]
-        texts = [text async for text in await client.text_generation("Once upon", max_new_tokens=6, stream=True)]
+        texts = [
+            text
+            async for text in await client.text_generation(
+                "Once upon", max_new_tokens=6, stream=True
+            )
+        ]
         plain = await client.text_generation("Once upon", max_new_tokens=6)
     details = whole.details
     last = events[-1]
     assert details is not None
     assert last.details is not None
     assert (details.finish_reason, details.generated_tokens, details.seed) == ("length", 6, 3)
-    assert (last.details.finish_reason, last.details.generated_tokens, last.details.input_length) == ("length", 6, 2)
+    assert (
+        last.details.finish_reason,
+        last.details.generated_tokens,
+        last.details.input_length,
+    ) == ("length", 6, 2)
     assert whole.generated_text == last.generated_text == plain == "".join(texts)
     assert [token.id for token in details.tokens] == [event.token.id for event in events]
     assert [token.logprob for token in details.tokens] == [event.token.logprob for event in events]
@@ -81,9 +98,15 @@ async def test_hugging_faces_client_constrains_and_stops(address: str):
         schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
         grammar: Any = {"type": "json", "value": schema}
         text = await client.text_generation("A pet:", grammar=grammar, max_new_tokens=40)
-        stopped = await client.text_generation("Once upon", stop=["there"], max_new_tokens=20, return_full_text=True)
-        best = await client.text_generation("Once upon", best_of=2, do_sample=True, seed=1, max_new_tokens=4)
-        nothing = await client.text_generation("Once upon", temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=2)
+        stopped = await client.text_generation(
+            "Once upon", stop=["there"], max_new_tokens=20, return_full_text=True
+        )
+        best = await client.text_generation(
+            "Once upon", best_of=2, do_sample=True, seed=1, max_new_tokens=4
+        )
+        nothing = await client.text_generation(
+            "Once upon", temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=2
+        )
     assert isinstance(json.loads(text)["a"], bool)
     assert stopped == "Once upon a time there", "TGI leaves a stop string in"
     assert best
@@ -127,8 +150,13 @@ async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
         {"max_new_tokens": 1},
     ],
 )
-async def test_the_stream_equals_the_whole_response(http: httpx2.AsyncClient, params: dict[str, Any]):
-    body: dict[str, Any] = {"inputs": "Count to 3.", "parameters": {"max_new_tokens": 20, **params, "details": True}}
+async def test_the_stream_equals_the_whole_response(
+    http: httpx2.AsyncClient, params: dict[str, Any]
+):
+    body: dict[str, Any] = {
+        "inputs": "Count to 3.",
+        "parameters": {"max_new_tokens": 20, **params, "details": True},
+    }
     whole = await post(http, "/generate", **body)
     streamed = await http.post("/generate_stream", json=body)
     events = grammar.check_stream(streamed.content)
@@ -136,7 +164,9 @@ async def test_the_stream_equals_the_whole_response(http: httpx2.AsyncClient, pa
     assert events[-1]["generated_text"] == whole["generated_text"]
     names = ("id", "text", "special", "logprob")
     streamed_tokens = [{name: each["token"][name] for name in names} for each in events]
-    assert streamed_tokens == [{name: token[name] for name in names} for token in whole["details"]["tokens"]]
+    assert streamed_tokens == [
+        {name: token[name] for name in names} for token in whole["details"]["tokens"]
+    ]
     assert events[-1]["details"].pop("input_length") == 5
     assert events[-1]["details"] == {name: whole["details"][name] for name in events[-1]["details"]}
 
@@ -145,12 +175,27 @@ async def test_a_trainer_of_lightllms_gets_its_form(http: httpx2.AsyncClient):
     params = {"max_new_tokens": 6, "return_details": True}
     own = await post(http, "/generate", inputs=[5, 6, 7], parameters=params)
     grammar.check_lightllm(own)
-    theirs = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params={"max_new_tokens": 6, "temperature": 0})
-    assert [token["id"] for token in own["tokens"]] == theirs["output_ids"], "SGLang's clients have the same path"
+    theirs = await post(
+        http,
+        "/generate",
+        input_ids=[5, 6, 7],
+        sampling_params={"max_new_tokens": 6, "temperature": 0},
+    )
+    assert [token["id"] for token in own["tokens"]] == theirs["output_ids"], (
+        "SGLang's clients have the same path"
+    )
     assert (own["generated_text"], own["prompt_tokens"]) == ([theirs["text"]], 3)
-    two = await post(http, "/generate", inputs="a", parameters={**params, "n": 2, "do_sample": True, "seed": 1})
-    assert [len(two[name]) for name in ("generated_text", "count_output_tokens", "tokens")] == [2, 2, 2]
-    short = await post(http, "/generate", inputs="a", parameters={**params, "return_details": False})
+    two = await post(
+        http, "/generate", inputs="a", parameters={**params, "n": 2, "do_sample": True, "seed": 1}
+    )
+    assert [len(two[name]) for name in ("generated_text", "count_output_tokens", "tokens")] == [
+        2,
+        2,
+        2,
+    ]
+    short = await post(
+        http, "/generate", inputs="a", parameters={**params, "return_details": False}
+    )
     assert isinstance(short["generated_text"], list)
     assert "tokens" not in short
 

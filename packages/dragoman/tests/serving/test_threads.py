@@ -1,4 +1,6 @@
-"""Message threads, which the official SDK's tool runner uses by default; results are the same as without them."""
+"""Message threads, which the official SDK's tool runner uses by default; results are
+the same as without them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, Still, build_server
 from tests.serving.test_message_batches import sdk
 
-PROMPT = '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say Both are mild.]]'
+PROMPT = (
+    '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say '
+    "Both are mild.]]"
+)
 
 
 @beta_async_tool
@@ -29,14 +34,21 @@ async def weather(city: str) -> str:
 
 
 def conversations(it: ServerHarness) -> list[Conversation]:
-    return [request.prompt for request in it.engine.requests if isinstance(request.prompt, Conversation)]
+    return [
+        request.prompt for request in it.engine.requests if isinstance(request.prompt, Conversation)
+    ]
 
 
 async def run(it: ServerHarness, **more: Any) -> str:
     messages: Any = sdk(it).beta.messages
     conversation: list[Any] = [{"role": "user", "content": PROMPT}]
     runner: Any = messages.tool_runner(
-        model="m", max_tokens=100, system="Be brief.", tools=[weather], messages=conversation, **more
+        model="m",
+        max_tokens=100,
+        system="Be brief.",
+        tools=[weather],
+        messages=conversation,
+        **more,
     )
     message = await runner.until_done()
     assert message.content[0].type == "text"
@@ -44,7 +56,10 @@ async def run(it: ServerHarness, **more: Any) -> str:
 
 
 async def test_the_tool_runners_turns_are_the_whole_conversation_each_time():
-    async with working(engine={"directives": True}) as threaded, working(engine={"directives": True}) as whole:
+    async with (
+        working(engine={"directives": True}) as threaded,
+        working(engine={"directives": True}) as whole,
+    ):
         assert await run(threaded) == "Both are mild."
         assert await run(whole, thread=False) == "Both are mild."
         assert len(conversations(threaded)) == 3
@@ -55,13 +70,19 @@ async def test_the_tool_runners_turns_are_the_whole_conversation_each_time():
 
 def shape(conversation: Conversation) -> list[Any]:
     """Return roles and parts, without the ids that each server generates."""
-    return [(message.role, [type(part) for part in message.parts]) for message in conversation.messages]
+    return [
+        (message.role, [type(part) for part in message.parts]) for message in conversation.messages
+    ]
 
 
 async def test_a_streamed_thread_goes_on():
     async with working(engine={"directives": True}) as server:
         runner = sdk(server).beta.messages.tool_runner(
-            model="m", max_tokens=100, tools=[weather], messages=[{"role": "user", "content": PROMPT}], stream=True
+            model="m",
+            max_tokens=100,
+            tools=[weather],
+            messages=[{"role": "user", "content": PROMPT}],
+            stream=True,
         )
         texts: list[str] = []
         async for stream in runner:
@@ -116,7 +137,9 @@ async def test_a_thread_can_be_continued_twice():
 async def test_a_thread_is_its_owners_own():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         keys = [{"x-api-key": key} for key in "ab"]
-        first = (await server.post("/v1/messages", body(thread={"type": "create"}), keys[0])).json()["id"]
+        first = (
+            await server.post("/v1/messages", body(thread={"type": "create"}), keys[0])
+        ).json()["id"]
         assert (await server.post("/v1/messages", continuing(first), keys[1])).status_code == 404
         assert (await server.post("/v1/messages", continuing(first), keys[0])).status_code == 200
 
@@ -124,7 +147,11 @@ async def test_a_thread_is_its_owners_own():
 async def test_messages_outside_a_thread_are_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store) as server:
-        for plain in (body(), body(thread=None), body(messages=[{"role": "user", "content": 'a "thread"'}])):
+        for plain in (
+            body(),
+            body(thread=None),
+            body(messages=[{"role": "user", "content": 'a "thread"'}]),
+        ):
             assert (await server.post("/v1/messages", plain)).status_code == 200
         assert await store.load_page("", "thread") == ()
 
@@ -132,7 +159,10 @@ async def test_messages_outside_a_thread_are_not_stored():
 async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
     answer = await build_server().post("/v1/messages", body(thread={"type": "create"}))
     assert answer.status_code == 400
-    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert answer.json()["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -157,6 +187,9 @@ async def test_a_wrong_thread_names_its_field(wrong: dict[str, Any], where: str)
 async def test_a_refused_turn_is_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store, engine={"directives": True}) as server:
-        failing = body(thread={"type": "create"}, messages=[{"role": "user", "content": "[[error 500 broken]]"}])
+        failing = body(
+            thread={"type": "create"},
+            messages=[{"role": "user", "content": "[[error 500 broken]]"}],
+        )
         assert (await server.post("/v1/messages", failing)).status_code == 500
         assert await store.load_page("", "thread") == ()

@@ -1,4 +1,6 @@
-"""Calls in the syntax of other families than the embedded model's: enforced and parsed, or rejected."""
+"""Calls in the syntax of other families than the embedded model's: enforced and parsed,
+or rejected.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,17 @@ from dragoman.settings import Settings
 
 CITY = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "maximum": 9}},
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "days": {"type": "integer", "maximum": 9},
+    },
     "required": ["city"],
     "additionalProperties": False,
 }
-WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": CITY, "strict": True},
+}
 CLOCK = {"type": "function", "function": {"name": "get_time"}}
 ONE_A_SHAPE = [
     "llama3_json",
@@ -40,7 +48,8 @@ ONE_A_SHAPE = [
 @asynccontextmanager
 async def serve(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(
-        Settings(max_model_len=2048, tool_call_parser=tools, reasoning_parser=reasoning), SystemClock()
+        Settings(max_model_len=2048, tool_call_parser=tools, reasoning_parser=reasoning),
+        SystemClock(),
     )
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
@@ -50,7 +59,11 @@ async def serve(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.As
 
 
 async def ask_weather(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
-    given = {"messages": [{"role": "user", "content": "How is the weather in Rome?"}], "max_tokens": 200, "seed": 5}
+    given = {
+        "messages": [{"role": "user", "content": "How is the weather in Rome?"}],
+        "max_tokens": 200,
+        "seed": 5,
+    }
     return await client.post("/v1/chat/completions", json={**given, **body})
 
 
@@ -80,7 +93,9 @@ ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"req
 
 
 async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_of() -> None:
-    """Syntaxes with separate arguments cannot enforce a schema's rules about all arguments together."""
+    """Syntaxes with separate arguments cannot enforce a schema's rules about all
+    arguments together.
+    """
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
     async with serve("qwen3_coder") as client:
@@ -97,32 +112,48 @@ FORCED = [
     ("/v1/chat/completions", {"tools": [WEATHER], "tool_choice": "required"}),
     (
         "/v1/chat/completions",
-        {"tools": [WEATHER, CLOCK], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        {
+            "tools": [WEATHER, CLOCK],
+            "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+        },
     ),
-    ("/v1/messages", {"tools": [{"name": "get_weather", "input_schema": CITY}], "tool_choice": {"type": "any"}}),
+    (
+        "/v1/messages",
+        {"tools": [{"name": "get_weather", "input_schema": CITY}], "tool_choice": {"type": "any"}},
+    ),
     (
         "/v1/responses",
-        {"tools": [{"type": "function", "name": "get_weather", "parameters": CITY}], "tool_choice": "required"},
+        {
+            "tools": [{"type": "function", "name": "get_weather", "parameters": CITY}],
+            "tool_choice": "required",
+        },
     ),
 ]
 
 
 def find_arguments(answer: dict[str, Any]) -> Any:
-    """Return the arguments of the first call of a response in any of the three dialects."""
+    """Return the arguments of the first call of a response in any of the three
+    dialects.
+    """
     if "choices" in answer:
         return json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
     if "content" in answer:
         return next(block["input"] for block in answer["content"] if block["type"] == "tool_use")
-    return json.loads(next(item["arguments"] for item in answer["output"] if item["type"] == "function_call"))
+    return json.loads(
+        next(item["arguments"] for item in answer["output"] if item["type"] == "function_call")
+    )
 
 
 @pytest.mark.parametrize(("path", "fields"), FORCED)
-async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(path: str, fields: dict[str, Any]) -> None:
+async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(
+    path: str, fields: dict[str, Any]
+) -> None:
     talk = [{"role": "user", "content": "How is the weather in Rome?"}]
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     async with serve("none") as client:
         response = await client.post(
-            path, json={"input" if path == "/v1/responses" else "messages": talk, limit: 200, **fields}
+            path,
+            json={"input" if path == "/v1/responses" else "messages": talk, limit: 200, **fields},
         )
     assert response.status_code == 200, response.text
     jsonschema_rs.validate(CITY, find_arguments(response.json()))
@@ -144,12 +175,16 @@ async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
 
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "mistral"])
 @pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {}}])
-async def test_a_tool_without_parameters_is_called_without_arguments(parser: str, parameters: Any) -> None:
+async def test_a_tool_without_parameters_is_called_without_arguments(
+    parser: str, parameters: Any
+) -> None:
     """`f(**arguments)` fails in the client if the grammar allows undeclared members."""
     tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
     async with serve(parser) as client:
         for seed in range(3):
-            answer = await ask_weather(client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed)
+            answer = await ask_weather(
+                client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed
+            )
             assert answer.status_code == 200, answer.text
             for call in answer.json()["choices"][0]["message"]["tool_calls"]:
                 assert json.loads(call["function"]["arguments"]) == {}

@@ -1,4 +1,5 @@
-"""The page at /ui without a browser: its files, their headers, access, and the routes that it uses.
+"""The page at /ui without a browser: its files, their headers, access, and the routes
+that it uses.
 
 tests/clients/test_ui.py uses it in a browser.
 """
@@ -27,7 +28,10 @@ UI = ServingOptions(ui=True)
 PROTECTED = ServingOptions(ui=True, api_key=("user",), admin_api_key=("root",))
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 ROOT = {"authorization": "Bearer root"}
-ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
+ASK: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "A secret question."}],
+}
 MAX_BYTES = 80_000
 PAGE = {name: content.decode() for name, (content, _) in load_page_files().items()}
 SCRIPTS = {name: text for name, text in PAGE.items() if name.endswith(".js")}
@@ -62,7 +66,12 @@ def test_scripts_build_text_only_and_name_no_other_server(forbidden: str):
 
 
 def test_the_document_has_no_inline_script_or_style():
-    assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:", PAGE["index.html"]) == []
+    assert (
+        re.findall(
+            r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:", PAGE["index.html"]
+        )
+        == []
+    )
 
 
 async def test_the_page_is_served_with_a_strict_policy():
@@ -76,7 +85,12 @@ async def test_the_page_is_served_with_a_strict_policy():
         assert "frame-ancestors 'none'" in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        kind = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+        kind = {
+            "html": "text/html",
+            "js": "text/javascript",
+            "css": "text/css",
+            "svg": "image/svg+xml",
+        }
         assert answer.headers["content-type"].partition(";")[0] == kind[name.rpartition(".")[2]]
 
 
@@ -159,17 +173,27 @@ async def test_a_mounted_application_has_the_page_only_if_enabled():
 
 async def test_the_last_requests_are_listed_without_their_content():
     server = build_server(
-        ScriptEntry((Say("A secret answer."),)), ScriptEntry((Fail(429, "No secret."),)), options=PROTECTED
+        ScriptEntry((Say("A secret answer."),)),
+        ScriptEntry((Fail(429, "No secret."),)),
+        options=PROTECTED,
     )
     user = {"authorization": "Bearer user"}
-    assert (await server.post("/v1/chat/completions", {**ASK, "temprature": 1}, user)).status_code == 200
+    assert (
+        await server.post("/v1/chat/completions", {**ASK, "temprature": 1}, user)
+    ).status_code == 200
     assert (await server.post("/v1/chat/completions", ASK, user)).status_code == 429
-    assert (await server.post("/v1/messages", {**ASK, "max_tokens": 4, "logprobs": True}, user)).status_code == 400
+    assert (
+        await server.post("/v1/messages", {**ASK, "max_tokens": 4, "logprobs": True}, user)
+    ).status_code == 400
     assert (await server.get("/dragoman/requests", user)).status_code == 403
     answer = await server.get("/dragoman/requests", ROOT)
     assert "ecret" not in answer.text
     failed, done = answer.json()["data"]
-    assert (failed["status"], failed["route"], failed["output_tokens"]) == (429, "/v1/chat/completions", 0)
+    assert (failed["status"], failed["route"], failed["output_tokens"]) == (
+        429,
+        "/v1/chat/completions",
+        0,
+    )
     assert (done["status"], done["finish_reasons"], done["error"]) == (200, ["stop"], None)
     assert done["output_tokens"] > 0
     assert done["warnings"] == ["temprature is ignored: unknown field"]
@@ -211,7 +235,9 @@ async def test_the_page_can_show_a_prompt_and_its_control_tokens():
         assert texts["token_strs"] == explained["token_strs"]
         assert "".join(texts["token_strs"]) == texts["prompt"] == explained["prompt"]
         control = {
-            text for id, text in zip(body["tokens"], texts["token_strs"], strict=True) if id in texts["control_tokens"]
+            text
+            for id, text in zip(body["tokens"], texts["token_strs"], strict=True)
+            if id in texts["control_tokens"]
         }
         assert control == {"<|im_start|>", "<|im_end|>"}
         plain = await server.post("/detokenize", {"tokens": explained["tokens"]})

@@ -1,4 +1,6 @@
-"""A tool result without a matching call in the conversation is rejected; vLLM's profile accepts it with a warning."""
+"""A tool result without a matching call in the conversation is rejected; vLLM's profile
+accepts it with a warning.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, build_server
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
-CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: dict[str, Any] = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "f", "arguments": "{}"},
+}
 USE: dict[str, Any] = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
 TOOL: dict[str, Any] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
@@ -37,8 +43,14 @@ def custom(call_id: str) -> tuple[str, dict[str, Any]]:
 
 
 def messages(call_id: str) -> tuple[str, dict[str, Any]]:
-    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "x"}]}
-    return "/v1/messages", {"max_tokens": 9, "messages": [HI, {"role": "assistant", "content": [USE]}, result]}
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "x"}],
+    }
+    return "/v1/messages", {
+        "max_tokens": 9,
+        "messages": [HI, {"role": "assistant", "content": [USE]}, result],
+    }
 
 
 DIALECTS = [chat, responses, custom, messages]
@@ -71,7 +83,10 @@ async def test_vllms_profile_warns(dialect: Any) -> None:
     path, body = dialect("call_x")
     answer = await serve(Profile.VLLM).post(path, body)
     assert answer.status_code == 200, answer.text
-    assert "no tool call found for the tool output with id 'call_x'" in answer.headers["x-dragoman-warnings"]
+    assert (
+        "no tool call found for the tool output with id 'call_x'"
+        in answer.headers["x-dragoman-warnings"]
+    )
     path, body = dialect("call_1")
     assert "x-dragoman-warnings" not in (await serve(Profile.VLLM).post(path, body)).headers
     path, body = dialect("call_x")
@@ -84,14 +99,23 @@ async def test_a_function_of_the_old_form_has_no_id_and_may_stand_alone() -> Non
 
 
 async def test_in_ollamas_format_only_a_result_with_an_id_needs_its_call() -> None:
-    body = {"model": "m", "stream": False, "messages": [HI, {"role": "tool", "tool_name": "f", "content": "x"}]}
+    body = {
+        "model": "m",
+        "stream": False,
+        "messages": [HI, {"role": "tool", "tool_name": "f", "content": "x"}],
+    }
     assert (await serve().post("/api/chat", body)).status_code == 200
-    body["messages"] = [HI, {"role": "tool", "tool_name": "f", "tool_call_id": "call_x", "content": "x"}]
+    body["messages"] = [
+        HI,
+        {"role": "tool", "tool_name": "f", "tool_call_id": "call_x", "content": "x"},
+    ]
     assert (await serve().post("/api/chat", body)).status_code == 400
 
 
 async def test_calls_of_stored_hops_count() -> None:
-    async with working(ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)) as server:
+    async with working(
+        ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)
+    ) as server:
         first = (await server.post("/v1/responses", {"input": "hi", "tools": [TOOL]})).json()
         call = next(item for item in first["output"] if item["type"] == "function_call")
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "x"}

@@ -31,10 +31,14 @@ async def serving(
     **options: Any,
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     directory = None if offloading is None else str(offloading)
-    models = build_models(Settings(model=model, dtype=dtype, kv_offloading_dir=directory), SystemClock())
+    models = build_models(
+        Settings(model=model, dtype=dtype, kv_offloading_dir=directory), SystemClock()
+    )
     app = create_app(models, options=ServingOptions(**options), store=store)
     await models.start()
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         yield client
     await models.stop()
 
@@ -56,14 +60,18 @@ async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClien
     assert info["eos_token"]
     assert "messages" in info["chat_template"]
     assert info["tokenizer_class"]
-    ids = (await post(http, "/tokenize", prompt=info["eos_token"], add_special_tokens=False))["tokens"]
+    ids = (await post(http, "/tokenize", prompt=info["eos_token"], add_special_tokens=False))[
+        "tokens"
+    ]
     assert len(ids) == 1
     assert (await http.get("/tokenizer_info?model=nobody")).status_code == 404
 
 
 async def test_a_simulated_vllm_tells_what_its_tokenizer_is(http: httpx2.AsyncClient):
     async with serving("sim") as simulated:
-        assert (await simulated.get("/tokenizer_info")).json() == (await http.get("/tokenizer_info")).json()
+        assert (await simulated.get("/tokenizer_info")).json() == (
+            await http.get("/tokenizer_info")
+        ).json()
 
 
 async def test_load_world_size_and_the_cache_answer(http: httpx2.AsyncClient):
@@ -87,8 +95,12 @@ async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no
         assert response["vllm_config"]["model_config"]["max_model_len"] > 1000
         # Before temperature: TRL's trainer reads this.
         assert response["vllm_config"]["model_config"]["logprobs_mode"] == "raw_logprobs"
-        assert isinstance((await http.get("/server_info", headers=headers)).json()["vllm_config"], str)
-        assert (await http.get("/server_info?config_format=xml", headers=headers)).status_code == 400
+        assert isinstance(
+            (await http.get("/server_info", headers=headers)).json()["vllm_config"], str
+        )
+        assert (
+            await http.get("/server_info?config_format=xml", headers=headers)
+        ).status_code == 400
 
 
 async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncClient):
@@ -100,16 +112,26 @@ async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncCli
 
     assert await cached() == 0
     assert await cached() > 100
-    assert (await post(http, "/v1/completions/explain", prompt=long))["cached_tokens"] == await cached()
+    assert (await post(http, "/v1/completions/explain", prompt=long))[
+        "cached_tokens"
+    ] == await cached()
     assert (await http.post("/reset_prefix_cache")).status_code == 200
     assert await cached() == 0
 
 
 async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncClient):
-    body = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    body = {
+        "model": "tiny",
+        "messages": CHAT,
+        "temperature": 0,
+        "max_tokens": 12,
+        "return_token_ids": True,
+    }
     chat = await post(http, "/v1/chat/completions", **body)
     params = {"temperature": 0, "max_tokens": 12, "logprobs": 0}
-    result = await post(http, "/inference/v1/generate", token_ids=chat["prompt_token_ids"], sampling_params=params)
+    result = await post(
+        http, "/inference/v1/generate", token_ids=chat["prompt_token_ids"], sampling_params=params
+    )
     (choice,) = result["choices"]
     assert choice["token_ids"] == chat["choices"][0]["token_ids"]
     assert [entry["token_id"] for entry in choice["logprobs"]["content"]] == choice["token_ids"]
@@ -121,13 +143,26 @@ async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncCli
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_requested_ids_pair_with_the_logprobs_to_the_end_of_the_text(http: httpx2.AsyncClient, path: str):
+async def test_requested_ids_pair_with_the_logprobs_to_the_end_of_the_text(
+    http: httpx2.AsyncClient, path: str
+):
     rendered = (await post(http, "/tokenize", messages=CHAT))["tokens"]
-    fields: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "temperature": 0, "return_token_ids": True}
-    fields |= {"prompt": rendered, "logprobs": 0} if path == "/v1/completions" else {"messages": CHAT, "logprobs": True}
+    fields: dict[str, Any] = {
+        "model": "tiny",
+        "max_tokens": 100,
+        "temperature": 0,
+        "return_token_ids": True,
+    }
+    fields |= (
+        {"prompt": rendered, "logprobs": 0}
+        if path == "/v1/completions"
+        else {"messages": CHAT, "logprobs": True}
+    )
     [whole] = (await post(http, path, **fields))["choices"]
     streamed = await http.post(path, json={**fields, "stream": True})
-    chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")
+    ]
     parts = [choice for chunk in chunks for choice in chunk["choices"]]
 
     def list_scores(choice: Any) -> list[Any]:
@@ -147,7 +182,9 @@ async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.As
     assert body["token_ids"] == chat["prompt_token_ids"]
     assert body["features"] is None
     result = await post(http, "/inference/v1/generate", **body)
-    assert [each["token_ids"] for each in result["choices"]] == [each["token_ids"] for each in chat["choices"]]
+    assert [each["token_ids"] for each in result["choices"]] == [
+        each["token_ids"] for each in chat["choices"]
+    ]
     several = await post(http, "/v1/completions/render", prompt=["a", "b"])
     assert len(several) == 2
 
@@ -182,17 +219,31 @@ async def test_in_each_dialect_the_prompt_that_is_explained_is_the_one_that_is_a
     explained = await post(http, f"{path}/explain", **body)
     await post(http, path, **body)
     again = await post(http, f"{path}/explain", **body)
-    assert again["previous"]["common_tokens"] == again["previous"]["previous_tokens"] == explained["prompt_tokens"] > 0
+    assert (
+        again["previous"]["common_tokens"]
+        == again["previous"]["previous_tokens"]
+        == explained["prompt_tokens"]
+        > 0
+    )
     assert again["tokens"] == explained["tokens"]
 
 
 async def test_a_response_is_explained_with_all_that_comes_before_it():
     async with serving(explain=True, store=MemoryStore()) as http:
-        first = await post(http, "/v1/responses", model="tiny", input="Count to 12.", max_output_tokens=4)
-        turn = {"model": "tiny", "input": "Go on.", "previous_response_id": first["id"], "max_output_tokens": 1}
+        first = await post(
+            http, "/v1/responses", model="tiny", input="Count to 12.", max_output_tokens=4
+        )
+        turn = {
+            "model": "tiny",
+            "input": "Go on.",
+            "previous_response_id": first["id"],
+            "max_output_tokens": 1,
+        }
         explained = await post(http, "/v1/responses/explain", **turn)
         second = await post(http, "/v1/responses", **turn)
-        missing = await http.post("/v1/responses/explain", json={**turn, "previous_response_id": "resp_none"})
+        missing = await http.post(
+            "/v1/responses/explain", json={**turn, "previous_response_id": "resp_none"}
+        )
     assert "Count to 12." in explained["prompt"]
     assert explained["previous"]["at"] is None
     assert explained["prompt_tokens"] == second["usage"]["input_tokens"]
@@ -205,7 +256,11 @@ async def test_a_message_is_explained_with_the_thread_that_it_continues():
         first = await post(http, "/v1/messages", **fields, messages=CHAT, thread={"type": "create"})
         turn = {"type": "continue", "previous_message_id": first["id"]}
         explained = await post(
-            http, "/v1/messages/explain", **fields, messages=[CHAT[0] | {"content": "On."}], thread=turn
+            http,
+            "/v1/messages/explain",
+            **fields,
+            messages=[CHAT[0] | {"content": "On."}],
+            thread=turn,
         )
     assert "Count to 12." in explained["prompt"]
     assert explained["prompt"].count("On.") == 1
@@ -218,7 +273,9 @@ async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2
     same = (await post(http, "/v1/chat/completions/explain", messages=[*system, *turn]))["previous"]
     assert same["common_tokens"] > 10
     moved = [{"role": "system", "content": "It is 12:02. Be brief."}]
-    previous = (await post(http, "/v1/chat/completions/explain", messages=[*moved, *turn]))["previous"]
+    previous = (await post(http, "/v1/chat/completions/explain", messages=[*moved, *turn]))[
+        "previous"
+    ]
     assert previous["at"] == previous["common_tokens"] < same["common_tokens"]
     assert previous["before"].endswith("12:0")
     assert previous["previous"].startswith("1")
@@ -253,7 +310,9 @@ async def test_a_prompt_outlives_the_server_and_not_a_reset(tmp_path: Path):
     cached: list[int] = []
     for reset in (False, True, False):
         async with serving(offloading=tmp_path) as client:
-            answer = await post(client, "/v1/completions", model="tiny", prompt=[7] * 100, max_tokens=1)
+            answer = await post(
+                client, "/v1/completions", model="tiny", prompt=[7] * 100, max_tokens=1
+            )
             cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
             if reset:
                 assert (await client.post("/reset_prefix_cache")).status_code == 200

@@ -17,7 +17,10 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Say hello"}]}
-PATHS: list[tuple[str, dict[str, Any]]] = [("chat/completions", CHAT), ("completions", {"prompt": "Say hello"})]
+PATHS: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", CHAT),
+    ("completions", {"prompt": "Say hello"}),
+]
 
 
 class Ticking(SystemClock):
@@ -36,7 +39,9 @@ async def serving(**options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(served_model_name=("m",)), SystemClock())
     await models.start()
     app = create_app(models, options=ServingOptions(**options), clock=Ticking())
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         yield client
     await models.stop()
 
@@ -64,7 +69,9 @@ async def test_answers_with_one_choice_have_their_metrics(path: str, fields: dic
     assert metrics["mean_itl_ms"] == metrics["generation_time_ms"] / 2
     inference = metrics["time_to_first_token_ms"] + metrics["generation_time_ms"]
     assert metrics["tokens_per_second"] == pytest.approx(3000 / inference)
-    chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")
+    ]
     assert [chunk for chunk in chunks if "metrics" in chunk] == [chunks[-1]]
     assert chunks[-1]["metrics"]["queue_time_ms"] >= 1000
     assert "metrics" not in several
@@ -83,13 +90,19 @@ async def test_tokens_may_be_ids_by_default(path: str, fields: dict[str, Any]):
     async def tokens(client: httpx2.AsyncClient, **more: Any) -> list[str]:
         (choice,) = (await ask(client, path, **fields, **logprobs, **more)).json()["choices"]
         found: Any = choice["logprobs"]
-        return found["tokens"] if "tokens" in found else [token["token"] for token in found["content"]]
+        return (
+            found["tokens"] if "tokens" in found else [token["token"] for token in found["content"]]
+        )
 
     async with serving(return_tokens_as_token_ids=True) as client:
         assert all(token.startswith("token_id:") for token in await tokens(client))
         assert not any(
-            token.startswith("token_id:") for token in await tokens(client, return_tokens_as_token_ids=False)
+            token.startswith("token_id:")
+            for token in await tokens(client, return_tokens_as_token_ids=False)
         )
     async with serving() as client:
         assert not any(token.startswith("token_id:") for token in await tokens(client))
-        assert all(token.startswith("token_id:") for token in await tokens(client, return_tokens_as_token_ids=True))
+        assert all(
+            token.startswith("token_id:")
+            for token in await tokens(client, return_tokens_as_token_ids=True)
+        )

@@ -1,4 +1,6 @@
-"""Warnings reach clients that do not read headers: in the body, on request or in vLLM's profile, and in batches."""
+"""Warnings reach clients that do not read headers: in the body, on request or in vLLM's
+profile, and in batches.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ async def test_a_whole_answer_has_its_warnings_on_request(path: str, body: dict[
     assert response.json()["dragoman_warnings"] == [UNKNOWN]
     assert response.headers["x-dragoman-warnings"] == UNKNOWN
     assert "dragoman_warnings" not in (await it.post(path, {**body, "foo": 1})).json()
-    assert "dragoman_warnings" not in (await it.post(path, body, {"x-dragoman-warnings": "body"})).json()
+    assert (
+        "dragoman_warnings"
+        not in (await it.post(path, body, {"x-dragoman-warnings": "body"})).json()
+    )
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
@@ -49,10 +54,15 @@ async def test_vllms_profile_always_has_them(path: str, body: dict[str, Any]) ->
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_stream_ends_with_a_comment(path: str, body: dict[str, Any]) -> None:
     it = of_profile(Profile.OPENAI)
-    text = (await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})).text
+    text = (
+        await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})
+    ).text
     comments = [line for line in text.splitlines() if line.startswith(":")]
     assert comments == [f": dragoman_warnings {json.dumps([UNKNOWN])}"]
-    assert ":" not in [line[:1] for line in (await it.post(path, {**body, "foo": 1, "stream": True})).text.splitlines()]
+    assert ":" not in [
+        line[:1]
+        for line in (await it.post(path, {**body, "foo": 1, "stream": True})).text.splitlines()
+    ]
 
 
 async def test_the_sdks_show_them() -> None:
@@ -65,8 +75,13 @@ async def test_the_sdks_show_them() -> None:
     chunks = await it.openai().chat.completions.create(
         model="m", messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}, stream=True
     )
-    assert "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]) == "Hello"
-    claude = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0)
+    assert (
+        "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
+        == "Hello"
+    )
+    claude = anthropic.AsyncAnthropic(
+        api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0
+    )
     message = await claude.messages.create(
         model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}
     )
@@ -78,7 +93,9 @@ async def test_a_line_of_a_batch_has_its_warnings() -> None:
     async with working() as server:
         client = server.openai()
         lines = (test_batches.line("a", foo=1), test_batches.line("b"))
-        batch = await test_batches.until(client, (await test_batches.begin(client, *lines)).id, *test_batches.ENDED)
+        batch = await test_batches.until(
+            client, (await test_batches.begin(client, *lines)).id, *test_batches.ENDED
+        )
         rows = await test_batches.results(client, batch.output_file_id)
         assert rows["a"]["response"]["body"]["dragoman_warnings"] == [UNKNOWN]
         assert "dragoman_warnings" not in rows["b"]["response"]["body"]
@@ -100,6 +117,14 @@ async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_sil
     it = build_server(HELLO)
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
     answer = await it.post("/v1/chat/completions", {**body, "top_logprobs": 5})
-    assert answer.headers["x-dragoman-warnings"] == "top_logprobs: this engine returns at most 1 per token"
-    assert [len(token["top_logprobs"]) for token in answer.json()["choices"][0]["logprobs"]["content"]] == [1]
-    assert "x-dragoman-warnings" not in (await it.post("/v1/chat/completions", {**body, "top_logprobs": 1})).headers
+    assert (
+        answer.headers["x-dragoman-warnings"]
+        == "top_logprobs: this engine returns at most 1 per token"
+    )
+    assert [
+        len(token["top_logprobs"]) for token in answer.json()["choices"][0]["logprobs"]["content"]
+    ] == [1]
+    assert (
+        "x-dragoman-warnings"
+        not in (await it.post("/v1/chat/completions", {**body, "top_logprobs": 1})).headers
+    )

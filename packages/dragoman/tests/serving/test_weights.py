@@ -1,4 +1,6 @@
-"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight versions in responses."""
+"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight
+versions in responses.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ from .test_metrics import read
 from .test_vllm import post, serving
 
 BINARY = {"content-type": "application/octet-stream"}
-ASK: dict[str, Any] = {"token_ids": [5, 6, 7], "sampling_params": {"temperature": 0, "max_tokens": 8}}
+ASK: dict[str, Any] = {
+    "token_ids": [5, 6, 7],
+    "sampling_params": {"temperature": 0, "max_tokens": 8},
+}
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +68,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     old = Tensors(tiny.find_bundled_model())
     rng = np.random.default_rng(0)
     tensors = {
-        name: old.take(name, *shape) + rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes.items()
+        name: old.take(name, *shape) + rng.standard_normal(shape, np.float32) * 0.3
+        for name, shape in shapes.items()
     }
     names = sorted(tensors)
     write_tensors(folder / "a.safetensors", {name: tensors[name] for name in names[:5]})
@@ -89,7 +95,10 @@ async def test_every_answer_has_the_version_of_weights_from_disk(http: httpx2.As
     before, versions = await generate(http)
     assert versions == ["default"]
     update = {"update_info": {"path": "step-1"}, "weight_version": "one"}
-    assert await post(http, "/update_weights", **update) == {"message": "Weights updated", "weight_version": "one"}
+    assert await post(http, "/update_weights", **update) == {
+        "message": "Weights updated",
+        "weight_version": "one",
+    }
     assert (await http.get("/weight_info")).json() == {"weight_version": "one"}
     after, versions = await generate(http)
     assert (versions, after == before) == (["one"], False)
@@ -113,7 +122,9 @@ async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, othe
     assert (await http.post("/finish_weight_update")).status_code == 409, "it was abandoned"
 
 
-async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(http: httpx2.AsyncClient, other: Path):
+async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(
+    http: httpx2.AsyncClient, other: Path
+):
     before = await generate(http)
     data = (other / "b.safetensors").read_bytes()
     refused = await http.post("/update_weights?weight_version=x", content=data, headers=BINARY)
@@ -125,7 +136,10 @@ async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(http: 
 @pytest.mark.parametrize(
     ("info", "param"),
     [
-        ({"master_address": "127.0.0.1", "master_port": 1, "world_size": 2}, "init_info.master_address"),
+        (
+            {"master_address": "127.0.0.1", "master_port": 1, "world_size": 2},
+            "init_info.master_address",
+        ),
         ({"backend": "nccl"}, "init_info.backend"),
     ],
 )
@@ -138,7 +152,9 @@ async def test_a_transfer_over_nccl_is_refused_with_what_there_is(
     assert "safetensors" in error["message"]
 
 
-@pytest.mark.parametrize("info", [{"ipc_handles_pickled": "gASV"}, {"names": ["a"], "shapes": [[1]]}, {}, [{}], 7])
+@pytest.mark.parametrize(
+    "info", [{"ipc_handles_pickled": "gASV"}, {"names": ["a"], "shapes": [[1]]}, {}, [{}], 7]
+)
 async def test_nothing_but_safetensors_is_read(http: httpx2.AsyncClient, info: object):
     refused = await http.post("/update_weights", json={"update_info": info})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "update_info")
@@ -167,13 +183,19 @@ async def test_a_body_that_is_too_large_is_refused(other: Path):
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate"]
+)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_weights_change_under_says_which_sampled_what(
     http: httpx2.AsyncClient, path: str, stream: bool
 ):
     """The answer is paused, gets other weights, and is resumed."""
-    body: dict[str, Any] = {"stream": stream, "return_token_ids": True, "return_weight_versions": True}
+    body: dict[str, Any] = {
+        "stream": stream,
+        "return_token_ids": True,
+        "return_weight_versions": True,
+    }
     limits = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
     match path:
         case "/v1/chat/completions":
@@ -209,9 +231,13 @@ async def test_weight_versions_are_returned_where_requested(http: httpx2.AsyncCl
     plain = await post(http, "/v1/chat/completions", **body)
     assert "weight_versions" not in plain["choices"][0]
     async with serving("scripted") as script:
-        response = await post(script, "/v1/chat/completions", **body, model="scripted", return_weight_versions=True)
+        response = await post(
+            script, "/v1/chat/completions", **body, model="scripted", return_weight_versions=True
+        )
         assert response["choices"][0]["weight_versions"] is None
-        assert (await script.post("/update_weights", content=b"", headers=BINARY)).status_code == 404
+        assert (
+            await script.post("/update_weights", content=b"", headers=BINARY)
+        ).status_code == 404
         assert (await script.post("/pause")).status_code == 404
 
 
@@ -231,7 +257,10 @@ async def test_everything_can_be_ended_and_no_method_is_called_by_name(http: htt
 async def test_sleep_levels_and_tags(http: httpx2.AsyncClient):
     assert (await http.post("/sleep?level=2")).status_code == 400
     assert (await http.post("/sleep?level=3")).status_code == 400
-    assert (await http.post("/sleep?level=1&mode=wait")).json() == {"status": "sleeping", "level": 1}
+    assert (await http.post("/sleep?level=1&mode=wait")).json() == {
+        "status": "sleeping",
+        "level": 1,
+    }
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
     assert (await http.post("/wake_up?tags=weights")).json()["status"] == "sleeping"
     assert (await http.post("/wake_up?tags=kv_cache")).json()["status"] == "awake"
@@ -242,7 +271,12 @@ async def test_sleep_levels_and_tags(http: httpx2.AsyncClient):
 
 async def test_only_administrators_change_weights():
     async with serving(api_key=("user",), admin_api_key=("boss",)) as http:
-        for path in ("/update_weights", "/start_weight_update", "/abort_requests", "/update_weight_version"):
+        for path in (
+            "/update_weights",
+            "/start_weight_update",
+            "/abort_requests",
+            "/update_weight_version",
+        ):
             answer = await http.post(path, headers={"Authorization": "Bearer user"})
             assert answer.status_code == 403
 
@@ -263,7 +297,9 @@ def test_an_upload_begun_again_forgets_what_came_before():
         uploads.finish("m")
 
 
-async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_later_ones() -> None:
+async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_later_ones() -> (
+    None
+):
     settings = Settings(served_model_name=("m",))
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     models = Models([ModelSpec("m", lambda: next(iter(build_models(settings, SystemClock()))), 1)])
@@ -285,10 +321,14 @@ async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_
             await models.unload(models.slots[0])
             rejected = await client.post("/inference/v1/generate", json=ASK)
             assert rejected.status_code == 503
-            assert f"has lost the weights of version '{name}'" in rejected.json()["error"]["message"]
+            assert (
+                f"has lost the weights of version '{name}'" in rejected.json()["error"]["message"]
+            )
             assert (await client.get("/weight_info")).json() == {"weight_version": "default"}
         accepted = await client.post("/update_weight_version", json={"new_version": "again"})
         assert accepted.status_code == 200
         answer = await client.post("/inference/v1/generate", json=ASK)
-        assert answer.json()["choices"][0]["weight_versions"] == [{"version": "again", "start": 0, "end": 8}]
+        assert answer.json()["choices"][0]["weight_versions"] == [
+            {"version": "again", "start": 0, "end": 8}
+        ]
         await models.stop()

@@ -59,7 +59,11 @@ def test_every_setting_says_what_it_is_for(field: SettingField):
 
 
 def test_flags_and_variables_are_all_different():
-    names = [name for field in FIELDS for name in (field.flag, field.off_flag, field.environment_variable)]
+    names = [
+        name
+        for field in FIELDS
+        for name in (field.flag, field.off_flag, field.environment_variable)
+    ]
     assert len(set(names)) == len(names)
 
 
@@ -72,7 +76,13 @@ def test_keys_are_not_printed():
     settings = load_settings({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
     output = io.StringIO()
     Console(file=output, width=200).print(settings)
-    for text in (repr(settings), str(settings), f"{settings}", repr(settings.api_key), output.getvalue()):
+    for text in (
+        repr(settings),
+        str(settings),
+        f"{settings}",
+        repr(settings.api_key),
+        output.getvalue(),
+    ):
         assert "sk-" not in text
         assert "'***'" in text
     assert settings.api_key == ("sk-secret",)

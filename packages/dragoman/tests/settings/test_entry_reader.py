@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import GenerationConfig, Instance, ModelEntry, Settings, SettingsError, load_settings
+from dragoman.settings import (
+    GenerationConfig,
+    Instance,
+    ModelEntry,
+    Settings,
+    SettingsError,
+    load_settings,
+)
 
 FILE = """
 max-model-len: 1024
@@ -36,9 +43,18 @@ def read(tmp_path: Path, text: str, **fields: object) -> Settings:
 def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: Path) -> None:
     settings = read(tmp_path, FILE)
     first, echo, far = settings.models.entries
-    assert (first.name, first.aliases, first.pinned, first.ttl) == ("house", ("claude-*", "gpt"), True, None)
+    assert (first.name, first.aliases, first.pinned, first.ttl) == (
+        "house",
+        ("claude-*", "gpt"),
+        True,
+        None,
+    )
     own = settings.for_entry(first)
-    assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
+    assert (own.model, own.max_model_len, own.served_model_name) == (
+        "tiny",
+        2000,
+        ("house", "claude-*", "gpt"),
+    )
     assert own.override_generation_config == GenerationConfig(temperature=0.5)
     assert settings.for_entry(echo).max_model_len == 1024
     assert (far.ttl, far.memory, settings.model_memory_limit) == (60.0, 2**30, 2**31)
@@ -49,7 +65,9 @@ def test_keys_of_upstreams_are_not_printed(tmp_path: Path) -> None:
 
 
 def test_the_command_line_may_say_it_as_json() -> None:
-    assert load_settings({"models": '{"a": "tiny"}'}, {}).models.entries == (ModelEntry("a", (("model", "tiny"),)),)
+    assert load_settings({"models": '{"a": "tiny"}'}, {}).models.entries == (
+        ModelEntry("a", (("model", "tiny"),)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +116,9 @@ def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", ["3", '[{}, {"count": 2}]'])
 def test_the_command_line_may_say_how_many_instances_there_are(count: str) -> None:
-    assert load_settings({"model": "sim", "instances": count}, {}).instances.items == (Instance(),) * 3
+    assert (
+        load_settings({"model": "sim", "instances": count}, {}).instances.items == (Instance(),) * 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +128,10 @@ def test_the_command_line_may_say_how_many_instances_there_are(count: str) -> No
         ({"instances": "{}"}, "a number, or a list"),
         ({"instances": "[7]"}, "1: must be an object"),
         ({"instances": '[{"prot": 1}]'}, "Did you mean port"),
-        ({"instances": '[{}, {"host": "::1"}]'}, "2: host: this setting applies to the whole server"),
+        (
+            {"instances": '[{}, {"host": "::1"}]'},
+            "2: host: this setting applies to the whole server",
+        ),
         ({"instances": '[{"instances": 2}]'}, "this setting applies to the whole server"),
         ({"instances": '[{"count": 2, "port": 1}]'}, "cannot share a port"),
         ({"instances": '[{"count": 1024}, {}]'}, "maximum is 1024 instances"),
@@ -123,7 +146,9 @@ def test_an_invalid_instance_is_an_error(fields: dict[str, object], words: str) 
         load_settings({"model": "sim", **fields}, {})
 
 
-def test_a_model_may_use_a_former_name_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_may_use_a_former_name_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = read(tmp_path, "models: {a: {model: tiny, max-waiting: 5}}")
     assert dict(settings.models.entries[0].overrides)["max_queued_requests"] == 5
     assert caplog.messages == ["a: max_waiting is deprecated; use max_queued_requests"]

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load_keywords, load_settings
+from dragoman.settings import (
+    GenerationConfig,
+    Settings,
+    SettingsError,
+    is_loopback,
+    load_keywords,
+    load_settings,
+)
 
 
 def write(folder: Path, text: str, name: str = "config.toml") -> str:
@@ -17,10 +24,22 @@ def write(folder: Path, text: str, name: str = "config.toml") -> str:
 
 
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
-    file = write(tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n")
-    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_QUEUED_REQUESTS": "2", "HOME": "/"}
+    file = write(
+        tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n"
+    )
+    environment = {
+        "DRAGOMAN_CONFIG": file,
+        "DRAGOMAN_PORT": "2",
+        "DRAGOMAN_MAX_QUEUED_REQUESTS": "2",
+        "HOME": "/",
+    }
     settings = load_settings({"port": "3", "strict": False, "uds": None}, environment)
-    assert (settings.port, settings.max_queued_requests, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
+    assert (settings.port, settings.max_queued_requests, settings.api_profile, settings.strict) == (
+        3,
+        2,
+        "vllm",
+        False,
+    )
     assert settings.config == file
 
 
@@ -101,12 +120,15 @@ def test_an_empty_file_says_nothing(tmp_path: Path, name: str):
 
 
 def test_lists_have_commas_in_the_environment():
-    settings = load_settings({}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"})
+    settings = load_settings(
+        {}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"}
+    )
     assert (settings.api_key, settings.served_model_name) == (("one", "two"), ("a", "b"))
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1m", 10**6), ("2M", 2**21), (" 1g ", 10**9)]
+    ("text", "value"),
+    [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1m", 10**6), ("2M", 2**21), (" 1g ", 10**9)],
 )
 def test_numbers_of_tokens_may_be_written_short(text: str, value: int):
     assert load_settings({"max_model_len": text}, {}).max_model_len == value
@@ -121,7 +143,9 @@ def test_switches_know_the_usual_words(text: str):
 
 
 @pytest.mark.parametrize(("word", "value"), [("true", False), ("false", True)])
-def test_a_file_and_the_environment_accept_the_names_of_negated_options(tmp_path: Path, word: str, value: bool):
+def test_a_file_and_the_environment_accept_the_names_of_negated_options(
+    tmp_path: Path, word: str, value: bool
+):
     text = f"no-access-log: {word}\nno_ui: {word}\nkeep-agent-nonces: {word}\nrequire-auth: {word}"
     environment = {
         "DRAGOMAN_NO_ACCESS_LOG": word,
@@ -129,7 +153,10 @@ def test_a_file_and_the_environment_accept_the_names_of_negated_options(tmp_path
         "DRAGOMAN_KEEP_AGENT_NONCES": word,
         "DRAGOMAN_REQUIRE_AUTH": word,
     }
-    for settings in (load_settings({"config": write(tmp_path, text, "c.yaml")}, {}), load_settings({}, environment)):
+    for settings in (
+        load_settings({"config": write(tmp_path, text, "c.yaml")}, {}),
+        load_settings({}, environment),
+    ):
         switches = (settings.access_log, settings.ui, settings.drop_agent_nonces, settings.no_auth)
         assert switches == (value,) * 4
     assert load_keywords({"no_access_log": word}).access_log is value
@@ -155,31 +182,39 @@ def test_the_command_line_overrides_a_negated_option_of_the_environment():
         ({"keepalive_interval": "1e999"}, {}, "must be a number"),
         ({"api_profile": "azure"}, {}, "--api-profile: must be one of openai, vllm, not 'azure'"),
         ({"model": " "}, {}, "--model: must be text"),
-        ({"override_generation_config": "{"}, {}, "--override-generation-config: .*JSON object of temperature"),
+        ({"override_generation_config": "{"}, {}, "--override-generation-config: .*JSON object of "
+            "temperature"),
         ({"override_generation_config": '{"temp": 1}'}, {}, "unknown field `temp`"),
         ({"override_generation_config": '{"top_p": 2}'}, {}, "config: top_p: .*<= 1"),
         ({}, {"DRAGOMAN_PORT": "x"}, "environment DRAGOMAN_PORT: must be a whole number"),
         ({}, {"DRAGOMAN_PORT": ""}, "environment DRAGOMAN_PORT: must be a whole number, not ''"),
-        ({}, {"DRAGOMAN_STRICT": "perhaps"}, "DRAGOMAN_STRICT: must be true or false, not 'perhaps'"),
-        ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: unknown setting. Did you mean DRAGOMAN_PORT\?"),
+        ({}, {"DRAGOMAN_STRICT": "perhaps"}, "DRAGOMAN_STRICT: must be true or false, not "
+            "'perhaps'"),
+        ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: unknown setting. Did you mean "
+            r"DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_port": "1"}, r"DRAGOMAN_port: .* Did you mean DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_UVICORN_LOG_LEVEL": "info"}, "is DRAGOMAN_LOG_LEVEL here"),
         ({}, {"DRAGOMAN_DISABLE_UVICORN_ACCESS_LOG": "1"}, "is DRAGOMAN_NO_ACCESS_LOG here"),
         ({}, {"DRAGOMAN_NO_UIS": "1"}, r"unknown setting. Did you mean DRAGOMAN_NO_UI\?"),
         ({}, {"DRAGOMAN_NO_ATH": "1"}, "unknown setting.$"),
         ({}, {"DRAGOMAN_NO_UI": "maybe"}, "^DRAGOMAN_NO_UI: must be true or false, not 'maybe'"),
-        ({}, {"DRAGOMAN_UI": "1", "DRAGOMAN_NO_UI": "1"}, "^DRAGOMAN_NO_UI and DRAGOMAN_UI: one is the inverse"),
+        ({}, {"DRAGOMAN_UI": "1", "DRAGOMAN_NO_UI": "1"}, "^DRAGOMAN_NO_UI and DRAGOMAN_UI: one "
+            "is the inverse"),
         ({}, {"DRAGOMAN_XYZZY": "1"}, "unknown setting.$"),
         ({"config": "absent.toml"}, {}, "^--config: absent.toml does not exist$"),
-        ({}, {"DRAGOMAN_CONFIG": "absent.toml"}, "^environment DRAGOMAN_CONFIG: absent.toml does not exist$"),
+        ({}, {"DRAGOMAN_CONFIG": "absent.toml"}, "^environment DRAGOMAN_CONFIG: absent.toml does "
+            "not exist$"),
         ({"config": "settings.ini"}, {}, "settings.ini: a configuration file must end in .toml"),
         ({"uds": "/tmp/s", "port": "1"}, {}, "--uds and --port"),
         ({"uds": "/tmp/s"}, {"DRAGOMAN_HOST": "::1"}, "--uds and environment DRAGOMAN_HOST"),
         ({"host": "0.0.0.0"}, {}, "--host: 0.0.0.0 is reachable from other machines"),
-        ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com is reachable"),
+        ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com is "
+            "reachable"),
     ],
 )  # fmt: skip
-def test_an_error_names_its_source(fields: dict[str, object], environment: dict[str, str], why: str):
+def test_an_error_names_its_source(
+    fields: dict[str, object], environment: dict[str, str], why: str
+):
     with pytest.raises(SettingsError, match=why):
         load_settings(fields, environment)
 
@@ -194,7 +229,11 @@ def test_an_error_names_its_source(fields: dict[str, object], environment: dict[
         ("host = 3", "c.toml", "must be text, not 3"),
         ("served_model_name = [1]", "c.toml", "must be text, not 1"),
         ("served_model_name = 1", "c.toml", "must be a list"),
-        ("max-modellen = 3", "c.toml", r"max-modellen: unknown setting. Did you mean max_model_len\?"),
+        (
+            "max-modellen = 3",
+            "c.toml",
+            r"max-modellen: unknown setting. Did you mean max_model_len\?",
+        ),
         ("max-model-len = 3\nmax_model_len = 4", "c.toml", "set twice"),
         ("port = 1\nport = 2", "c.toml", "c.toml: "),
         ("config = 'other.toml'", "c.toml", "cannot include another"),
@@ -258,7 +297,12 @@ FORMER = [
 
 @pytest.mark.parametrize(("former", "name", "text", "value"), FORMER)
 def test_a_former_name_sets_its_successor_and_warns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, former: str, name: str, text: str, value: object
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    former: str,
+    name: str,
+    text: str,
+    value: object,
 ):
     file = write(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
     flag = f"--{name.replace('_', '-')}"
@@ -281,5 +325,8 @@ def test_a_former_name_obeys_the_precedence_of_sources():
 
 
 def test_a_setting_cannot_have_both_of_its_names():
-    with pytest.raises(SettingsError, match="--max-waiting is the former name of --max-queued-requests; set only one"):
+    with pytest.raises(
+        SettingsError,
+        match="--max-waiting is the former name of --max-queued-requests; set only one",
+    ):
         load_settings({"max_waiting": "1", "max_queued_requests": "2"}, {})

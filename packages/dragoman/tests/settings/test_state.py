@@ -1,4 +1,6 @@
-"""The secret key is created once, readable only by its owner, and the same for concurrent starts."""
+"""The secret key is created once, readable only by its owner, and the same for
+concurrent starts.
+"""
 
 from __future__ import annotations
 

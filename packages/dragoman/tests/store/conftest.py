@@ -1,4 +1,6 @@
-"""Every available backend; a missing PostgreSQL is reported, and is an error if it is required."""
+"""Every available backend; a missing PostgreSQL is reported, and is an error if it is
+required.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,12 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
             return Storage(lambda bounds, now: MemoryStore(bounds, now=now), durable=False)
         case "sqlite":
             path = tmp_path / "state" / "dragoman.db"
-            # The kit does not simulate power failures, so commits need not wait for the disk.
-            return Storage(lambda bounds, now: SqliteStore(path, bounds, synchronous="NORMAL", now=now), durable=True)
+            # The kit does not simulate power failures, so commits need not wait for the
+            # disk.
+            return Storage(
+                lambda bounds, now: SqliteStore(path, bounds, synchronous="NORMAL", now=now),
+                durable=True,
+            )
         case _:
             dsn: str = request.getfixturevalue("postgres")
             return Storage(lambda bounds, now: PostgresStore(dsn, bounds, now=now), durable=True)

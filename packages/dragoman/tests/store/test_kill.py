@@ -1,4 +1,6 @@
-"""A process that is killed while it writes: every acknowledged write is stored, and the file is intact."""
+"""A process that is killed while it writes: every acknowledged write is stored, and the
+file is intact.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ async def check(path: Path, acknowledged: list[str]) -> None:
     await store.close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert connection.execute("SELECT count(*) FROM dragoman_records WHERE state = 'running'").fetchone() == (0,)
+    assert connection.execute(
+        "SELECT count(*) FROM dragoman_records WHERE state = 'running'"
+    ).fetchone() == (0,)
     connection.close()
 
 

@@ -25,7 +25,9 @@ from dragoman.store import (
 from .backends import Storage, key, put
 
 
-async def expect_conflict(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> CommitConflict:
+async def expect_conflict(
+    store: Store, *changes: Put | Replace | Append | Remove | Delete
+) -> CommitConflict:
     with pytest.raises(CommitConflict) as caught:
         await store.commit(*changes)
     return caught.value
@@ -36,12 +38,25 @@ async def test_what_was_put_is_read_back_as_it_was(storage: Storage):
         body = bytes(range(256)) * 4
         record = await put(store, "a", body, state="new", parent="p", expires=2e9, pinned=True)
         assert (record.key, record.body, record.version) == (key("a"), body, 1)
-        assert (record.state, record.parent, record.expires, record.pinned) == ("new", "p", 2e9, True)
+        assert (record.state, record.parent, record.expires, record.pinned) == (
+            "new",
+            "p",
+            2e9,
+            True,
+        )
 
 
 @pytest.mark.parametrize(
     "other",
-    [key("b"), key("a", kind="file"), key("a", owner="you"), key("a", owner=""), key("\0"), key("\ud800"), key("é")],
+    [
+        key("b"),
+        key("a", kind="file"),
+        key("a", owner="you"),
+        key("a", owner=""),
+        key("\0"),
+        key("\ud800"),
+        key("é"),
+    ],
 )
 async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other: Key):
     async with storage.open() as store:
@@ -51,7 +66,12 @@ async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other
         assert await store.load_chain(other) is None
         assert await store.load_entry(other, "items", "i") is None
         assert await store.load_entries(other, "items") == ()
-        for change in (Replace(other, "", b""), Append(other, "items", ()), Remove(other, "items", "i"), Delete(other)):
+        for change in (
+            Replace(other, "", b""),
+            Append(other, "items", ()),
+            Remove(other, "items", "i"),
+            Delete(other),
+        ):
             assert (await expect_conflict(store, change)).found_state is None
 
 
@@ -60,7 +80,9 @@ async def test_lists_are_their_owners_own(storage: Storage):
         await put(store, "a")
         await store.commit(Put(key("b", owner="you"), 0, b""), Put(key("c", kind="file"), 0, b""))
         assert [record.key for record in await store.load_page("me", "response")] == [key("a")]
-        assert [record.key for record in await store.load_page("you", "response")] == [key("b", owner="you")]
+        assert [record.key for record in await store.load_page("you", "response")] == [
+            key("b", owner="you")
+        ]
 
 
 async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
@@ -109,12 +131,18 @@ async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
         assert (
             await expect_conflict(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))
         ).found_state == "queued"
-        assert (await expect_conflict(store, Replace(key("a"), "x", b"", version=7))).found_state == "queued"
-        await store.commit(Replace(key("a"), "done", b"new", states=frozenset({"queued", "running"}), version=1))
+        assert (
+            await expect_conflict(store, Replace(key("a"), "x", b"", version=7))
+        ).found_state == "queued"
+        await store.commit(
+            Replace(key("a"), "done", b"new", states=frozenset({"queued", "running"}), version=1)
+        )
         record = await store.get(key("a"))
         assert record is not None
         assert (record.state, record.body, record.version, record.run) == ("done", b"new", 2, None)
-        assert (await expect_conflict(store, Delete(key("a"), states=frozenset({"queued"})))).found_state == "done"
+        assert (
+            await expect_conflict(store, Delete(key("a"), states=frozenset({"queued"})))
+        ).found_state == "done"
 
 
 async def test_a_replacement_can_change_the_expiry(storage: Storage):
@@ -134,16 +162,27 @@ async def test_a_replacement_can_change_the_expiry(storage: Storage):
 async def test_of_many_deletions_one_succeeds(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
-        tries = await asyncio.gather(*(store.commit(Delete(key("a"))) for _ in range(20)), return_exceptions=True)
+        tries = await asyncio.gather(
+            *(store.commit(Delete(key("a"))) for _ in range(20)), return_exceptions=True
+        )
         assert sum(result is None for result in tries) == 1
-        assert sum(isinstance(result, CommitConflict) and result.found_state is None for result in tries) == 19
+        assert (
+            sum(
+                isinstance(result, CommitConflict) and result.found_state is None
+                for result in tries
+            )
+            == 19
+        )
 
 
 async def test_of_many_takers_of_one_version_one_succeeds(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="s")
         takers = (store.commit(Replace(key("a"), "s", b"", version=1)) for _ in range(20))
-        assert sum(result is None for result in await asyncio.gather(*takers, return_exceptions=True)) == 1
+        assert (
+            sum(result is None for result in await asyncio.gather(*takers, return_exceptions=True))
+            == 1
+        )
 
 
 async def test_entries_come_in_order_and_by_pages(storage: Storage):
@@ -154,7 +193,9 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
         await store.commit(Append(key("a"), "other", (Item(b"x", "i1"),)))
 
         async def read(**arguments: Any) -> list[int]:
-            return [entry.position for entry in await store.load_entries(key("a"), "items", **arguments)]
+            return [
+                entry.position for entry in await store.load_entries(key("a"), "items", **arguments)
+            ]
 
         assert await read() == [0, 1, 2, 3, 4]
         assert await read(limit=2) == [0, 1]
@@ -169,8 +210,12 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
 async def test_many_appends_at_once_leave_no_gap(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
-        await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b""), Item(b"")))) for _ in range(20)))
-        assert [entry.position for entry in await store.load_entries(key("a"), "e")] == list(range(40))
+        await asyncio.gather(
+            *(store.commit(Append(key("a"), "e", (Item(b""), Item(b"")))) for _ in range(20))
+        )
+        assert [entry.position for entry in await store.load_entries(key("a"), "e")] == list(
+            range(40)
+        )
 
 
 async def test_an_id_is_once_in_its_series(storage: Storage):
@@ -183,7 +228,9 @@ async def test_an_id_is_once_in_its_series(storage: Storage):
             (Item(b"3", "\0"),),
             (Item(b"", "\ud800"),),
         ):
-            assert (await expect_conflict(store, Append(key("a"), "items", again))).found_state == "s"
+            assert (
+                await expect_conflict(store, Append(key("a"), "items", again))
+            ).found_state == "s"
         assert len(await store.load_entries(key("a"), "items")) == 3
 
 
@@ -192,13 +239,19 @@ async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Stora
         await put(store, "a")
         await store.commit(Append(key("a"), "items", tuple(Item(b"", id) for id in "xyz")))
         await store.commit(Remove(key("a"), "items", "y"))
-        assert [(entry.position, entry.id) for entry in await store.load_entries(key("a"), "items")] == [
+        assert [
+            (entry.position, entry.id) for entry in await store.load_entries(key("a"), "items")
+        ] == [
             (0, "x"),
             (2, "z"),
         ]
         assert (await expect_conflict(store, Remove(key("a"), "items", "y"))).found_state is None
         await store.commit(Append(key("a"), "items", (Item(b"", "y"),)))
-        assert [entry.position for entry in await store.load_entries(key("a"), "items")] == [0, 2, 3]
+        assert [entry.position for entry in await store.load_entries(key("a"), "items")] == [
+            0,
+            2,
+            3,
+        ]
 
 
 async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
@@ -215,7 +268,9 @@ async def test_pages_go_both_ways(storage: Storage):
         records = [await put(store, f"r{number}") for number in range(5)]
 
         async def read(descending: bool, after: int | None = None, limit: int = 20) -> list[str]:
-            found = await store.load_page("me", "response", after=after, limit=limit, descending=descending)
+            found = await store.load_page(
+                "me", "response", after=after, limit=limit, descending=descending
+            )
             return [record.key.id for record in found]
 
         assert await read(True) == ["r4", "r3", "r2", "r1", "r0"]
@@ -293,7 +348,11 @@ async def test_unused_entries_live_as_long_as_the_ttl(storage: Storage):
         storage.clock.time += 60
         assert await store.get(key("idle")) is None
         assert await store.clean() == 1
-        assert [record.key.id for record in await store.load_page("me", "response")] == ["working", "pinned", "used"]
+        assert [record.key.id for record in await store.load_page("me", "response")] == [
+            "working",
+            "pinned",
+            "used",
+        ]
 
 
 async def test_the_least_recently_used_goes_first(storage: Storage):
@@ -306,7 +365,11 @@ async def test_the_least_recently_used_goes_first(storage: Storage):
         storage.clock.time += 1
         await store.commit(Append(key("b"), "items", (Item(b""),)))
         assert await store.clean() == 2
-        assert {record.key.id for record in await store.load_page("me", "response")} == {"a", "b", "e"}
+        assert {record.key.id for record in await store.load_page("me", "response")} == {
+            "a",
+            "b",
+            "e",
+        }
 
 
 async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
@@ -383,7 +446,9 @@ async def test_a_second_opening_sees_what_the_first_has_committed(storage: Stora
         record = await two.get(key("a"))
         assert record is not None
         await two.commit(Replace(key("a"), "s", b"2", version=record.version))
-        assert (await expect_conflict(one, Replace(key("a"), "s", b"3", version=record.version))).found_state == "s"
+        assert (
+            await expect_conflict(one, Replace(key("a"), "s", b"3", version=record.version))
+        ).found_state == "s"
         deletions = (store.commit(Delete(key("a"))) for store in (one, two) * 10)
         results = await asyncio.gather(*deletions, return_exceptions=True)
         assert sum(result is None for result in results) == 1

@@ -45,7 +45,8 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
     store = await open_store(postgres)
     await put(store, "a")
     ours = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        "AND usename = 'dragoman'"
     )
     await run_sql(postgres, ours)
     lost = 0
@@ -58,7 +59,9 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
     await store.close()
 
 
-async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_no_cleaning(postgres: str):
+async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_no_cleaning(
+    postgres: str,
+):
     one, two = await open_store(postgres), await open_store(postgres)
     await put(one, "a", run=one.run)
     lost: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]

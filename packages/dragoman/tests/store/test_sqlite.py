@@ -81,7 +81,9 @@ async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
     await put(store, "before")
     writer = store._writer  # pyright: ignore[reportPrivateUsage]
     assert writer is not None
-    await writer.write(lambda connection: connection.execute("PRAGMA max_page_count = 30").fetchall())
+    await writer.write(
+        lambda connection: connection.execute("PRAGMA max_page_count = 30").fetchall()
+    )
     commits = [store.commit(Put(key(f"r{number}"), 0, b"x" * 20_000)) for number in range(20)]
     results = await asyncio.gather(*commits, return_exceptions=True)
     failed = [error for error in results if error is not None]
@@ -89,7 +91,9 @@ async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
     assert all(isinstance(error, StoreUnavailable) and "full" in error.message for error in failed)
     for number, result in enumerate(results):
         assert (await store.get(key(f"r{number}")) is not None) == (result is None)
-    await writer.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await writer.write(
+        lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+    )
     await put(store, "after", b"x" * 20_000)
     await store.close()
 
@@ -119,7 +123,11 @@ async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
 async def test_a_closed_store_says_so(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     await store.close()
-    for call in (store.commit(Put(key("a"), 0, b"")), store.get(key("a")), store.list_abandoned("response")):
+    for call in (
+        store.commit(Put(key("a"), 0, b"")),
+        store.get(key("a")),
+        store.list_abandoned("response"),
+    ):
         with pytest.raises(StoreUnavailable, match="closed"):
             await call
 

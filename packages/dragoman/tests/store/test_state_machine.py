@@ -1,4 +1,6 @@
-"""For any sequence of operations, a durable store returns the same results as the one in memory."""
+"""For any sequence of operations, a durable store returns the same results as the one
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ CURSORS = st.none() | st.integers(-1, 8)
 
 
 class Twins(RuleBasedStateMachine):
-    """Runs each operation on both stores. The clock advances at every step, so that LRU order is unique."""
+    """Runs each operation on both stores. The clock advances at every step, so that LRU
+    order is unique.
+    """
 
     durable: Any
     numbers = itertools.count()
@@ -82,7 +86,9 @@ class Twins(RuleBasedStateMachine):
 
     def both(self, name: str, *args: Any, **more: Any) -> None:
         self.clock.time += 0.25
-        expected, found = (self.run(getattr(store, name)(*args, **more)) for store in (self.model, self.store))
+        expected, found = (
+            self.run(getattr(store, name)(*args, **more)) for store in (self.model, self.store)
+        )
         assert renumber(found) == renumber(expected)
 
     @rule(changes=st.lists(CHANGES, min_size=1, max_size=4))
@@ -103,7 +109,9 @@ class Twins(RuleBasedStateMachine):
         self.both("load_page", owner, "k", limit=limit, descending=descending)
 
     @rule(key=KEYS, series=SERIES, after=CURSORS, limit=st.integers(0, 3), descending=st.booleans())
-    def entries(self, key: Key, series: str, after: int | None, limit: int, descending: bool) -> None:
+    def entries(
+        self, key: Key, series: str, after: int | None, limit: int, descending: bool
+    ) -> None:
         self.both("load_entries", key, series, after=after, limit=limit, descending=descending)
 
     @rule(key=KEYS, series=SERIES, id=IDS)
@@ -116,7 +124,8 @@ class Twins(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(1, 12))
     def pass_time(self, seconds: int) -> None:
-        # Reads are recorded at the next cleanup; a server cleans up more often than records expire.
+        # Reads are recorded at the next cleanup; a server cleans up more often than
+        # records expire.
         self.run(self.store.clean(0))
         self.clock.time += seconds
 
@@ -126,9 +135,13 @@ class Twins(RuleBasedStateMachine):
 
 
 async def outcome(store: Store, changes: list[Change]) -> object:
-    """Return the outcome of a commit; `own` in a change is replaced by the store's own run."""
+    """Return the outcome of a commit; `own` in a change is replaced by the store's own
+    run.
+    """
     own = [
-        replace(change, run=store.run) if isinstance(change, Put | Replace) and change.run else change
+        replace(change, run=store.run)
+        if isinstance(change, Put | Replace) and change.run
+        else change
         for change in changes
     ]
     try:

@@ -15,7 +15,9 @@ Message = dict[int, list[Any]]
 
 
 def read_message(data: bytes) -> Message:
-    """Parse the values of each field: numbers, or bytes, which may be messages themselves."""
+    """Parse the values of each field: numbers, or bytes, which may be messages
+    themselves.
+    """
     fields: Message = defaultdict(list)
     position = 0
 

@@ -24,7 +24,22 @@ from dragoman.engines.base import BaseEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
-from dragoman.telemetry import BATCH_SIZE, GenAiMetrics, HistogramMetric, HistogramPoint, MetricSet, OtlpExporter, OtlpSettings, QUEUE_SIZE, Span, SpanKind, Tracer, encode_metrics, encode_traces, read_otlp_environment
+from dragoman.telemetry import (
+    BATCH_SIZE,
+    GenAiMetrics,
+    HistogramMetric,
+    HistogramPoint,
+    MetricSet,
+    OtlpExporter,
+    OtlpSettings,
+    QUEUE_SIZE,
+    Span,
+    SpanKind,
+    Tracer,
+    encode_metrics,
+    encode_traces,
+    read_otlp_environment,
+)
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
 
@@ -40,8 +55,20 @@ SCRIPT = """
 
 
 @contextmanager
-def traced_server(folder: Path, collector: Collector, name: str, *arguments: str) -> Generator[tuple[Any, str]]:
-    command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", "0", "--store", "memory"]
+def traced_server(
+    folder: Path, collector: Collector, name: str, *arguments: str
+) -> Generator[tuple[Any, str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        *arguments,
+        "--port",
+        "0",
+        "--store",
+        "memory",
+    ]
     environment = {
         **os.environ,
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
@@ -50,10 +77,18 @@ def traced_server(folder: Path, collector: Collector, name: str, *arguments: str
     }
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
     ) as process:
         assert process.stdout is not None
-        address = next(word for word in process.stdout.readline().split() if word.startswith("http://"))
+        address = next(
+            word for word in process.stdout.readline().split() if word.startswith("http://")
+        )
         try:
             yield process, address
         finally:
@@ -73,7 +108,12 @@ def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_
         first = client.post("/v1/responses", json={"input": "the weather?", "tools": [tool]}).json()
         (call,) = [item for item in first["output"] if item["type"] == "function_call"]
         result = {"type": "function_call_output", "call_id": call["call_id"], "output": "18"}
-        body = {"input": [result], "previous_response_id": first["id"], "tools": [tool], "stream": True}
+        body = {
+            "input": [result],
+            "previous_response_id": first["id"],
+            "tools": [tool],
+            "stream": True,
+        }
         second = client.post("/v1/responses", json=body)
         assert "18 degrees" in second.text
         client.get("/health")
@@ -84,7 +124,11 @@ def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans) == 8
     chains = sorted(
-        [describe(span, by_id) for span in spans if span.service == "back" and span.kind == SpanKind.CLIENT]
+        [
+            describe(span, by_id)
+            for span in spans
+            if span.service == "back" and span.kind == SpanKind.CLIENT
+        ]
     )
     assert (
         chains
@@ -119,10 +163,16 @@ def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_
         "gen_ai.client.token.usage",
     }
     usage = {
-        point.attributes["gen_ai.token.type"]: point for point in points if point.name == "gen_ai.client.token.usage"
+        point.attributes["gen_ai.token.type"]: point
+        for point in points
+        if point.name == "gen_ai.client.token.usage"
     }
     assert usage["input"].sum == sum(span.attributes["gen_ai.usage.input_tokens"] for span in calls)
-    assert (usage["input"].count, usage["input"].unit, sum(usage["input"].buckets)) == (2, "{token}", 2)
+    assert (usage["input"].count, usage["input"].unit, sum(usage["input"].buckets)) == (
+        2,
+        "{token}",
+        2,
+    )
 
 
 def describe(span: SpanSeen, by_id: dict[str, SpanSeen]) -> list[str]:
@@ -150,7 +200,9 @@ def describe(span: SpanSeen, by_id: dict[str, SpanSeen]) -> list[str]:
         (None, None),
     ],
 )
-def test_traceparent_is_read_as_the_specification_says(header: str | None, expected: SpanContext | None) -> None:
+def test_traceparent_is_read_as_the_specification_says(
+    header: str | None, expected: SpanContext | None
+) -> None:
     assert parse_trace_context(header) == expected
     if expected is not None and header is not None and header.startswith("00"):
         assert expected.build_headers() == {"traceparent": header}
@@ -194,7 +246,9 @@ def test_a_request_is_described_as_the_conventions_say(
 ) -> None:
     ended: list[Span] = []
     telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
-    request = ServerSpan(method, "/v1/models", "/v1/models", Headers({"host": host}), "127.0.0.1", "http")
+    request = ServerSpan(
+        method, "/v1/models", "/v1/models", Headers({"host": host}), "127.0.0.1", "http"
+    )
     span = telemetry.start_request(request)
     assert span is not None
     telemetry.end_request(span, 200, None)
@@ -215,16 +269,25 @@ async def test_a_span_has_the_status_that_the_client_gets() -> None:
     """Anthropic's API has 529 instead of 503."""
     ended: list[Span] = []
     telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
-    app = create_app(Models([ServedModel("m", EventBackend(Full()), 4096, 1_700_000_000)]), telemetry=telemetry)
+    app = create_app(
+        Models([ServedModel("m", EventBackend(Full()), 4096, 1_700_000_000)]), telemetry=telemetry
+    )
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://localhost"
+    ) as client:
         assert (await client.post("/v1/messages", json=body)).status_code == 529
     (span,) = [span for span in ended if span.kind == SpanKind.SERVER]
-    assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (529, "QueueFull")
+    assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (
+        529,
+        "QueueFull",
+    )
 
 
 def export(collector: Collector, *spans: Span) -> None:
-    exporter = OtlpExporter(OtlpSettings(collector.url, {}, {"service.name": "s"}), MetricSet(0), ("dragoman", "1"))
+    exporter = OtlpExporter(
+        OtlpSettings(collector.url, {}, {"service.name": "s"}), MetricSet(0), ("dragoman", "1")
+    )
     for span in spans:
         exporter.export(span)
     exporter.close()
@@ -233,7 +296,14 @@ def export(collector: Collector, *spans: Span) -> None:
 def test_every_kind_of_attribute_arrives() -> None:
     ended: list[Span] = []
     tracer = build_tracer(ended)
-    attributes = {"text": "é\ud800", "yes": True, "number": -3, "big": 2**62, "real": 0.5, "list": ("a", "b")}
+    attributes = {
+        "text": "é\ud800",
+        "yes": True,
+        "number": -3,
+        "big": 2**62,
+        "real": 0.5,
+        "list": ("a", "b"),
+    }
     tracer.end(tracer.start("name", SpanKind.INTERNAL, None, attributes), {"late": 1}, "timeout")
     with collecting() as collector:
         export(collector, *ended)
@@ -242,7 +312,9 @@ def test_every_kind_of_attribute_arrives() -> None:
     assert (span.name, span.kind, span.error, span.start) == ("name", 1, "timeout", 1_500_000_000)
 
 
-def test_a_receiver_that_is_down_costs_spans_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_is_down_costs_spans_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ended: list[Span] = []
     tracer = build_tracer(ended)
     tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
@@ -262,7 +334,9 @@ def build_spans(count: int) -> list[Span]:
 
 
 def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixture) -> None:
-    exporter = OtlpExporter(OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1"))
+    exporter = OtlpExporter(
+        OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1")
+    )
     for span in build_spans(QUEUE_SIZE):
         exporter.export(span)
     exporter.close()
@@ -279,7 +353,9 @@ def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         # The first batch may be sent, and repeated, before the exporter closes.
-        export(Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE))
+        export(
+            Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE)
+        )
         server.shutdown()
     assert 1 <= len(accepted) <= 4
 
@@ -293,8 +369,14 @@ def test_opentelemetrys_own_variables_are_read() -> None:
     }
     found = read_otlp_environment(None, environment, "1.2")
     assert found is not None
-    assert (found.endpoint, found.headers) == ("http://collector:4318", {"authorization": "Bearer x", "a": "b"})
-    assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == ("gateway", "test")
+    assert (found.endpoint, found.headers) == (
+        "http://collector:4318",
+        {"authorization": "Bearer x", "a": "b"},
+    )
+    assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == (
+        "gateway",
+        "test",
+    )
     assert read_otlp_environment(None, {**environment, "OTEL_SDK_DISABLED": "true"}, "1") is None
     assert read_otlp_environment(None, {}, "1") is None
     with pytest.raises(ValueError, match=r"--otlp-endpoint: .*not an http"):
@@ -306,29 +388,57 @@ def test_opentelemetrys_own_variables_are_read() -> None:
 @pytest.mark.parametrize("header", ["x=%C3%A9", "x=a%0D%0Ab", "a%20b=x", "=x"])
 def test_a_malformed_header_is_named_without_its_value(header: str) -> None:
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_HEADERS": header}
-    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"):
+    with pytest.raises(
+        ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"
+    ):
         read_otlp_environment(None, variables, "1")
 
 
 def test_the_messages_are_those_of_opentelemetrys_definitions() -> None:
-    """The official definitions parse the messages. Needs the package opentelemetry-proto."""
+    """The official definitions parse the messages. Needs the package
+    opentelemetry-proto.
+    """
     trace = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     metric = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
     ended: list[Span] = []
     tracer = build_tracer(ended)
-    tracer.end(tracer.start("name", SpanKind.SERVER, SpanContext(TRACE, PARENT, True, "a=1"), {"n": -1}), {}, "why")
-    message = trace.ExportTraceServiceRequest.FromString(encode_traces({"service.name": "s"}, ("d", "1"), ended))
+    tracer.end(
+        tracer.start("name", SpanKind.SERVER, SpanContext(TRACE, PARENT, True, "a=1"), {"n": -1}),
+        {},
+        "why",
+    )
+    message = trace.ExportTraceServiceRequest.FromString(
+        encode_traces({"service.name": "s"}, ("d", "1"), ended)
+    )
     (span,) = message.resource_spans[0].scope_spans[0].spans
-    assert (span.name, span.trace_id.hex(), span.parent_span_id.hex(), span.kind) == ("name", TRACE, PARENT, 2)
-    assert (span.attributes[0].value.int_value, span.status.code, span.status.message) == (-1, 2, "why")
+    assert (span.name, span.trace_id.hex(), span.parent_span_id.hex(), span.kind) == (
+        "name",
+        TRACE,
+        PARENT,
+        2,
+    )
+    assert (span.attributes[0].value.int_value, span.status.code, span.status.message) == (
+        -1,
+        2,
+        "why",
+    )
     assert (span.start_time_unix_nano, span.flags, span.trace_state) == (1_500_000_000, 1, "a=1")
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.5, 9.0):
         histogram.observe(value)
     points = (HistogramPoint({"a": "b"}, histogram, 5),)
     body = encode_metrics({}, ("d", "1"), [HistogramMetric("m", "about", "s", points)], 7)
-    (found,) = metric.ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics[0].metrics
+    (found,) = (
+        metric.ExportMetricsServiceRequest.FromString(body)
+        .resource_metrics[0]
+        .scope_metrics[0]
+        .metrics
+    )
     (point,) = found.histogram.data_points
     assert (found.name, found.unit, found.histogram.aggregation_temporality) == ("m", "s", 2)
-    assert (list(point.bucket_counts), list(point.explicit_bounds), point.sum) == ([1, 1, 1], [1.0, 2.0], 11.0)
+    assert (list(point.bucket_counts), list(point.explicit_bounds), point.sum) == (
+        [1, 1, 1],
+        [1.0, 2.0],
+        11.0,
+    )
     assert (point.start_time_unix_nano, point.time_unix_nano, point.count) == (5, 7, 3)

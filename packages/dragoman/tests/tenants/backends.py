@@ -1,4 +1,6 @@
-"""Backends of shared limits, which can be opened several times, on a clock that tests advance."""
+"""Backends of shared limits, which can be opened several times, on a clock that tests
+advance.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ NO_REDIS_CLIENT = "the Python client of Redis is not installed (the extra `redis
 
 
 class MovedClock:
-    """A clock in seconds that tests advance. It counts microseconds, so that sums are exact."""
+    """A clock in seconds that tests advance. It counts microseconds, so that sums are
+    exact.
+    """
 
     def __init__(self, microseconds: int = 0) -> None:
         self.microseconds = microseconds
@@ -33,7 +37,9 @@ class MovedClock:
 class MemoryLimits:
     """A store in memory that only calls `apply_batch`."""
 
-    def __init__(self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]) -> None:
+    def __init__(
+        self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]
+    ) -> None:
         self._clock = clock
         self._states = states
         self._holders = holders
@@ -68,7 +74,17 @@ def redis_server(program: str) -> Generator[str]:
     """Run a Redis server without a file and without a port, and yield its URL."""
     home = Path(tempfile.mkdtemp(prefix="dragoman-redis-"))
     socket = home / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
+    command = [
+        program,
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home)
     try:
         assert process.stdout is not None

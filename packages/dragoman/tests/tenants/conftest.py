@@ -13,7 +13,14 @@ from dragoman.tenants.shared import Holder, KeyState
 from dragoman.tenants.sqlite_limits import SqliteLimits
 from tests.store.conftest import postgres, postgres_server
 
-from .backends import MemoryLimits, NO_REDIS_CLIENT, NO_REDIS_SERVER, SharedStorage, find_redis_server, redis_server
+from .backends import (
+    MemoryLimits,
+    NO_REDIS_CLIENT,
+    NO_REDIS_SERVER,
+    SharedStorage,
+    find_redis_server,
+    redis_server,
+)
 
 __all__ = ["postgres", "postgres_server"]
 
@@ -40,9 +47,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
     match request.param:
         case "memory":
             states: dict[int, tuple[dict[str, KeyState], dict[str, Holder]]] = {}
-            return SharedStorage(lambda clock: MemoryLimits(clock, *states.setdefault(current[0], ({}, {}))), reset)
+            return SharedStorage(
+                lambda clock: MemoryLimits(clock, *states.setdefault(current[0], ({}, {}))), reset
+            )
         case "sqlite":
-            return SharedStorage(lambda clock: SqliteLimits(tmp_path / f"{current[0]}.db", clock.unix), reset)
+            return SharedStorage(
+                lambda clock: SqliteLimits(tmp_path / f"{current[0]}.db", clock.unix), reset
+            )
         case "postgres":
             dsn: str = request.getfixturevalue("postgres")
             return _build_postgres_storage(dsn)
@@ -51,7 +62,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
 
             url: str = request.getfixturevalue("redis_url")
             name = f"{request.node.name}-{tmp_path.name}"
-            return SharedStorage(lambda clock: RedisLimits(url, clock.unix, prefix=f"{{{name}-{current[0]}}}"), reset)
+            return SharedStorage(
+                lambda clock: RedisLimits(url, clock.unix, prefix=f"{{{name}-{current[0]}}}"), reset
+            )
 
 
 def _build_postgres_storage(dsn: str) -> SharedStorage:
@@ -73,4 +86,6 @@ def _build_postgres_storage(dsn: str) -> SharedStorage:
         await store.close()
 
     asyncio.run(create())
-    return SharedStorage(lambda clock: PostgresLimits(dsn, clock.unix), lambda: asyncio.run(empty()))
+    return SharedStorage(
+        lambda clock: PostgresLimits(dsn, clock.unix), lambda: asyncio.run(empty())
+    )

@@ -1,4 +1,6 @@
-"""Limits are exact: they are compared with a model in fractions, on a clock that tests advance."""
+"""Limits are exact: they are compared with a model in fractions, on a clock that tests
+advance.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from dragoman.tenants.counters import Demand, LocalCounters, MINUTE, UnmetDemand
 
 
 class MovedClock:
-    """A clock in seconds that tests advance. It counts microseconds, so that sums are exact."""
+    """A clock in seconds that tests advance. It counts microseconds, so that sums are
+    exact.
+    """
 
     def __init__(self) -> None:
         self.microseconds = 0
@@ -23,14 +27,18 @@ class MovedClock:
 
 
 class Limits(RuleBasedStateMachine):
-    """Two buckets and a concurrency limit of one key, beside a straightforward model in fractions."""
+    """Two buckets and a concurrency limit of one key, beside a straightforward model in
+    fractions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = MovedClock()
         self.counters = LocalCounters(self.clock)
         self.taken: list[tuple[int, int, int]] = []
-        """(time, requests, tokens) of what was admitted; tokens may follow, or be given back."""
+        """(time, requests, tokens) of what was admitted; tokens may follow, or be given
+        back.
+        """
 
     @initialize(requests=st.integers(1, 50), tokens=st.integers(1, 5000), places=st.integers(1, 4))
     def start(self, requests: int, tokens: int, places: int) -> None:
@@ -44,7 +52,9 @@ class Limits(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.clock.microseconds += seconds
         for name, limit in (("requests", self.requests), ("tokens", self.tokens)):
-            self.level[name] = min(Fraction(limit), self.level[name] + Fraction(limit * seconds, MINUTE))
+            self.level[name] = min(
+                Fraction(limit), self.level[name] + Fraction(limit * seconds, MINUTE)
+            )
 
     @rule(amount=st.integers(0, 6000))
     def ask(self, amount: int) -> None:
@@ -95,7 +105,11 @@ class Limits(RuleBasedStateMachine):
         for state in self.counters.peek("key", demands):
             level = self.level[state.counter]
             assert state.remaining == max(0, level // 1)
-            assert state.reset_after - 1 < (state.limit - level) * Fraction(MINUTE, state.limit) <= state.reset_after
+            assert (
+                state.reset_after - 1
+                < (state.limit - level) * Fraction(MINUTE, state.limit)
+                <= state.reset_after
+            )
 
     def teardown(self) -> None:
         """Never more is admitted than the bucket's capacity and its refill."""
@@ -109,7 +123,9 @@ class Limits(RuleBasedStateMachine):
 TestLimits = Limits.TestCase
 
 
-@given(limits=st.lists(st.integers(1, 100), min_size=2, max_size=2), seconds=st.integers(0, 60_000_000))
+@given(
+    limits=st.lists(st.integers(1, 100), min_size=2, max_size=2), seconds=st.integers(0, 60_000_000)
+)
 def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], seconds: int) -> None:
     """A reload of the key file does not reset limits per minute."""
     clock = MovedClock()
@@ -140,7 +156,9 @@ def test_keys_do_not_share_counters() -> None:
 
 
 def run_now(work: Coroutine[None, None, UnmetDemand | None]) -> UnmetDemand | None:
-    """Return the result of a coroutine that never waits: the rules of a state machine cannot be coroutines."""
+    """Return the result of a coroutine that never waits: the rules of a state machine
+    cannot be coroutines.
+    """
     try:
         work.send(None)
     except StopIteration as end:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.tenants import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
+from dragoman.tenants import (
+    KeyFileError,
+    KeyHash,
+    Tenant,
+    edit_key_file,
+    generate_key,
+    hash_key,
+    load_key_file,
+)
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SHA = "0" * 63 + "a"
@@ -88,8 +96,14 @@ def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -
         ("keys: {a: {role: root}}", "Invalid enum value 'root'"),
         ("keys: {'a b': {}}", "a name is"),
         (f"keys: {{a: {{secrets: [{{sha256: {SHA[1:]}}}]}}}}", "must be 64"),
-        (f"keys: {{a: {{secrets: [{{sha256: {SHA}, expires: 2027-01-01T00:00:00}}]}}}}", "needs a time zone"),
-        (f"keys: {{a: {{secrets: [{{sha256: {SHA}}}]}}, b: {{secrets: [{{sha256: {SHA}}}]}}}}", "same key as a"),
+        (
+            f"keys: {{a: {{secrets: [{{sha256: {SHA}, expires: 2027-01-01T00:00:00}}]}}}}",
+            "needs a time zone",
+        ),
+        (
+            f"keys: {{a: {{secrets: [{{sha256: {SHA}}}]}}, b: {{secrets: [{{sha256: {SHA}}}]}}}}",
+            "same key as a",
+        ),
         ("keys: {a: {id: x}, b: {id: x}}", "same id as a"),
         ("keys: {a: {id: x}, a: {id: y}}", "line 1 has a name twice"),
         ("keys: {a: {created: 2027-13-01}}", "keys.yaml: not valid YAML"),
@@ -105,12 +119,16 @@ def test_errors_name_the_entry(path: Path, text: str, message: str) -> None:
 
 
 def test_entries_may_be_merged(path: Path) -> None:
-    path.write_text("keys:\n  a: &a {requests_per_minute: 3, weight: 2}\n  b: {<<: *a, weight: 4}\n")
+    path.write_text(
+        "keys:\n  a: &a {requests_per_minute: 3, weight: 2}\n  b: {<<: *a, weight: 4}\n"
+    )
     tenants = load_key_file(path)
     assert (tenants["b"].requests_per_minute, tenants["a"].weight, tenants["b"].weight) == (3, 2, 4)
 
 
-@pytest.mark.parametrize("text", ["sk-dragoman-secret: [", "keys: {a: {secrets: [sk-dragoman-secret]}}"])
+@pytest.mark.parametrize(
+    "text", ["sk-dragoman-secret: [", "keys: {a: {secrets: [sk-dragoman-secret]}}"]
+)
 def test_errors_do_not_show_a_key_that_is_in_the_wrong_place(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(KeyFileError) as found:

@@ -1,4 +1,6 @@
-"""Processes that share a real store: limits hold in real time, and the slots of a killed process are freed."""
+"""Processes that share a real store: limits hold in real time, and the slots of a
+killed process are freed.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def empty_database(url: str) -> str:
-    """Tests in any order share the server, and a killed process holds its places for half a minute."""
+    """Tests in any order share the server, and a killed process holds its places for
+    half a minute.
+    """
     from redis import Redis  # pyright: ignore
 
     client: Any = Redis.from_url(url)  # pyright: ignore
@@ -127,7 +131,10 @@ def test_processes_together_admit_what_one_may(address: str) -> None:
     admitted = lines.count(["admitted"])
     assert REQUESTS <= admitted <= REQUESTS * (1 + minutes)
     edges = sorted(
-        (int(time), step) for line in lines if line[0] == "held" for time, step in zip(line[1:], (1, -1), strict=True)
+        (int(time), step)
+        for line in lines
+        if line[0] == "held"
+        for time, step in zip(line[1:], (1, -1), strict=True)
     )
     assert edges
     running = most = 0
@@ -142,7 +149,9 @@ async def test_the_places_of_a_killed_process_are_free_after_its_lease(address: 
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     now = SharedCounters(build_store(address, None), time.monotonic)
-    later = SharedCounters(build_store(address, lambda: read_wall_clock() + 31_000_000), time.monotonic)
+    later = SharedCounters(
+        build_store(address, lambda: read_wall_clock() + 31_000_000), time.monotonic
+    )
     await now.open()
     assert await now.take("key", [PLACE]) is not None
     holder.kill()
@@ -165,10 +174,12 @@ async def test_a_database_that_ends_its_connections_is_used_again(postgres: str)
     driver: Any = asyncpg
     other = await driver.connect(postgres)
     await other.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
+        "usename = 'dragoman'"
     )
     await other.close()
-    # The first batch after that fails, or finds the connection closed; no usage is counted twice.
+    # The first batch after that fails, or finds the connection closed; no usage is
+    # counted twice.
     assert await counters.take("key", [Demand("requests", 2)]) is None
     await counters.renew()
     assert not counters.is_failing
@@ -176,7 +187,9 @@ async def test_a_database_that_ends_its_connections_is_used_again(postgres: str)
     await counters.close()
 
 
-async def test_a_redis_that_has_forgotten_everything_learns_the_places_again(redis_url: str) -> None:
+async def test_a_redis_that_has_forgotten_everything_learns_the_places_again(
+    redis_url: str,
+) -> None:
     from redis.asyncio import Redis  # pyright: ignore
 
     address = f"{redis_url}?db=8"

@@ -1,5 +1,5 @@
-"""Limits that several processes share are exact in every store: they are compared with a model in fractions, on a clock
-that tests advance.
+"""Limits that several processes share are exact in every store: they are compared with
+a model in fractions, on a clock that tests advance.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from dragoman.tenants.counters import Demand, MINUTE, UnmetDemand
-from dragoman.tenants.shared import Batch, BatchResult, LimitsStore, LimitsStoreUnavailable, SharedCounters
+from dragoman.tenants.shared import (
+    Batch,
+    BatchResult,
+    LimitsStore,
+    LimitsStoreUnavailable,
+    SharedCounters,
+)
 
 from .backends import MovedClock, SharedStorage
 
@@ -86,7 +98,9 @@ class Limits:
 
 
 class SharedLimits(RuleBasedStateMachine):
-    """Processes that share the limits of one key, beside a model in fractions without a store."""
+    """Processes that share the limits of one key, beside a model in fractions without a
+    store.
+    """
 
     def __init__(self, storage: SharedStorage) -> None:
         super().__init__()
@@ -104,7 +118,9 @@ class SharedLimits(RuleBasedStateMachine):
 
     def start_process(self) -> Process:
         connection = Connection(self.storage.make(self.clock))
-        process = Process(connection, SharedCounters(connection, self.clock, lease=LEASE / 1_000_000))
+        process = Process(
+            connection, SharedCounters(connection, self.clock, lease=LEASE / 1_000_000)
+        )
         self.run(process.counters.open())
         return process
 
@@ -122,7 +138,8 @@ class SharedLimits(RuleBasedStateMachine):
     def pick(self, number: int) -> Process:
         process = self.processes[number]
         if process.suspended:
-            # Its next batch finds that the lease has expired, and its slots count again.
+            # Its next batch finds that the lease has expired, and its slots count
+            # again.
             process.suspended = False
         return process
 
@@ -167,7 +184,9 @@ class SharedLimits(RuleBasedStateMachine):
         self.check_state(process)
 
     def check_wait(self, unmet: UnmetDemand) -> None:
-        """Check that the request is admitted after exactly this wait, to the microsecond."""
+        """Check that the request is admitted after exactly this wait, to the
+        microsecond.
+        """
         demand = unmet.demand
         missing = min(demand.needed, demand.limit) - self.limits.level[demand.counter]
         assert unmet.retry_after - 1 < missing * Fraction(MINUTE, demand.limit) <= unmet.retry_after
@@ -177,16 +196,28 @@ class SharedLimits(RuleBasedStateMachine):
         for state in process.counters.peek("key", self.build_demands(0)[:2]):
             level = self.limits.level[state.counter]
             assert state.remaining == max(0, level // 1)
-            assert state.reset_after - 1 < (state.limit - level) * Fraction(MINUTE, state.limit) <= state.reset_after
+            assert (
+                state.reset_after - 1
+                < (state.limit - level) * Fraction(MINUTE, state.limit)
+                <= state.reset_after
+            )
 
-    @rule(number=st.integers(0, 2), amount=st.integers(-3000, 3000), broken=st.sampled_from(["", "", "sent", "lost"]))
+    @rule(
+        number=st.integers(0, 2),
+        amount=st.integers(-3000, 3000),
+        broken=st.sampled_from(["", "", "sent", "lost"]),
+    )
     def settle_tokens(self, number: int, amount: int, broken: str) -> None:
-        """Charge or refund tokens; each change is applied once, whatever happens to the connection."""
+        """Charge or refund tokens; each change is applied once, whatever happens to the
+        connection.
+        """
         process = self.pick(number)
         limits = self.limits
         process.connection.broken = broken
         process.counters.add("key", Demand("tokens", limits.tokens, amount=amount))
-        process.counters.add("key", Demand("day", limits.budget, period=0, amount=abs(amount), until=self.until))
+        process.counters.add(
+            "key", Demand("day", limits.budget, period=0, amount=abs(amount), until=self.until)
+        )
         self.run(process.counters.settle())
         self.run(process.counters.renew())
         self.contact(process)
@@ -207,7 +238,9 @@ class SharedLimits(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), amount=st.integers(0, 100))
     def cancel(self, number: int, amount: int) -> None:
-        """A request whose client disconnects while it waits for the store is not charged."""
+        """A request whose client disconnects while it waits for the store is not
+        charged.
+        """
         process = self.pick(number)
 
         async def ask_and_leave() -> None:

@@ -1,10 +1,14 @@
-"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order in which they run."""
+"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order
+in which they run.
+"""
 
 from __future__ import annotations
 
 from ..session import Area, Check
 from . import chat, codex, completions, embeddings, engines, http, messages, ollama, responses, sdk
-from . import history as history  # imported for its side effect: it adds checks to the areas of the APIs
+from . import (
+    history as history,
+)  # imported for its side effect: it adds checks to the areas of the APIs
 
 AREAS: tuple[Area, ...] = (
     embeddings.MODELS,

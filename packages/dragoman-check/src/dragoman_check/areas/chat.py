@@ -10,7 +10,15 @@ from typing import Any
 import jsonschema_rs
 
 from ..rules.checks import Violation, check_chat_logprobs, require
-from ..dialects import CHAT, ClientAnswer, check_error_basics, fold_chat, parse_chunks, parse_sse, read_chat
+from ..dialects import (
+    CHAT,
+    ClientAnswer,
+    check_error_basics,
+    fold_chat,
+    parse_chunks,
+    parse_sse,
+    read_chat,
+)
 from ..session import Json, Level, Session, Skipped, get_object, get_objects
 from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
 
@@ -18,7 +26,10 @@ AREA = AREAS["chat"]
 PATH = CHAT.path
 WEATHER: Json = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+    },
     "required": ["city", "unit"],
     "additionalProperties": False,
 }
@@ -26,17 +37,36 @@ TIME: Json = {"type": "object", "properties": {}, "required": [], "additionalPro
 TOOLS: list[Json] = [
     {
         "type": "function",
-        "function": {"name": "get_weather", "description": "Weather of a city", "parameters": WEATHER, "strict": True},
+        "function": {
+            "name": "get_weather",
+            "description": "Weather of a city",
+            "parameters": WEATHER,
+            "strict": True,
+        },
     },
     {
         "type": "function",
-        "function": {"name": "get_time", "description": "The time now", "parameters": TIME, "strict": True},
+        "function": {
+            "name": "get_time",
+            "description": "The time now",
+            "parameters": TIME,
+            "strict": True,
+        },
     },
 ]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
-CALL_MARKS = ("<tool_call", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<|tool_call", "<|channel|>")
-"""Markup of tool calls in common model formats. A tool parser that misses part of a call leaves it in the text."""
+CALL_MARKS = (
+    "<tool_call",
+    "[TOOL_CALLS]",
+    "<function=",
+    "<|python_tag|>",
+    "<|tool_call",
+    "<|channel|>",
+)
+"""Markup of tool calls in common model formats. A tool parser that misses part of a
+call leaves it in the text.
+"""
 RULES_OF_STREAMS = "https://platform.openai.com/docs/api-reference/chat-streaming"
 
 
@@ -49,21 +79,67 @@ async def ask_chat(s: Session, body: Json, feature: str | None = None) -> Json:
 
 
 def is_seconds(value: object) -> bool:
-    """Whether the value is a recent Unix time in seconds (2017 to 2128), not in milliseconds."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1_500_000_000 < value < 5_000_000_000
+    """Whether the value is a recent Unix time in seconds (2017 to 2128), not in
+    milliseconds.
+    """
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and 1_500_000_000 < value < 5_000_000_000
+    )
 
 
 Judge = Callable[[Json], object]
 FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
-    ("object", "`object` is `chat.completion`.", lambda r: r["object"] == "chat.completion", "must"),
-    ("id", "`id` is a text that is not empty.", lambda r: isinstance(r["id"], str) and r["id"], "must"),
+    (
+        "object",
+        "`object` is `chat.completion`.",
+        lambda r: r["object"] == "chat.completion",
+        "must",
+    ),
+    (
+        "id",
+        "`id` is a text that is not empty.",
+        lambda r: isinstance(r["id"], str) and r["id"],
+        "must",
+    ),
     ("created", "`created` is a time in seconds.", lambda r: is_seconds(r["created"]), "must"),
-    ("model", "`model` is the name of a model.", lambda r: isinstance(r["model"], str) and r["model"], "must"),
-    ("index", "The choices are numbered from 0.", lambda r: [c["index"] for c in r["choices"]] == [0], "must"),
-    ("role", "The message's role is `assistant`.", lambda r: r["choices"][0]["message"]["role"] == "assistant", "must"),
-    ("content", "The message has `content`, null or not.", lambda r: "content" in r["choices"][0]["message"], "must"),
-    ("refusal", "The message has `refusal`, null or not.", lambda r: "refusal" in r["choices"][0]["message"], "should"),
-    ("logprobs-null", "A choice has `logprobs`, null or not.", lambda r: "logprobs" in r["choices"][0], "should"),
+    (
+        "model",
+        "`model` is the name of a model.",
+        lambda r: isinstance(r["model"], str) and r["model"],
+        "must",
+    ),
+    (
+        "index",
+        "The choices are numbered from 0.",
+        lambda r: [c["index"] for c in r["choices"]] == [0],
+        "must",
+    ),
+    (
+        "role",
+        "The message's role is `assistant`.",
+        lambda r: r["choices"][0]["message"]["role"] == "assistant",
+        "must",
+    ),
+    (
+        "content",
+        "The message has `content`, null or not.",
+        lambda r: "content" in r["choices"][0]["message"],
+        "must",
+    ),
+    (
+        "refusal",
+        "The message has `refusal`, null or not.",
+        lambda r: "refusal" in r["choices"][0]["message"],
+        "should",
+    ),
+    (
+        "logprobs-null",
+        "A choice has `logprobs`, null or not.",
+        lambda r: "logprobs" in r["choices"][0],
+        "should",
+    ),
     (
         "finish-reason",
         "`finish_reason` is one of OpenAI's.",
@@ -79,14 +155,18 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     (
         "total-tokens",
         "`total_tokens` is the sum of prompt and completion tokens.",
-        lambda r: r["usage"]["total_tokens"] == r["usage"]["prompt_tokens"] + r["usage"]["completion_tokens"],
+        lambda r: (
+            r["usage"]["total_tokens"]
+            == r["usage"]["prompt_tokens"] + r["usage"]["completion_tokens"]
+        ),
         "must",
     ),
     (
         "cached-tokens",
         "The cached tokens are part of the prompt's.",
         lambda r: (
-            (get_object(r["usage"], "prompt_tokens_details").get("cached_tokens") or 0) <= r["usage"]["prompt_tokens"]
+            (get_object(r["usage"], "prompt_tokens_details").get("cached_tokens") or 0)
+            <= r["usage"]["prompt_tokens"]
         ),
         "must",
     ),
@@ -136,17 +216,26 @@ async def stream_role(s: Session) -> None:
 
 @AREA.check("The role is sent once: accumulators append it to itself.", **ON_STREAMS)
 async def stream_role_once(s: Session) -> None:
-    roles = [choice["delta"]["role"] for choice in get_choices(await get_chunks(s)) if "role" in choice["delta"]]
+    roles = [
+        choice["delta"]["role"]
+        for choice in get_choices(await get_chunks(s))
+        if "role" in choice["delta"]
+    ]
     require(len(roles) == 1, f"roles in the stream: {roles}")
 
 
 @AREA.check("A stream ends with `data: [DONE]`, and nothing follows.", **ON_STREAMS)
 async def stream_done(s: Session) -> None:
     events = [event.data for event in parse_sse((await ask_stream(s, CHAT)).body)]
-    require(events[-1:] == ["[DONE]"] and events.count("[DONE]") == 1, f"the last events are {events[-2:]}")
+    require(
+        events[-1:] == ["[DONE]"] and events.count("[DONE]") == 1,
+        f"the last events are {events[-2:]}",
+    )
 
 
-@AREA.check("`finish_reason` comes once, in the last chunk of the choice, and is null before.", **ON_STREAMS)
+@AREA.check(
+    "`finish_reason` comes once, in the last chunk of the choice, and is null before.", **ON_STREAMS
+)
 async def stream_finish(s: Session) -> None:
     reasons = [choice.get("finish_reason", "absent") for choice in get_choices(await get_chunks(s))]
     require(reasons[-1] in ("stop", "length"), f"the last is {reasons[-1]!r}")
@@ -162,7 +251,12 @@ def add_constants() -> None:
         return run
 
     for name in ("id", "model", "created"):
-        AREA.add(f"stream-{name}", f"All chunks of a stream have the same `{name}`.", build(name), **ON_STREAMS)
+        AREA.add(
+            f"stream-{name}",
+            f"All chunks of a stream have the same `{name}`.",
+            build(name),
+            **ON_STREAMS,
+        )
 
 
 add_constants()
@@ -186,24 +280,39 @@ async def stream_usage_once(s: Session) -> None:
     require(not early, f"usage before the end: {early[:2]}")
 
 
-@AREA.check("Without `include_usage` there is no usage chunk: clients that add them up count it twice.", **ON_STREAMS)
+@AREA.check(
+    "Without `include_usage` there is no usage chunk: clients that add them up count it twice.",
+    **ON_STREAMS,
+)
 async def stream_without_usage(s: Session) -> None:
     exchange = await s.ask(PATH, {**CHAT.ask(s.model, STORY), "stream": True})
-    empty = [chunk for chunk in parse_chunks(exchange.body) if not chunk.get("choices") or chunk.get("usage")]
+    empty = [
+        chunk
+        for chunk in parse_chunks(exchange.body)
+        if not chunk.get("choices") or chunk.get("usage")
+    ]
     require(not empty, f"chunks with usage or without choices: {empty[:2]}")
 
 
-@AREA.check("A delta has no null where a text belongs: zod-strict clients reject `role: null`.", level="should")
+@AREA.check(
+    "A delta has no null where a text belongs: zod-strict clients reject `role: null`.",
+    level="should",
+)
 async def stream_no_null_role(s: Session) -> None:
     nulls = [
-        choice["delta"] for choice in get_choices(await get_chunks(s)) if None in (choice["delta"].get("role", 1),)
+        choice["delta"]
+        for choice in get_choices(await get_chunks(s))
+        if None in (choice["delta"].get("role", 1),)
     ]
     require(not nulls, f"deltas with null: {nulls[:2]}")
 
 
 @AREA.check("`delta` is an object in every chunk, also in the last.")
 async def stream_delta(s: Session) -> None:
-    require(all(isinstance(c.get("delta"), dict) for c in get_choices(await get_chunks(s))), "a chunk without a delta")
+    require(
+        all(isinstance(c.get("delta"), dict) for c in get_choices(await get_chunks(s))),
+        "a chunk without a delta",
+    )
 
 
 @AREA.check("`max_completion_tokens` limits the answer as `max_tokens` does.")
@@ -211,7 +320,10 @@ async def max_completion_tokens(s: Session) -> None:
     body = CHAT.ask(s.model, STORY, 16)
     del body["max_tokens"]
     reply = await ask_chat(s, {**body, "max_completion_tokens": 7})
-    require(reply["usage"]["completion_tokens"] <= 7, f"{reply['usage']['completion_tokens']} tokens, the limit is 7")
+    require(
+        reply["usage"]["completion_tokens"] <= 7,
+        f"{reply['usage']['completion_tokens']} tokens, the limit is 7",
+    )
 
 
 @AREA.check("A stop string may be one text instead of a list.")
@@ -220,18 +332,26 @@ async def stop_text(s: Session) -> None:
     if text.count(" ") < 3:
         raise Skipped("the answer is too short for a stop string")
     reply = await ask_chat(s, CHAT.ask(s.model, STORY, stop=" "))
-    require(" " not in read_chat(reply).text, f"with stop ' ' the text is {read_chat(reply).text!r}")
+    require(
+        " " not in read_chat(reply).text, f"with stop ' ' the text is {read_chat(reply).text!r}"
+    )
 
 
 @AREA.check("`n` choices are numbered 0 to n-1, and usage counts all of them.")
 async def n(s: Session) -> None:
     reply = await ask_chat(s, {**CHAT.ask(s.model, STORY, 8), "temperature": 1, "n": 3}, "n")
-    require([c["index"] for c in reply["choices"]] == [0, 1, 2], f"indices {[c['index'] for c in reply['choices']]}")
-    # One choice has at most 8 tokens: a usage of 8 or less counts only the first choice.
+    require(
+        [c["index"] for c in reply["choices"]] == [0, 1, 2],
+        f"indices {[c['index'] for c in reply['choices']]}",
+    )
+    # One choice has at most 8 tokens: a usage of 8 or less counts only the first
+    # choice.
     tokens = reply["usage"]["completion_tokens"]
     require(tokens > 8, f"usage of 3 choices: {reply['usage']}")
     cut = [choice["finish_reason"] == "length" for choice in reply["choices"]]
-    require(tokens >= 8 * sum(cut), f"{sum(cut)} choices were cut at 8 tokens, usage counts {tokens}")
+    require(
+        tokens >= 8 * sum(cut), f"{sum(cut)} choices were cut at 8 tokens, usage counts {tokens}"
+    )
 
 
 @AREA.check("A stream with `n` interleaves its choices under their own indices, each with one end.")
@@ -240,7 +360,8 @@ async def n_of_stream(s: Session) -> None:
     exchange = await s.ask(PATH, body, feature="n")
     answers = [fold_chat(exchange.body, index) for index in (0, 1)]
     require(
-        all((answer.text or answer.reasoning) and answer.reason for answer in answers), f"the choices are {answers}"
+        all((answer.text or answer.reasoning) and answer.reason for answer in answers),
+        f"the choices are {answers}",
     )
     CHAT.judge(exchange.body)
 
@@ -262,14 +383,24 @@ def add_accepted() -> None:
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**CHAT.ask(s.model, STORY, 8), **fields})
-            # An error is acceptable if it names the field: then the client can leave it out.
-            is_refused = exchange.status in (400, 422) and any(name.encode() in exchange.body for name in fields)
-            require(exchange.status == 200 or is_refused, f"status {exchange.status}: {exchange.message()}")
+            # An error is acceptable if it names the field: then the client can leave it
+            # out.
+            is_refused = exchange.status in (400, 422) and any(
+                name.encode() in exchange.body for name in fields
+            )
+            require(
+                exchange.status == 200 or is_refused,
+                f"status {exchange.status}: {exchange.message()}",
+            )
 
         return run
 
     for name, fields in values:
-        AREA.add(f"accepts-{name}", f"`{next(reversed(fields))}` is honoured, or rejected by name.", build(fields))
+        AREA.add(
+            f"accepts-{name}",
+            f"`{next(reversed(fields))}` is honoured, or rejected by name.",
+            build(fields),
+        )
 
 
 add_accepted()
@@ -279,8 +410,16 @@ def add_roles() -> None:
     user = {"role": "user", "content": "Name a colour."}
     call = {"id": "call_1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     conversations: tuple[tuple[str, str, list[Json]], ...] = (
-        ("system", "A system message is accepted.", [{"role": "system", "content": "Be brief."}, user]),
-        ("developer", "A developer message is accepted.", [{"role": "developer", "content": "Be brief."}, user]),
+        (
+            "system",
+            "A system message is accepted.",
+            [{"role": "system", "content": "Be brief."}, user],
+        ),
+        (
+            "developer",
+            "A developer message is accepted.",
+            [{"role": "developer", "content": "Be brief."}, user],
+        ),
         (
             "parts",
             "Content may be a list of text parts.",
@@ -289,7 +428,11 @@ def add_roles() -> None:
         (
             "history",
             "A conversation of several turns is accepted.",
-            [user, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another?"}],
+            [
+                user,
+                {"role": "assistant", "content": "Red."},
+                {"role": "user", "content": "Another?"},
+            ],
         ),
         ("named", "A message may have a name.", [{"role": "user", "name": "ann", "content": "Hi"}]),
         (
@@ -329,13 +472,21 @@ add_roles()
 async def history_counts(s: Session) -> None:
     async def count(*contents: str) -> int:
         roles = ("user", "assistant", "user")
-        messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
+        messages = [
+            {"role": role, "content": text} for role, text in zip(roles, contents, strict=False)
+        ]
         reply = await ask_chat(s, {**CHAT.ask(s.model, "", 8), "messages": messages})
         return reply["usage"]["prompt_tokens"]
 
-    short, long = await count("Hi", "Hello", "Go on"), await count("Hi " + "apple " * 30, "Hello", "Go on")
-    # 30 words are at least 20 tokens with any tokenizer. The check finds chat templates that drop old turns.
-    require(long > short + 20, f"30 words more in an earlier turn are {short} and {long} prompt tokens")
+    short, long = (
+        await count("Hi", "Hello", "Go on"),
+        await count("Hi " + "apple " * 30, "Hello", "Go on"),
+    )
+    # 30 words are at least 20 tokens with any tokenizer. The check finds chat templates
+    # that drop old turns.
+    require(
+        long > short + 20, f"30 words more in an earlier turn are {short} and {long} prompt tokens"
+    )
 
 
 @AREA.check("The system message is part of the prompt.")
@@ -354,7 +505,8 @@ async def tools_count(s: Session) -> None:
     plain = await ask_chat(s, CHAT.ask(s.model, QUESTION, 8))
     reply = await ask_chat(s, {**build_tools(tool_choice="auto"), "max_tokens": 8}, "tools")
     require(
-        reply["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 10, f"usage with tools {reply['usage']}"
+        reply["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 10,
+        f"usage with tools {reply['usage']}",
     )
 
 
@@ -363,7 +515,9 @@ async def tools_count(s: Session) -> None:
 
 async def ask_logprobs(s: Session) -> Json:
     async def ask() -> Json:
-        return await ask_chat(s, CHAT.ask(s.model, STORY, 12, logprobs=True, top_logprobs=3), "logprobs")
+        return await ask_chat(
+            s, CHAT.ask(s.model, STORY, 12, logprobs=True, top_logprobs=3), "logprobs"
+        )
 
     return await s.share("chat.logprobs", ask)
 
@@ -391,13 +545,21 @@ async def logprobs_per_token(s: Session) -> None:
     require(count in (tokens, tokens - 1) or not is_plain, f"{count} logprobs of {tokens} tokens")
 
 
-@AREA.check("The tokens of the logprobs, joined, are the text.", level="should", except_for=("vllm",))
+@AREA.check(
+    "The tokens of the logprobs, joined, are the text.", level="should", except_for=("vllm",)
+)
 async def logprobs_text(s: Session) -> None:
     reply = await ask_logprobs(s)
-    # Compare bytes: a character may span several tokens, and the text of each is then U+FFFD.
-    joined = b"".join(bytes(entry["bytes"] or entry["token"].encode()) for entry in get_entries(reply))
+    # Compare bytes: a character may span several tokens, and the text of each is then
+    # U+FFFD.
+    joined = b"".join(
+        bytes(entry["bytes"] or entry["token"].encode()) for entry in get_entries(reply)
+    )
     text = read_chat(reply).text
-    require(joined.decode(errors="replace").startswith(text), f"the tokens say {joined!r}, the text is {text!r}")
+    require(
+        joined.decode(errors="replace").startswith(text),
+        f"the tokens say {joined!r}, the text is {text!r}",
+    )
 
 
 @AREA.check("`top_logprobs` are as many as requested, the likeliest first.")
@@ -405,7 +567,8 @@ async def logprobs_top(s: Session) -> None:
     for entry in get_entries(await ask_logprobs(s)):
         values = [top["logprob"] for top in entry["top_logprobs"]]
         total = sum(math.exp(value) for value in values[:3])
-        # Under a constraint fewer tokens may be possible; their probabilities then add up to 1.
+        # Under a constraint fewer tokens may be possible; their probabilities then add
+        # up to 1.
         require(len(values) in (3, 4) or total > 0.999, f"3 were requested, {len(values)} came")
         require(values[:3] == sorted(values[:3], reverse=True), f"they are not sorted: {values}")
         require(total < 1.01, f"their probabilities add up to more than 1: {values}")
@@ -414,9 +577,13 @@ async def logprobs_top(s: Session) -> None:
 @AREA.check("The sampled token of a greedy answer is the first of its `top_logprobs`.")
 async def logprobs_greedy(s: Session) -> None:
     for entry in get_entries(await ask_logprobs(s)):
-        # The tolerance is for ties of half-precision logits, which a sorting kernel may order differently.
+        # The tolerance is for ties of half-precision logits, which a sorting kernel may
+        # order differently.
         best = max(top["logprob"] for top in entry["top_logprobs"])
-        require(entry["logprob"] >= best - 0.2, f"{entry['token']!r} at {entry['logprob']}, the best is {best}")
+        require(
+            entry["logprob"] >= best - 0.2,
+            f"{entry['token']!r} at {entry['logprob']}, the best is {best}",
+        )
 
 
 @AREA.check("The stream's logprobs are those of the whole answer.")
@@ -425,7 +592,12 @@ async def logprobs_of_stream(s: Session) -> None:
     tokens = [entry["token"] for entry in get_entries(await ask_logprobs(s))]
     body = CHAT.ask_stream(s.model, STORY, 12, logprobs=True, top_logprobs=3)
     choices = get_choices(parse_chunks((await s.ask(PATH, body, feature="logprobs")).body))
-    streamed = [entry["token"] for c in choices if c.get("logprobs") for entry in get_objects(c["logprobs"], "content")]
+    streamed = [
+        entry["token"]
+        for c in choices
+        if c.get("logprobs")
+        for entry in get_objects(c["logprobs"], "content")
+    ]
     require(streamed == tokens, f"streamed {streamed}, whole {tokens}")
 
 
@@ -474,18 +646,31 @@ async def tool_call_form(s: Session) -> None:
     reply = await ask_call(s, NAMED, "named")
     for call in reply["choices"][0]["message"]["tool_calls"]:
         require(call.get("id") and call.get("type") == "function", f"the call is {call}")
-        require(isinstance(call["function"]["arguments"], str), f"arguments are {call['function']['arguments']!r}")
+        require(
+            isinstance(call["function"]["arguments"], str),
+            f"arguments are {call['function']['arguments']!r}",
+        )
 
 
-@AREA.check("An answer with a required call ends with `tool_calls`; OpenAI says `stop` for a named tool.")
+@AREA.check(
+    "An answer with a required call ends with `tool_calls`; OpenAI says `stop` for a named tool."
+)
 async def tool_finish(s: Session) -> None:
     reply = await ask_call(s, "required", "required")
-    require(reply["choices"][0]["finish_reason"] == "tool_calls", f"it is {reply['choices'][0]['finish_reason']!r}")
+    require(
+        reply["choices"][0]["finish_reason"] == "tool_calls",
+        f"it is {reply['choices'][0]['finish_reason']!r}",
+    )
 
 
 @AREA.check("A stream with a required call ends with `tool_calls`, as the whole answer does.")
 async def tool_finish_of_stream(s: Session) -> None:
-    body = {**build_tools(tool_choice="required"), "model": s.model, "stream": True, **CHAT.stream_options}
+    body = {
+        **build_tools(tool_choice="required"),
+        "model": s.model,
+        "stream": True,
+        **CHAT.stream_options,
+    }
     choices = get_choices(parse_chunks((await s.ask(PATH, body, feature="forced tools")).body))
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
     require(reasons in (["tool_calls"], ["length"]), f"the reasons are {reasons}")
@@ -500,7 +685,12 @@ async def tool_call_ids(s: Session) -> None:
 
 async def stream_call(s: Session) -> bytes:
     async def ask() -> bytes:
-        body = {**build_tools(tool_choice=NAMED), "model": s.model, "stream": True, **CHAT.stream_options}
+        body = {
+            **build_tools(tool_choice=NAMED),
+            "model": s.model,
+            "stream": True,
+            **CHAT.stream_options,
+        }
         return (await s.ask(PATH, body, feature="forced tools")).body
 
     return await s.share("chat.call-stream", ask)
@@ -512,7 +702,8 @@ async def tool_of_stream(s: Session) -> None:
     answer = fold_chat(await stream_call(s))
     check_call(answer)
     again = read_chat(await ask_chat(s, build_tools(tool_choice=NAMED), "forced tools"))
-    # Servers that are not deterministic may sample different calls, which cannot be compared.
+    # Servers that are not deterministic may sample different calls, which cannot be
+    # compared.
     if again.calls == expected.calls:
         require(answer.calls == expected.calls, f"streamed {answer.calls}, whole {expected.calls}")
 
@@ -525,15 +716,22 @@ async def tool_stream_form(s: Session) -> None:
 @AREA.check("Every delta of a call has its index.")
 async def tool_stream_index(s: Session) -> None:
     calls = [
-        call for c in get_choices(parse_chunks(await stream_call(s))) for call in get_objects(c["delta"], "tool_calls")
+        call
+        for c in get_choices(parse_chunks(await stream_call(s)))
+        for call in get_objects(c["delta"], "tool_calls")
     ]
-    require(calls and all(isinstance(call.get("index"), int) for call in calls), f"the deltas are {calls[:3]}")
+    require(
+        calls and all(isinstance(call.get("index"), int) for call in calls),
+        f"the deltas are {calls[:3]}",
+    )
 
 
 @AREA.check("The name of a call is sent once: accumulators append it to itself.")
 async def tool_stream_name_once(s: Session) -> None:
     calls = [
-        call for c in get_choices(parse_chunks(await stream_call(s))) for call in get_objects(c["delta"], "tool_calls")
+        call
+        for c in get_choices(parse_chunks(await stream_call(s)))
+        for call in get_objects(c["delta"], "tool_calls")
     ]
     named = [call.get("index") for call in calls if "name" in get_object(call, "function")]
     require(named and len(named) == len(set(named)), f"calls whose deltas have a name: {named}")
@@ -541,7 +739,9 @@ async def tool_stream_name_once(s: Session) -> None:
 
 @AREA.check("`tool_choice: none` is answered without a call.")
 async def tool_none(s: Session) -> None:
-    answer = read_chat(await ask_chat(s, {**build_tools(tool_choice="none"), "max_tokens": 64}, "tools"))
+    answer = read_chat(
+        await ask_chat(s, {**build_tools(tool_choice="none"), "max_tokens": 64}, "tools")
+    )
     require(not answer.calls, f"calls {answer.calls}")
 
 
@@ -561,12 +761,25 @@ async def tool_cut(s: Session) -> None:
 
 
 NAMELESS_TOOLS: list[Json] = [{"type": "function", "function": {"parameters": {}}}]
-INVALID_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True}}
+INVALID_SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True},
+}
 REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
     ("n-zero", "`n: 0` is rejected.", {"n": 0}, ()),
     ("n-of-wrong-type", "An `n` that is a word is rejected.", {"n": "two"}, ()),
-    ("penalty", "A `presence_penalty` above 2 is rejected.", {"presence_penalty": 5}, ("llamacpp", "ollama")),
-    ("frequency", "A `frequency_penalty` below -2 is rejected.", {"frequency_penalty": -5}, ("llamacpp", "ollama")),
+    (
+        "penalty",
+        "A `presence_penalty` above 2 is rejected.",
+        {"presence_penalty": 5},
+        ("llamacpp", "ollama"),
+    ),
+    (
+        "frequency",
+        "A `frequency_penalty` below -2 is rejected.",
+        {"frequency_penalty": -5},
+        ("llamacpp", "ollama"),
+    ),
     (
         "high-temperature",
         "A temperature above 2 is rejected.",
@@ -594,7 +807,12 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
         ("ollama",),
     ),
     ("tools-of-wrong-type", "`tools` that are not a list are rejected.", {"tools": {"a": 1}}, ()),
-    ("tool-without-name", "A tool without a name is rejected.", {"tools": NAMELESS_TOOLS}, ("ollama",)),
+    (
+        "tool-without-name",
+        "A tool without a name is rejected.",
+        {"tools": NAMELESS_TOOLS},
+        ("ollama",),
+    ),
     (
         "unknown-tool-choice",
         "A `tool_choice` that names no declared tool is rejected.",
@@ -613,7 +831,12 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
         {"response_format": {"type": "json_schema"}},
         ("ollama",),
     ),
-    ("invalid-schema", "A JSON Schema that is none is rejected.", {"response_format": INVALID_SCHEMA}, ("ollama",)),
+    (
+        "invalid-schema",
+        "A JSON Schema that is none is rejected.",
+        {"response_format": INVALID_SCHEMA},
+        ("ollama",),
+    ),
     (
         "stream-options-alone",
         "`stream_options` without `stream` is rejected.",
@@ -624,12 +847,16 @@ REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
 
 
 def add_rejected() -> None:
-    """Add checks of values that OpenAI's reference excludes, in fields that only this API has."""
+    """Add checks of values that OpenAI's reference excludes, in fields that only this
+    API has.
+    """
 
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**CHAT.ask(s.model, "Hello", 16), **fields})
-            require(exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
+            require(
+                exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}"
+            )
             check_error_basics(exchange.json())
 
         return run
@@ -648,7 +875,12 @@ PERSON: Json = {
     "properties": {
         "name": {"type": "string", "maxLength": 10},
         "age": {"type": "integer", "minimum": 0, "maximum": 99},
-        "colours": {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 2},
+        "colours": {
+            "type": "array",
+            "items": {"enum": ["red", "blue"]},
+            "minItems": 1,
+            "maxItems": 2,
+        },
     },
     "required": ["name", "age", "colours"],
     "additionalProperties": False,
@@ -661,7 +893,12 @@ def build_schema(schema: Json, name: str = "answer") -> Json:
 
 def add_schemas() -> None:
     def wrap(value: Json) -> Json:
-        return {"type": "object", "properties": {"a": value}, "required": ["a"], "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": {"a": value},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
 
     schemas: tuple[tuple[str, str, Json], ...] = (
         ("object", "objects with required fields", PERSON),
@@ -669,7 +906,11 @@ def add_schemas() -> None:
         ("boolean", "booleans", wrap({"type": "boolean"})),
         ("const", "const", wrap({"const": "fixed text"})),
         ("any-of", "anyOf", wrap({"anyOf": [{"type": "boolean"}, {"enum": ["x"]}]})),
-        ("ref", "$ref to $defs", {**wrap({"$ref": "#/$defs/c"}), "$defs": {"c": {"enum": ["red", "green"]}}}),
+        (
+            "ref",
+            "$ref to $defs",
+            {**wrap({"$ref": "#/$defs/c"}), "$defs": {"c": {"enum": ["red", "green"]}}},
+        ),
         (
             "array",
             "arrays with minItems and maxItems",
@@ -681,7 +922,9 @@ def add_schemas() -> None:
 
     def build(schema: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            body = CHAT.ask(s.model, "Give me an example.", 200, response_format=build_schema(schema))
+            body = CHAT.ask(
+                s.model, "Give me an example.", 200, response_format=build_schema(schema)
+            )
             answer = read_chat(await ask_chat(s, body, "json_schema"))
             if answer.reason != "length":
                 check_schema(answer.text, schema)
@@ -689,7 +932,11 @@ def add_schemas() -> None:
         return run
 
     for name, keywords, schema in schemas:
-        AREA.add(f"schema-{name}", f"A strict JSON Schema with {keywords} is enforced, or rejected.", build(schema))
+        AREA.add(
+            f"schema-{name}",
+            f"A strict JSON Schema with {keywords} is enforced, or rejected.",
+            build(schema),
+        )
 
 
 add_schemas()
@@ -705,7 +952,9 @@ async def schema_of_stream(s: Session) -> None:
 
 @AREA.check("`json_object` is answered with a JSON object.")
 async def json_object(s: Session) -> None:
-    body = CHAT.ask(s.model, "Describe a person as JSON.", 200, response_format={"type": "json_object"})
+    body = CHAT.ask(
+        s.model, "Describe a person as JSON.", 200, response_format={"type": "json_object"}
+    )
     answer = read_chat(await ask_chat(s, body, "json_object"))
     if answer.reason != "length":
         check_schema(answer.text, {"type": "object"})
@@ -715,4 +964,6 @@ async def json_object(s: Session) -> None:
 async def schema_cut(s: Session) -> None:
     body = CHAT.ask(s.model, "Describe a person.", 3, response_format=build_schema(PERSON))
     answer = read_chat(await ask_chat(s, body, "json_schema"))
-    require(answer.reason == "length", f"3 tokens of JSON end with {answer.reason!r}: {answer.text!r}")
+    require(
+        answer.reason == "length", f"3 tokens of JSON end with {answer.reason!r}: {answer.text!r}"
+    )

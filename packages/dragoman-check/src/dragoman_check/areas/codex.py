@@ -1,4 +1,6 @@
-"""Checks of Responses as the Codex CLI uses it: its requests, and the events that it reads."""
+"""Checks of Responses as the Codex CLI uses it: its requests, and the events that it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ from ..dialects import RESPONSES, parse_chunks, read_response
 from ..session import Area, Json, Session
 from .chat import PERSON, check_schema
 
-CODEX = Area("codex", claims=("responses", "codex"), source="https://github.com/openai/codex/tree/main/codex-rs/core")
+CODEX = Area(
+    "codex",
+    claims=("responses", "codex"),
+    source="https://github.com/openai/codex/tree/main/codex-rs/core",
+)
 PATH = RESPONSES.path
 EXEC: Json = {
     "type": "function",
     "name": "exec_command",
     "description": "Runs a command",
     "strict": False,
-    "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"cmd": {"type": "string"}},
+        "required": ["cmd"],
+    },
 }
 AGENTS: Json = {
     "type": "namespace",
@@ -31,7 +41,12 @@ AGENTS: Json = {
             "name": "close_agent",
             "description": "Closes an agent",
             "strict": False,
-            "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+            "parameters": {
+                "type": "object",
+                "properties": {},
+                "required": [],
+                "additionalProperties": False,
+            },
         }
     ],
 }
@@ -75,8 +90,12 @@ async def request(s: Session) -> None:
     events = await ask(s)
     last = events[-1]
     # A model that uses up `max_output_tokens` of this check (200) breaks no rule.
-    is_cut = last["type"] == "response.incomplete" and last["response"]["usage"]["output_tokens"] >= 190
-    require(last["type"] == "response.completed" or is_cut, f"the stream ends with {str(last)[:300]}")
+    is_cut = (
+        last["type"] == "response.incomplete" and last["response"]["usage"]["output_tokens"] >= 190
+    )
+    require(
+        last["type"] == "response.completed" or is_cut, f"the stream ends with {str(last)[:300]}"
+    )
 
 
 @CODEX.check("Every item comes whole in `output_item.done`: Codex reads no other event of it.")
@@ -94,7 +113,11 @@ async def end(s: Session) -> None:
 
 def add_tools() -> None:
     tools: tuple[tuple[str, str, Json], ...] = (
-        ("web-search", "A hosted tool that the server lacks is left out, not a failure.", {"type": "web_search"}),
+        (
+            "web-search",
+            "A hosted tool that the server lacks is left out, not a failure.",
+            {"type": "web_search"},
+        ),
         ("namespace", "A namespace of tools is accepted.", AGENTS),
         (
             "custom",
@@ -113,7 +136,10 @@ def add_tools() -> None:
         async def run(s: Session) -> None:
             # No calls: the check is only whether the declaration is accepted.
             events = await ask(s, tools=[EXEC, tool], tool_choice="none")
-            require(events[-1]["type"] in ("response.completed", "response.incomplete"), f"{str(events[-1])[:300]}")
+            require(
+                events[-1]["type"] in ("response.completed", "response.incomplete"),
+                f"{str(events[-1])[:300]}",
+            )
 
         return run
 
@@ -136,15 +162,25 @@ def add_history() -> None:
     }
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"}
     histories: tuple[tuple[str, str, list[Json]], ...] = (
-        ("replayed-call", "A call is accepted as it was returned, with id and status.", [user, call, output]),
+        (
+            "replayed-call",
+            "A call is accepted as it was returned, with id and status.",
+            [user, call, output],
+        ),
         (
             "replayed-reasoning",
             "Reasoning without content is accepted beside a call.",
-            [user, {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}, call, output],
+            [
+                user,
+                {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
+                call,
+                output,
+            ],
         ),
         (
             "goal-output",
-            "An output without a call_id, with a name of its own, is accepted: Codex adds one for a goal.",
+            "An output without a call_id, with a name of its own, is accepted: Codex adds one for "
+            "a goal.",
             [
                 user,
                 call,
@@ -161,19 +197,32 @@ def add_history() -> None:
         (
             "namespaced-call",
             "A call with a namespace is accepted.",
-            [user, {**call, "name": "close_agent", "namespace": "multi_agent_v1", "arguments": "{}"}, output],
+            [
+                user,
+                {**call, "name": "close_agent", "namespace": "multi_agent_v1", "arguments": "{}"},
+                output,
+            ],
         ),
         (
             "parallel-calls",
             "Two calls and then their outputs are accepted.",
-            [user, call, {**call, "id": "fc_2", "call_id": "call_2"}, output, {**output, "call_id": "call_2"}],
+            [
+                user,
+                call,
+                {**call, "id": "fc_2", "call_id": "call_2"},
+                output,
+                {**output, "call_id": "call_2"},
+            ],
         ),
     )
 
     def build(items: list[Json]) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             events = await ask(s, input=items, tools=[EXEC, AGENTS], max_output_tokens=16)
-            require(events[-1]["type"] in ("response.completed", "response.incomplete"), f"{str(events[-1])[:300]}")
+            require(
+                events[-1]["type"] in ("response.completed", "response.incomplete"),
+                f"{str(events[-1])[:300]}",
+            )
 
         return run
 
@@ -185,27 +234,48 @@ add_history()
 
 
 @CODEX.check(
-    "An output that answers no call is rejected: an agent that lost its history must learn of it.", level="should"
+    "An output that answers no call is rejected: an agent that lost its history must learn of it.",
+    level="should",
 )
 async def rejects_orphan_output(s: Session) -> None:
-    items = [{"role": "user", "content": "Hi"}, {"type": "function_call_output", "call_id": "call_x", "output": "?"}]
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "function_call_output", "call_id": "call_x", "output": "?"},
+    ]
     exchange = await s.post(PATH, {**RESPONSES.ask(s.model, "", 16), "input": items})
     require(exchange.status == 400, f"status {exchange.status}")
 
 
-@CODEX.check("A call of a tool in a namespace comes back with name and namespace apart.", level="should")
+@CODEX.check(
+    "A call of a tool in a namespace comes back with name and namespace apart.", level="should"
+)
 async def namespaced_call(s: Session) -> None:
-    fields = {"tools": [AGENTS], "tool_choice": "required", "input": "Close the agent.", "stream": False}
+    fields = {
+        "tools": [AGENTS],
+        "tool_choice": "required",
+        "input": "Close the agent.",
+        "stream": False,
+    }
     exchange = await s.ask(PATH, build_request(s.model, **fields), feature="forced tools")
     calls = [item for item in exchange.json()["output"] if item["type"] == "function_call"]
     require(calls, f"no call: {str(exchange.json()['output'])[:200]}")
     name_and_namespace = (calls[0]["name"], calls[0].get("namespace"))
-    require(name_and_namespace == ("close_agent", "multi_agent_v1"), f"name and namespace are {name_and_namespace}")
+    require(
+        name_and_namespace == ("close_agent", "multi_agent_v1"),
+        f"name and namespace are {name_and_namespace}",
+    )
 
 
 @CODEX.check("`--output-schema` (a strict JSON Schema) is enforced, or rejected.")
 async def output_schema(s: Session) -> None:
-    text = {"format": {"type": "json_schema", "name": "codex_output_schema", "schema": PERSON, "strict": True}}
+    text = {
+        "format": {
+            "type": "json_schema",
+            "name": "codex_output_schema",
+            "schema": PERSON,
+            "strict": True,
+        }
+    }
     body = build_request(s.model, text=text, tools=[], stream=False)
     answer = read_response((await s.ask(PATH, body, feature="json_schema")).json())
     if answer.reason != "length":
@@ -220,11 +290,16 @@ async def compressed(s: Session) -> None:
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
 
-@CODEX.check("Without a limit the answer may use the rest of the context: `incomplete` fails Codex's turn.")
+@CODEX.check(
+    "Without a limit the answer may use the rest of the context: `incomplete` fails Codex's turn."
+)
 async def default_limit(s: Session) -> None:
     body = build_request(s.model, stream=False, tools=[], input="Count from one to ten in words.")
     del body["max_output_tokens"]
     reply = (await s.ask(PATH, body)).json()
     tokens = reply["usage"]["output_tokens"]
-    # A small model may never stop counting; 4,096 tokens are more than any usual default limit.
-    require(reply["status"] == "completed" or tokens > 4096, f"{reply['status']} after {tokens} tokens")
+    # A small model may never stop counting; 4,096 tokens are more than any usual
+    # default limit.
+    require(
+        reply["status"] == "completed" or tokens > 4096, f"{reply['status']} after {tokens} tokens"
+    )

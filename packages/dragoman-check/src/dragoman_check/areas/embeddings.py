@@ -13,7 +13,11 @@ from ..dialects import check_error_basics, check_openai_error
 from ..session import Area, Json, Session, Skipped
 from .generation import ONE_MODEL, check_model_name, find_context
 
-AREA = Area("embeddings", claims=("embeddings",), source="https://platform.openai.com/docs/api-reference/embeddings")
+AREA = Area(
+    "embeddings",
+    claims=("embeddings",),
+    source="https://platform.openai.com/docs/api-reference/embeddings",
+)
 PATH = "/v1/embeddings"
 TEXTS = ["A dog runs in the park.", "The price of oil rose again.", "Dogs like parks."]
 
@@ -41,20 +45,32 @@ async def share_list(s: Session) -> Json:
 @AREA.check("The answer is a `list` of `embedding` objects, with the model and usage.")
 async def form(s: Session) -> None:
     reply = await share_list(s)
-    require(reply["object"] == "list" and reply["model"], f"object {reply['object']!r}, model {reply['model']!r}")
+    require(
+        reply["object"] == "list" and reply["model"],
+        f"object {reply['object']!r}, model {reply['model']!r}",
+    )
     for entry in reply["data"]:
         require(entry["object"] == "embedding", f"an entry is {entry['object']!r}")
-        require(all(isinstance(value, int | float) for value in entry["embedding"]), "an embedding has no numbers")
+        require(
+            all(isinstance(value, int | float) for value in entry["embedding"]),
+            "an embedding has no numbers",
+        )
 
 
 @AREA.check("There is one embedding for each text, in order, numbered from 0.")
 async def order(s: Session) -> None:
     reply = await share_list(s)
-    require([entry["index"] for entry in reply["data"]] == [0, 1, 2], f"indices {[e['index'] for e in reply['data']]}")
+    require(
+        [entry["index"] for entry in reply["data"]] == [0, 1, 2],
+        f"indices {[e['index'] for e in reply['data']]}",
+    )
     for text, vector in zip(TEXTS, get_vectors(reply), strict=True):
         alone = get_vectors(await ask(s, text))[0]
         # Not equality: batched arithmetic in half precision differs in the last digits.
-        require(compare(alone, vector) > 0.999, f"the embedding of {text!r} alone differs from that in the list")
+        require(
+            compare(alone, vector) > 0.999,
+            f"the embedding of {text!r} alone differs from that in the list",
+        )
 
 
 @AREA.check("All embeddings have the same size.")
@@ -78,12 +94,16 @@ async def same(s: Session) -> None:
 @AREA.check("No value is NaN or infinite.")
 async def finite(s: Session) -> None:
     require(
-        all(math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector),
+        all(
+            math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector
+        ),
         "it is NaN or infinite",
     )
 
 
-@AREA.check("`base64` is the same vector as little-endian float32: the official SDKs ask for it by default.")
+@AREA.check(
+    "`base64` is the same vector as little-endian float32: the official SDKs ask for it by default."
+)
 async def base64_format(s: Session) -> None:
     expected = get_vectors(await ask(s, TEXTS[0]))[0]
     text: object = (await ask(s, TEXTS[0], encoding_format="base64"))["data"][0]["embedding"]
@@ -91,12 +111,19 @@ async def base64_format(s: Session) -> None:
     data = base64.b64decode(str(text))
     require(len(data) == 4 * len(expected), f"{len(data)} bytes for {len(expected)} values")
     vector = list(struct.unpack(f"<{len(expected)}f", data))
-    # The cosine ignores lengths, but a server may normalize the vectors of one format only.
+    # The cosine ignores lengths, but a server may normalize the vectors of one format
+    # only.
     is_scaled = abs(math.hypot(*vector) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
-    require(compare(vector, expected) > 0.9999 and not is_scaled, "the vector differs from that of `float`")
+    require(
+        compare(vector, expected) > 0.9999 and not is_scaled,
+        "the vector differs from that of `float`",
+    )
 
 
-@AREA.check("Vectors have the length 1, as clients that compare them by dot products expect.", level="should")
+@AREA.check(
+    "Vectors have the length 1, as clients that compare them by dot products expect.",
+    level="should",
+)
 async def normalized(s: Session) -> None:
     norms = [math.hypot(*vector) for vector in get_vectors(await share_list(s))]
     require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
@@ -107,7 +134,10 @@ async def model_name(s: Session) -> None:
     check_model_name(s, (await share_list(s))["model"])
 
 
-@AREA.check("A text beyond the context is rejected, or counted whole: never cut in silence.", except_for=("ollama",))
+@AREA.check(
+    "A text beyond the context is rejected, or counted whole: never cut in silence.",
+    except_for=("ollama",),
+)
 async def too_long(s: Session) -> None:
     context = await find_context(s)
     if context is None or context > 300_000:
@@ -119,22 +149,36 @@ async def too_long(s: Session) -> None:
         tokens = exchange.json()["usage"]["prompt_tokens"]
         require(tokens >= 2 * context, f"usage of {2 * context} words is {tokens} tokens")
     else:
-        require(exchange.status in (400, 413, 422), f"status {exchange.status}: {exchange.message()}")
+        require(
+            exchange.status in (400, 413, 422), f"status {exchange.status}: {exchange.message()}"
+        )
         check_error_basics(exchange.json())
 
 
 @AREA.check("`dimensions` is honoured, or rejected by name.")
 async def dimensions(s: Session) -> None:
     await share_list(s)
-    exchange = await s.post(PATH, {"model": s.model, "input": TEXTS[0], "encoding_format": "float", "dimensions": 8})
-    # A rejection is correct: truncated vectors are useless unless the model was trained for it (Matryoshka).
+    exchange = await s.post(
+        PATH, {"model": s.model, "input": TEXTS[0], "encoding_format": "float", "dimensions": 8}
+    )
+    # A rejection is correct: truncated vectors are useless unless the model was trained
+    # for it (Matryoshka).
     if exchange.status in (400, 422):
-        require(b"dimension" in exchange.body or b"embed" in exchange.body, f"the error is {exchange.message()!r}")
+        require(
+            b"dimension" in exchange.body or b"embed" in exchange.body,
+            f"the error is {exchange.message()!r}",
+        )
         return
     size = len(get_vectors(exchange.json())[0])
     require(size == 8, f"8 dimensions were requested, {size} came")
-    norms = [math.hypot(*vectors) for vectors in (get_vectors(await share_list(s))[0], get_vectors(exchange.json())[0])]
-    require(norms[0] < 0.99 or norms[1] > 0.99, f"the vector's length is {norms[1]}, that of all dimensions {norms[0]}")
+    norms = [
+        math.hypot(*vectors)
+        for vectors in (get_vectors(await share_list(s))[0], get_vectors(exchange.json())[0])
+    ]
+    require(
+        norms[0] < 0.99 or norms[1] > 0.99,
+        f"the vector's length is {norms[1]}, that of all dimensions {norms[0]}",
+    )
 
 
 @AREA.check("Input may be token ids.")
@@ -153,8 +197,12 @@ async def token_id_lists(s: Session) -> None:
 async def usage(s: Session) -> None:
     counts = [(await ask(s, text))["usage"]["prompt_tokens"] for text in TEXTS]
     total = (await share_list(s))["usage"]
-    require(all(counts) and total["prompt_tokens"] == sum(counts), f"alone {counts}, together {total}")
-    require(total["total_tokens"] == total["prompt_tokens"], f"total_tokens is {total['total_tokens']}")
+    require(
+        all(counts) and total["prompt_tokens"] == sum(counts), f"alone {counts}, together {total}"
+    )
+    require(
+        total["total_tokens"] == total["prompt_tokens"], f"total_tokens is {total['total_tokens']}"
+    )
 
 
 @AREA.check("A batch of 64 texts has 64 embeddings.")
@@ -170,7 +218,9 @@ async def batch(s: Session) -> None:
 async def unknown_field(s: Session) -> None:
     await share_list(s)
     exchange = await s.post(PATH, {"model": s.model, "input": "a", "conformance_check": 1})
-    require(exchange.status == 200 or b"conformance_check" in exchange.body, f"status {exchange.status}")
+    require(
+        exchange.status == 200 or b"conformance_check" in exchange.body, f"status {exchange.status}"
+    )
 
 
 def add_rejected() -> None:
@@ -179,9 +229,17 @@ def add_rejected() -> None:
         ("empty-list", "An empty list is rejected.", {"input": []}),
         ("empty-text", "An empty text is rejected.", {"input": ""}),
         ("wrong-type", "An input that is an object is rejected.", {"input": {"a": 1}}),
-        ("format", "An unknown `encoding_format` is rejected.", {"input": "a", "encoding_format": "wizard"}),
+        (
+            "format",
+            "An unknown `encoding_format` is rejected.",
+            {"input": "a", "encoding_format": "wizard"},
+        ),
         ("zero-dimensions", "`dimensions: 0` is rejected.", {"input": "a", "dimensions": 0}),
-        ("unknown-model", "An unknown model is rejected.", {"input": "a", "model": "no-such-model"}),
+        (
+            "unknown-model",
+            "An unknown model is rejected.",
+            {"input": "a", "model": "no-such-model"},
+        ),
         ("unknown-ids", "Ids outside the vocabulary are rejected.", {"input": [999_999_999]}),
     )
 
@@ -189,20 +247,30 @@ def add_rejected() -> None:
         async def run(s: Session) -> None:
             await share_list(s)
             exchange = await s.post(PATH, {"model": s.model, **fields})
-            require(exchange.status in (400, 404, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
+            require(
+                exchange.status in (400, 404, 422),
+                f"status {exchange.status}: {exchange.body[:200]!r}",
+            )
             check_error_basics(exchange.json())
 
         return run
 
     for name, rule, fields in values:
-        AREA.add(f"rejects-{name}", rule, build(fields), level="should" if name == "empty-text" else "must")
+        AREA.add(
+            f"rejects-{name}",
+            rule,
+            build(fields),
+            level="should" if name == "empty-text" else "must",
+        )
 
 
 add_rejected()
 
 # The list of models.
 
-MODELS = Area("models", claims=("models",), source="https://platform.openai.com/docs/api-reference/models")
+MODELS = Area(
+    "models", claims=("models",), source="https://platform.openai.com/docs/api-reference/models"
+)
 
 
 @MODELS.check("The list has the model, with id, object, created and owned_by.")
@@ -213,7 +281,10 @@ async def list_form(s: Session) -> None:
     require(page.get("object") == "list", f"object is {page.get('object')!r}")
     for model in page["data"]:
         require(model["id"] and model["object"] == "model", f"a model is {model}")
-        require(isinstance(model["created"], int) and isinstance(model["owned_by"], str), f"a model is {model}")
+        require(
+            isinstance(model["created"], int) and isinstance(model["owned_by"], str),
+            f"a model is {model}",
+        )
     names = [model["id"] for model in page["data"]]
     require(s.model in names, f"{s.model!r} is not in the list")
     require(len(set(names)) == len(names), f"models are listed twice: {names}")
@@ -234,8 +305,13 @@ async def unknown(s: Session) -> None:
     check_openai_error(exchange.json())
 
 
-@MODELS.check("The list says how long a model's context is.", level="should", except_for=("openai",))
+@MODELS.check(
+    "The list says how long a model's context is.", level="should", except_for=("openai",)
+)
 async def context_length(s: Session) -> None:
     models = (await s.get("/v1/models")).json()["data"]
     names = ("max_model_len", "context_length", "context_window", "max_input_tokens", "meta")
-    require(any(model.get(name) for model in models for name in names), f"none of {names} in {str(models)[:300]}")
+    require(
+        any(model.get(name) for model in models for name in names),
+        f"none of {names} in {str(models)[:300]}",
+    )

@@ -1,4 +1,6 @@
-"""Checks of the APIs and extensions of vLLM, SGLang, TGI and llama.cpp, of tokenization, health and metrics."""
+"""Checks of the APIs and extensions of vLLM, SGLang, TGI and llama.cpp, of
+tokenization, health and metrics.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ VLLM_DOCS = "https://docs.vllm.ai/en/latest/serving/openai_compatible_server.htm
 VLLM = Area("vllm", claims=("vllm",), source=VLLM_DOCS)
 TOKENIZE = Area("tokenize", claims=("tokenize",), source=VLLM_DOCS)
 OPERATIONS = Area("operations", claims=(), source=VLLM_DOCS)
-SGLANG = Area("sglang", claims=("sglang",), source="https://docs.sglang.ai/basic_usage/native_api.html")
-TGI = Area("tgi", claims=("tgi",), source="https://huggingface.github.io/text-generation-inference/")
+SGLANG = Area(
+    "sglang", claims=("sglang",), source="https://docs.sglang.ai/basic_usage/native_api.html"
+)
+TGI = Area(
+    "tgi", claims=("tgi",), source="https://huggingface.github.io/text-generation-inference/"
+)
 LLAMACPP = Area(
     "llamacpp",
     claims=("llamacpp",),
@@ -27,11 +33,17 @@ LLAMACPP = Area(
 )
 
 
-async def ask_chat(s: Session, feature: str | None = None, /, limit: int = 16, **fields: Any) -> Json:
-    return (await s.ask(CHAT.path, CHAT.ask(s.model, STORY, limit, **fields), feature=feature)).json()
+async def ask_chat(
+    s: Session, feature: str | None = None, /, limit: int = 16, **fields: Any
+) -> Json:
+    return (
+        await s.ask(CHAT.path, CHAT.ask(s.model, STORY, limit, **fields), feature=feature)
+    ).json()
 
 
-async def complete(s: Session, feature: str | None = None, /, limit: int = 8, **fields: Any) -> Json:
+async def complete(
+    s: Session, feature: str | None = None, /, limit: int = 8, **fields: Any
+) -> Json:
     body = {**COMPLETIONS.ask(s.model, STORY, limit), **fields}
     return (await s.ask(COMPLETIONS.path, body, feature=feature)).json()
 
@@ -50,7 +62,10 @@ async def ignore_eos(s: Session) -> None:
 @VLLM.check("`min_tokens` is a lower limit.")
 async def min_tokens(s: Session) -> None:
     reply = await complete(s, "min_tokens", limit=48, min_tokens=40)
-    require(reply["usage"]["completion_tokens"] >= 40, f"{reply['usage']['completion_tokens']} tokens, at least 40")
+    require(
+        reply["usage"]["completion_tokens"] >= 40,
+        f"{reply['usage']['completion_tokens']} tokens, at least 40",
+    )
 
 
 @VLLM.check("`min_tokens` above `max_tokens` is rejected.")
@@ -67,11 +82,16 @@ async def stop_token_ids(s: Session) -> None:
     tokens = reply["usage"]["completion_tokens"]
     # Servers differ in whether usage counts the token that ended the text.
     require(tokens in (expected, expected - 1), f"{tokens} tokens, the id is number {expected}")
-    require(reply["choices"][0]["finish_reason"] == "stop", f"it is {reply['choices'][0]['finish_reason']!r}")
+    require(
+        reply["choices"][0]["finish_reason"] == "stop",
+        f"it is {reply['choices'][0]['finish_reason']!r}",
+    )
 
 
 async def find_ids(s: Session) -> list[int]:
-    """Return the token ids of an answer of up to 16 tokens. Raises Skipped if it differs between two requests."""
+    """Return the token ids of an answer of up to 16 tokens. Raises Skipped if it
+    differs between two requests.
+    """
 
     async def find() -> list[int]:
         answers: list[list[int]] = []
@@ -90,9 +110,14 @@ async def return_token_ids(s: Session) -> None:
     reply = await complete(s, "return_token_ids", return_token_ids=True)
     choice = reply["choices"][0]
     usage = reply["usage"]
-    require(len(choice["token_ids"]) == usage["completion_tokens"], f"{len(choice['token_ids'])} ids, usage {usage}")
+    require(
+        len(choice["token_ids"]) == usage["completion_tokens"],
+        f"{len(choice['token_ids'])} ids, usage {usage}",
+    )
     prompt = choice.get("prompt_token_ids") or get_objects(reply, "prompt_token_ids")
-    require(len(prompt) == usage["prompt_tokens"], f"{len(prompt)} ids of the prompt, usage {usage}")
+    require(
+        len(prompt) == usage["prompt_tokens"], f"{len(prompt)} ids of the prompt, usage {usage}"
+    )
 
 
 @VLLM.check("The token ids of an answer, sent as a prompt, are what they were.")
@@ -102,13 +127,18 @@ async def ids_round_trip(s: Session) -> None:
     choice = reply["choices"][0]
     prompt_ids = choice.get("prompt_token_ids") or reply.get("prompt_token_ids")
     # Only the end is compared: servers may prepend a BOS token.
-    require(prompt_ids is not None and prompt_ids[-len(ids) :] == ids, f"sent {ids}, the prompt is {prompt_ids}")
+    require(
+        prompt_ids is not None and prompt_ids[-len(ids) :] == ids,
+        f"sent {ids}, the prompt is {prompt_ids}",
+    )
 
 
 @VLLM.check("`allowed_token_ids` are the only ones.")
 async def allowed_token_ids(s: Session) -> None:
     allowed = (await find_ids(s))[:2]
-    reply = await complete(s, "allowed_token_ids", allowed_token_ids=allowed, return_token_ids=True, ignore_eos=True)
+    reply = await complete(
+        s, "allowed_token_ids", allowed_token_ids=allowed, return_token_ids=True, ignore_eos=True
+    )
     sampled = set(reply["choices"][0]["token_ids"])
     require(sampled <= set(allowed), f"allowed {allowed}, sampled {sorted(sampled)}")
 
@@ -116,8 +146,13 @@ async def allowed_token_ids(s: Session) -> None:
 @VLLM.check("`logit_bias` of -100 excludes a token.")
 async def logit_bias(s: Session) -> None:
     ids = await find_ids(s)
-    reply = await complete(s, "logit_bias", limit=16, logit_bias={str(ids[1]): -100}, return_token_ids=True)
-    require(ids[1] not in reply["choices"][0]["token_ids"], f"{ids[1]} is in {reply['choices'][0]['token_ids']}")
+    reply = await complete(
+        s, "logit_bias", limit=16, logit_bias={str(ids[1]): -100}, return_token_ids=True
+    )
+    require(
+        ids[1] not in reply["choices"][0]["token_ids"],
+        f"{ids[1]} is in {reply['choices'][0]['token_ids']}",
+    )
 
 
 def get_tokens(reply: Json) -> list[str]:
@@ -131,26 +166,38 @@ async def bad_words(s: Session) -> None:
     if not words:
         raise Skipped("no token of the answer is a word")
     # The word is a single token: vLLM excludes that tokenization of it, not others.
-    sampled = get_tokens(await complete(s, "bad_words", limit=16, logprobs=1, bad_words=[words[0].strip()]))
+    sampled = get_tokens(
+        await complete(s, "bad_words", limit=16, logprobs=1, bad_words=[words[0].strip()])
+    )
     require(words[0] not in sampled, f"{words[0]!r} is in {sampled}")
 
 
 @VLLM.check("`prompt_logprobs` have an entry for each token of the prompt, the first null.")
 async def prompt_logprobs(s: Session) -> None:
     reply = await complete(s, "prompt_logprobs", prompt_logprobs=1)
-    prompt_logprobs: Any = reply["choices"][0].get("prompt_logprobs") or reply.get("prompt_logprobs")
+    prompt_logprobs: Any = reply["choices"][0].get("prompt_logprobs") or reply.get(
+        "prompt_logprobs"
+    )
     entries: list[Any] = prompt_logprobs or []
     require(entries, "no prompt_logprobs")
-    require(entries[0] is None and len(entries) == reply["usage"]["prompt_tokens"], f"{len(entries)} entries")
+    require(
+        entries[0] is None and len(entries) == reply["usage"]["prompt_tokens"],
+        f"{len(entries)} entries",
+    )
     for entry in entries[1:]:
         require(all(value["logprob"] <= 0 for value in entry.values()), f"an entry is {entry}")
 
 
 @VLLM.check("`return_tokens_as_token_ids` writes tokens as `token_id:N`.")
 async def tokens_as_ids(s: Session) -> None:
-    reply = await complete(s, "return_tokens_as_token_ids", logprobs=1, return_tokens_as_token_ids=True)
+    reply = await complete(
+        s, "return_tokens_as_token_ids", logprobs=1, return_tokens_as_token_ids=True
+    )
     tokens = reply["choices"][0]["logprobs"]["tokens"]
-    require(all(re.fullmatch(r"token_id:\d+", token) for token in tokens), f"the tokens are {tokens[:4]}")
+    require(
+        all(re.fullmatch(r"token_id:\d+", token) for token in tokens),
+        f"the tokens are {tokens[:4]}",
+    )
 
 
 @VLLM.check("`include_stop_str_in_output` keeps the stop string.")
@@ -158,17 +205,24 @@ async def include_stop(s: Session) -> None:
     text = read_completion(await complete(s, limit=16)).text
     if " " not in text[1:]:
         raise Skipped("the answer has no space")
-    reply = await complete(s, "include_stop_str_in_output", limit=16, stop=[" "], include_stop_str_in_output=True)
-    require(read_completion(reply).text.endswith(" "), f"the text is {read_completion(reply).text!r}")
+    reply = await complete(
+        s, "include_stop_str_in_output", limit=16, stop=[" "], include_stop_str_in_output=True
+    )
+    require(
+        read_completion(reply).text.endswith(" "), f"the text is {read_completion(reply).text!r}"
+    )
 
 
 @VLLM.check("`top_k: 1` is greedy at any temperature.")
 async def top_k(s: Session) -> None:
-    greedy = {read_completion(await complete(s, temperature=0, seed=seed)).text for seed in (1, 2, 3)}
+    greedy = {
+        read_completion(await complete(s, temperature=0, seed=seed)).text for seed in (1, 2, 3)
+    }
     if len(greedy) > 1:
         raise Skipped("greedy answers differ, so nothing can be compared with them")
     texts = [
-        read_completion(await complete(s, "top_k", top_k=1, temperature=2.0, seed=seed)).text for seed in (1, 2, 3)
+        read_completion(await complete(s, "top_k", top_k=1, temperature=2.0, seed=seed)).text
+        for seed in (1, 2, 3)
     ]
     require(set(texts) == greedy, f"with top_k 1 {texts}, greedy {sorted(greedy)}")
 
@@ -198,7 +252,9 @@ add_structured_outputs()
 
 @VLLM.check("`structured_outputs.json` is enforced, or rejected.")
 async def structured_json(s: Session) -> None:
-    answer = read_chat(await ask_chat(s, "structured_outputs.json", limit=200, structured_outputs={"json": PERSON}))
+    answer = read_chat(
+        await ask_chat(s, "structured_outputs.json", limit=200, structured_outputs={"json": PERSON})
+    )
     if answer.reason != "length":
         check_schema(answer.text, PERSON)
 
@@ -206,8 +262,14 @@ async def structured_json(s: Session) -> None:
 @VLLM.check("`continuous_usage_stats` counts in every chunk, and never down.")
 async def continuous_usage(s: Session) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    exchange = await s.ask(CHAT.path, {**CHAT.ask(s.model, STORY, 16), "stream": True, "stream_options": options})
-    chunks = [json.loads(line[6:]) for line in exchange.body.decode().splitlines() if line.startswith("data: {")]
+    exchange = await s.ask(
+        CHAT.path, {**CHAT.ask(s.model, STORY, 16), "stream": True, "stream_options": options}
+    )
+    chunks = [
+        json.loads(line[6:])
+        for line in exchange.body.decode().splitlines()
+        if line.startswith("data: {")
+    ]
     if not all(chunk.get("usage") for chunk in chunks):
         warned = exchange.header("x-dragoman-warnings") or ""
         require("continuous_usage_stats" in warned, "chunks without usage")
@@ -218,15 +280,28 @@ async def continuous_usage(s: Session) -> None:
 
 @VLLM.check("`continue_final_message` continues the assistant's message.")
 async def continue_final_message(s: Session) -> None:
-    messages = [{"role": "user", "content": "Tell a story."}, {"role": "assistant", "content": "Once upon a time"}]
-    fields: Json = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    messages = [
+        {"role": "user", "content": "Tell a story."},
+        {"role": "assistant", "content": "Once upon a time"},
+    ]
+    fields: Json = {
+        "messages": messages,
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
     text = read_chat(await ask_chat(s, "continue_final_message", **fields)).text
     require(not text.startswith("Once upon a time"), f"it repeats the message: {text!r}")
 
 
-@VLLM.check("`/inference/v1/generate` takes token ids and returns token ids.", claims=("vllm-generate",))
+@VLLM.check(
+    "`/inference/v1/generate` takes token ids and returns token ids.", claims=("vllm-generate",)
+)
 async def generate(s: Session) -> None:
-    body = {"model": s.model, "token_ids": [300, 301, 302], "sampling_params": {"max_tokens": 5, "temperature": 0}}
+    body = {
+        "model": s.model,
+        "token_ids": [300, 301, 302],
+        "sampling_params": {"max_tokens": 5, "temperature": 0},
+    }
     reply = (await s.ask("/inference/v1/generate", body, feature="token ids")).json()
     ids = reply["choices"][0]["token_ids"]
     require(0 < len(ids) <= 5 and all(isinstance(id, int) for id in ids), f"the ids are {ids}")
@@ -234,8 +309,15 @@ async def generate(s: Session) -> None:
 
 @TOKENIZE.check("`/tokenize` counts the tokens of a text as the usage does.")
 async def count(s: Session) -> None:
-    reply = (await s.ask("/tokenize", {"model": s.model, "prompt": STORY}, feature="/tokenize of this model")).json()
-    require(reply["count"] == len(reply["tokens"]), f"count {reply['count']}, {len(reply['tokens'])} tokens")
+    reply = (
+        await s.ask(
+            "/tokenize", {"model": s.model, "prompt": STORY}, feature="/tokenize of this model"
+        )
+    ).json()
+    require(
+        reply["count"] == len(reply["tokens"]),
+        f"count {reply['count']}, {len(reply['tokens'])} tokens",
+    )
     usage = (await complete(s))["usage"]["prompt_tokens"]
     require(reply["count"] == usage, f"count {reply['count']}, usage {usage}")
 
@@ -297,7 +379,11 @@ async def metrics_form(s: Session) -> None:
 
 @OPERATIONS.check("No metric is listed twice with the same labels.", claims=("metrics",))
 async def metrics_once(s: Session) -> None:
-    names = [line.rpartition(" ")[0] for line in await get_metrics(s) if line and not line.startswith("#")]
+    names = [
+        line.rpartition(" ")[0]
+        for line in await get_metrics(s)
+        if line and not line.startswith("#")
+    ]
     # `count` makes this quadratic, so a long list is not checked.
     twice = {name for name in names if names.count(name) > 1} if len(names) < 5000 else set[str]()
     require(not twice, f"twice: {sorted(twice)[:3]}")
@@ -307,7 +393,9 @@ async def metrics_once(s: Session) -> None:
 async def metrics_tokens(s: Session) -> None:
     async def count(name: str) -> float | None:
         lines = [
-            line for line in await get_metrics(s) if re.match(rf"(vllm|sglang|llamacpp):{name}(_total)?[{{ ]", line)
+            line
+            for line in await get_metrics(s)
+            if re.match(rf"(vllm|sglang|llamacpp):{name}(_total)?[{{ ]", line)
         ]
         return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
 
@@ -360,7 +448,11 @@ async def sglang_logprobs(s: Session) -> None:
 
 @SGLANG.check("`input_ids` are a prompt.")
 async def sglang_ids(s: Session) -> None:
-    body = {"model": s.model, "input_ids": [300, 301, 302], "sampling_params": {"max_new_tokens": 4}}
+    body = {
+        "model": s.model,
+        "input_ids": [300, 301, 302],
+        "sampling_params": {"max_new_tokens": 4},
+    }
     reply = (await s.ask("/generate", body)).json()
     require(reply["meta_info"]["prompt_tokens"] == 3, f"meta_info {reply['meta_info']}")
 
@@ -375,7 +467,8 @@ async def tgi_form(s: Session) -> None:
     reply = json.loads(await generate_tgi(s))
     tgi.check_object(reply)
     require(
-        reply["details"]["generated_tokens"] <= 12, f"{reply['details']['generated_tokens']} tokens, the limit is 12"
+        reply["details"]["generated_tokens"] <= 12,
+        f"{reply['details']['generated_tokens']} tokens, the limit is 12",
     )
 
 
@@ -383,12 +476,17 @@ async def tgi_form(s: Session) -> None:
 async def tgi_stream(s: Session) -> None:
     whole = json.loads(await generate_tgi(s))["generated_text"]
     events = tgi.check_stream(await generate_tgi(s, "/generate_stream"))
-    require(events[-1]["generated_text"] == whole, f"streamed {events[-1]['generated_text']!r}, whole {whole!r}")
+    require(
+        events[-1]["generated_text"] == whole,
+        f"streamed {events[-1]['generated_text']!r}, whole {whole!r}",
+    )
 
 
 @TGI.check("Invalid parameters are rejected in TGI's form.")
 async def tgi_rejects(s: Session) -> None:
-    exchange = await s.post("/generate", {"model": s.model, "inputs": STORY, "parameters": {"max_new_tokens": -1}})
+    exchange = await s.post(
+        "/generate", {"model": s.model, "inputs": STORY, "parameters": {"max_new_tokens": -1}}
+    )
     require(exchange.status == 422, f"status {exchange.status}")
     tgi.check_error(exchange.json())
 
@@ -411,7 +509,9 @@ async def completion_stream(s: Session) -> None:
     whole = (await s.ask("/completion", body)).json()["content"]
     exchange = await s.ask("/completion", {**body, "stream": True})
     pieces = [
-        json.loads(line[6:])["content"] for line in exchange.body.decode().splitlines() if line.startswith("data: {")
+        json.loads(line[6:])["content"]
+        for line in exchange.body.decode().splitlines()
+        if line.startswith("data: {")
     ]
     require("".join(pieces) == whole, f"streamed {''.join(pieces)!r}, whole {whole!r}")
 

@@ -1,6 +1,8 @@
-"""Checks for every API that generates text: streams, limits, usage, stop strings, cancellation, errors.
+"""Checks for every API that generates text: streams, limits, usage, stop strings,
+cancellation, errors.
 
-Each rule becomes one check per API, since servers implement, and break, their APIs separately.
+Each rule becomes one check per API, since servers implement, and break, their APIs
+separately.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from functools import partial
 from typing import Any
 
 from ..rules.checks import require
-from ..dialects import ClientAnswer, DIALECTS, Dialect, check_error_basics, normalize_sse, parse_chunks, parse_lines
+from ..dialects import (
+    ClientAnswer,
+    DIALECTS,
+    Dialect,
+    check_error_basics,
+    normalize_sse,
+    parse_chunks,
+    parse_lines,
+)
 from ..session import Area, Exchange, Json, Level, Session, Skipped, get_object, get_objects
 
 STORY = "Write a story about a dog and a village."
@@ -42,7 +52,11 @@ ONE_MODEL = ("llamacpp", "transformers")
 """Profiles of servers that have one model and ignore the `model` of a request."""
 
 AREAS = {
-    dialect.name: Area(dialect.name, claims=("ollama" if dialect.is_ollama else dialect.name,), source=dialect.source)
+    dialect.name: Area(
+        dialect.name,
+        claims=("ollama" if dialect.is_ollama else dialect.name,),
+        source=dialect.source,
+    )
     for dialect in DIALECTS
 }
 OnDialect = Callable[[Session, Dialect], Awaitable[None]]
@@ -51,7 +65,9 @@ OnDialect = Callable[[Session, Dialect], Awaitable[None]]
 def on_every_dialect(
     rule: str, *, only: Callable[[Dialect], bool] = lambda _: True, **options: Any
 ) -> Callable[[OnDialect], OnDialect]:
-    """Add the decorated function as a check of each dialect. options: those of `Area.add`."""
+    """Add the decorated function as a check of each dialect. options: those of
+    `Area.add`.
+    """
 
     def register(run: OnDialect) -> OnDialect:
         name = getattr(run, "__name__", "").replace("_", "-")
@@ -77,7 +93,9 @@ async def ask_stream(s: Session, d: Dialect) -> Exchange:
 
 
 async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
-    """Return the answer of `ask_whole`. Raises Skipped if the same request has another answer the second time."""
+    """Return the answer of `ask_whole`. Raises Skipped if the same request has another
+    answer the second time.
+    """
 
     async def ask() -> ClientAnswer:
         answer = d.read((await ask_whole(s, d)).json())
@@ -92,13 +110,17 @@ async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
 @on_every_dialect("A request for text is answered with 200, application/json and text.")
 async def whole(s: Session, d: Dialect) -> None:
     exchange = await ask_whole(s, d)
-    require(exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}")
+    require(
+        exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}"
+    )
     check_charset(exchange)
     answer = d.read(exchange.json())
     require(answer.text or answer.reasoning, "the answer has no text")
 
 
-@on_every_dialect("The whole answer has every field that the API defines, with the right types and values.")
+@on_every_dialect(
+    "The whole answer has every field that the API defines, with the right types and values."
+)
 async def whole_form(s: Session, d: Dialect) -> None:
     d.judge_object((await ask_whole(s, d)).json())
 
@@ -116,19 +138,29 @@ async def stream_type(s: Session, d: Dialect) -> None:
 
 
 def check_charset(exchange: Exchange) -> None:
-    """Check that no other charset than UTF-8 is declared: JSON and server-sent events are always UTF-8.
+    """Check that no other charset than UTF-8 is declared: JSON and server-sent events
+    are always UTF-8.
 
     Clients that respect the charset would decode wrong characters.
     """
     name, _, charset = (exchange.header("content-type") or "").lower().partition("charset=")
-    require(not charset or charset.strip(' "') == "utf-8", f"Content-Type is {name}charset={charset}")
+    require(
+        not charset or charset.strip(' "') == "utf-8", f"Content-Type is {name}charset={charset}"
+    )
 
 
-@on_every_dialect("The answer and every event name the model that was asked for.", level="should", except_for=ONE_MODEL)
+@on_every_dialect(
+    "The answer and every event name the model that was asked for.",
+    level="should",
+    except_for=ONE_MODEL,
+)
 async def model_name(s: Session, d: Dialect) -> None:
     chunks = (parse_lines if d.is_ollama else parse_chunks)((await ask_stream(s, d)).body)
-    # Events of Messages and Responses have the model in their `message` or `response` object.
-    holders = [(chunk, get_object(chunk, "message"), get_object(chunk, "response")) for chunk in chunks]
+    # Events of Messages and Responses have the model in their `message` or `response`
+    # object.
+    holders = [
+        (chunk, get_object(chunk, "message"), get_object(chunk, "response")) for chunk in chunks
+    ]
     streamed = [value["model"] for values in holders for value in values if "model" in value]
     require(streamed, "no event of the stream names the model")
     for name in [(await ask_whole(s, d)).json()["model"], *streamed]:
@@ -136,12 +168,17 @@ async def model_name(s: Session, d: Dialect) -> None:
 
 
 def check_model_name(s: Session, name: object) -> None:
-    # A dated or tagged version (`gpt-4o-2024-08-06`, `llama:latest`) or a name without its organization is the same.
-    is_same = isinstance(name, str) and (name.startswith(s.model) or (name and s.model.endswith(f"/{name}")))
+    # A dated or tagged version (`gpt-4o-2024-08-06`, `llama:latest`) or a name without
+    # its organization is the same.
+    is_same = isinstance(name, str) and (
+        name.startswith(s.model) or (name and s.model.endswith(f"/{name}"))
+    )
     require(is_same, f"model is {name!r}, {s.model!r} was asked for")
 
 
-@on_every_dialect("A text is the same, whether or not its characters are escaped in the request's JSON.")
+@on_every_dialect(
+    "A text is the same, whether or not its characters are escaped in the request's JSON."
+)
 async def escapes(s: Session, d: Dialect) -> None:
     body = d.ask(s.model, UNICODE + " \U0001f600", 16)
     counts: list[int | None] = []
@@ -150,8 +187,12 @@ async def escapes(s: Session, d: Dialect) -> None:
         counts.append(d.read((await s.ask(d.path, {}, raw=raw)).json()).prompt_tokens)
     plain = await count_prompt(s, d, "Repeat:")
     require(counts[0] == counts[1], f"{counts[0]} prompt tokens with escapes, {counts[1]} without")
-    # If the characters were lost in both requests, the counts would be equal and hardly larger than `plain`.
-    require((counts[0] or 0) > plain + 8, f"{counts[0]} prompt tokens, and {plain} without the characters")
+    # If the characters were lost in both requests, the counts would be equal and hardly
+    # larger than `plain`.
+    require(
+        (counts[0] or 0) > plain + 8,
+        f"{counts[0]} prompt tokens, and {plain} without the characters",
+    )
 
 
 @on_every_dialect("The text of the stream, joined as clients do, is the text of the whole answer.")
@@ -163,7 +204,10 @@ async def stream_text(s: Session, d: Dialect) -> None:
 @on_every_dialect("The reasoning of the stream is the reasoning of the whole answer.")
 async def stream_reasoning(s: Session, d: Dialect) -> None:
     expected, answer = await ask_deterministic(s, d), d.fold((await ask_stream(s, d)).body)
-    require(answer.reasoning == expected.reasoning, f"streamed {answer.reasoning!r}, whole {expected.reasoning!r}")
+    require(
+        answer.reasoning == expected.reasoning,
+        f"streamed {answer.reasoning!r}, whole {expected.reasoning!r}",
+    )
 
 
 @on_every_dialect("The stream says why it ended, as the whole answer does.")
@@ -171,20 +215,27 @@ async def stream_reason(s: Session, d: Dialect) -> None:
     answer = d.fold((await ask_stream(s, d)).body)
     require(answer.reason is not None, "the stream never says why it ended")
     expected = await ask_deterministic(s, d)
-    require(answer.reason == expected.reason, f"streamed {answer.reason!r}, whole {expected.reason!r}")
+    require(
+        answer.reason == expected.reason, f"streamed {answer.reason!r}, whole {expected.reason!r}"
+    )
 
 
 @on_every_dialect("The usage of the stream is the usage of the whole answer.")
 async def stream_usage(s: Session, d: Dialect) -> None:
     answer = d.fold((await ask_stream(s, d)).body)
-    require(answer.prompt_tokens is not None and answer.output_tokens is not None, "the stream has no usage")
+    require(
+        answer.prompt_tokens is not None and answer.output_tokens is not None,
+        "the stream has no usage",
+    )
     expected = await ask_deterministic(s, d)
     counts = (answer.prompt_tokens, answer.output_tokens)
     whole_counts = (expected.prompt_tokens, expected.output_tokens)
     require(counts == whole_counts, f"streamed {counts}, whole {whole_counts}")
 
 
-@on_every_dialect("A stream comes in pieces while it is generated, not at once at its end.", level="should")
+@on_every_dialect(
+    "A stream comes in pieces while it is generated, not at once at its end.", level="should"
+)
 async def stream_pieces(s: Session, d: Dialect) -> None:
     exchange = await ask_stream(s, d)
     texts = split_pieces(exchange.body, d)
@@ -208,8 +259,8 @@ async def stream_utf8(s: Session, d: Dialect) -> None:
     except UnicodeDecodeError as error:
         raise AssertionError(f"the stream is not UTF-8: {error}") from None
     streamed = d.fold(exchange.body).text
-    # The token limit may cut the last character. Elsewhere the model may have written U+FFFD itself, so the check
-    # compares with the whole answer.
+    # The token limit may cut the last character. Elsewhere the model may have written
+    # U+FFFD itself, so the check compares with the whole answer.
     if "�" in streamed.rstrip("�"):
         expected = d.read((await s.ask(d.path, d.ask(s.model, UNICODE))).json()).text
         require(streamed == expected, f"streamed {streamed!r}, whole {expected!r}")
@@ -231,17 +282,25 @@ async def usage_grows(s: Session, d: Dialect) -> None:
         counts.append(answer.prompt_tokens or 0)
     first = counts[1] - counts[0]
     second = counts[2] - counts[1]
-    # " apple" is one token for most tokenizers; the tolerance is for tokenizers that merge or split words.
-    require(first >= 5 and abs(first - second) <= 4, f"0, 10 and 20 words more are {counts} prompt tokens")
+    # " apple" is one token for most tokenizers; the tolerance is for tokenizers that
+    # merge or split words.
+    require(
+        first >= 5 and abs(first - second) <= 4,
+        f"0, 10 and 20 words more are {counts} prompt tokens",
+    )
 
 
-@on_every_dialect("No answer is longer than its limit of tokens, and one that the limit ends says so.")
+@on_every_dialect(
+    "No answer is longer than its limit of tokens, and one that the limit ends says so."
+)
 async def limit(s: Session, d: Dialect) -> None:
     answer = d.read((await s.ask(d.path, d.ask(s.model, STORY, 16))).json())
     check_limit(answer, 16)
 
 
-@on_every_dialect("No streamed answer is longer than its limit of tokens, and one that the limit ends says so.")
+@on_every_dialect(
+    "No streamed answer is longer than its limit of tokens, and one that the limit ends says so."
+)
 async def limit_of_stream(s: Session, d: Dialect) -> None:
     check_limit(d.fold((await s.ask(d.path, d.ask_stream(s.model, STORY, 16))).body), 16)
 
@@ -254,44 +313,72 @@ async def limit_of_one(s: Session, d: Dialect) -> None:
 def check_limit(answer: ClientAnswer, limit: int) -> None:
     tokens = answer.output_tokens or 0
     require(tokens <= limit, f"{tokens} output tokens, the limit is {limit}")
-    require(tokens == limit or answer.reason != "length", f"ended by length after {tokens} of {limit} tokens")
-    # An answer that reaches the limit may be complete by chance, so the reason is judged only if its sentence is not.
+    require(
+        tokens == limit or answer.reason != "length",
+        f"ended by length after {tokens} of {limit} tokens",
+    )
+    # An answer that reaches the limit may be complete by chance, so the reason is
+    # judged only if its sentence is not.
     is_cut = tokens == limit and answer.text.rstrip()[-1:] not in (".", "!", "?", "")
-    require(not is_cut or answer.reason == "length", f"the limit ended the text, and the reason is {answer.reason!r}")
+    require(
+        not is_cut or answer.reason == "length",
+        f"the limit ended the text, and the reason is {answer.reason!r}",
+    )
 
 
-@on_every_dialect("A stop string ends the text before it, and is not part of it.", only=lambda d: d.stop is not None)
+@on_every_dialect(
+    "A stop string ends the text before it, and is not part of it.",
+    only=lambda d: d.stop is not None,
+)
 async def stop(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
     answer = d.read((await s.ask(d.path, ask_with_stop(d, s.model, [mark]))).json())
     require(
-        answer.text == text[: text.index(mark)], f"with stop {mark!r} the text is {answer.text!r}, without {text!r}"
+        answer.text == text[: text.index(mark)],
+        f"with stop {mark!r} the text is {answer.text!r}, without {text!r}",
     )
     require(answer.reason == "stop", f"ended by {answer.reason!r}")
 
 
-@on_every_dialect("No part of a stop string appears in a stream.", only=lambda d: d.stop is not None)
+@on_every_dialect(
+    "No part of a stop string appears in a stream.", only=lambda d: d.stop is not None
+)
 async def stop_of_stream(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
     body = {**ask_with_stop(d, s.model, [mark]), "stream": True, **d.stream_options}
     answer = d.fold((await s.ask(d.path, body)).body)
-    require(answer.text == text[: text.index(mark)], f"with stop {mark!r} it streams {answer.text!r}, without {text!r}")
+    require(
+        answer.text == text[: text.index(mark)],
+        f"with stop {mark!r} it streams {answer.text!r}, without {text!r}",
+    )
 
 
-@on_every_dialect("Of several stop strings the first that occurs ends the text.", only=lambda d: d.stop is not None)
+@on_every_dialect(
+    "Of several stop strings the first that occurs ends the text.",
+    only=lambda d: d.stop is not None,
+)
 async def stop_of_several(s: Session, d: Dialect) -> None:
     text, mark = await choose_stop(s, d)
-    answer = d.read((await s.ask(d.path, ask_with_stop(d, s.model, ["never to be found", mark]))).json())
+    answer = d.read(
+        (await s.ask(d.path, ask_with_stop(d, s.model, ["never to be found", mark]))).json()
+    )
     require(
-        answer.text == text[: text.index(mark)], f"with stop {mark!r} the text is {answer.text!r}, without {text!r}"
+        answer.text == text[: text.index(mark)],
+        f"with stop {mark!r} the text is {answer.text!r}, without {text!r}",
     )
 
 
 async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
-    """Return the text of the story, and a stop string from the middle of it. Raises Skipped."""
+    """Return the text of the story, and a stop string from the middle of it. Raises
+    Skipped.
+    """
     text = (await ask_deterministic(s, d)).text
-    # The stop string contains a space, so it spans several tokens, and a stream must hold back its first part.
-    start = next((i for i in range(8, len(text) - 8) if text[i] == " " and text[i - 2 : i + 3].isascii()), None)
+    # The stop string contains a space, so it spans several tokens, and a stream must
+    # hold back its first part.
+    start = next(
+        (i for i in range(8, len(text) - 8) if text[i] == " " and text[i - 2 : i + 3].isascii()),
+        None,
+    )
     if start is None:
         raise Skipped("the answer is too short for a stop string")
     return text, text[start - 2 : start + 3]
@@ -299,10 +386,16 @@ async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
 
 def ask_with_stop(d: Dialect, model: str, marks: list[str]) -> Json:
     assert d.stop is not None
-    return d.ask(model, STORY, options={d.stop: marks}) if d.is_ollama else {**d.ask(model, STORY), d.stop: marks}
+    return (
+        d.ask(model, STORY, options={d.stop: marks})
+        if d.is_ollama
+        else {**d.ask(model, STORY), d.stop: marks}
+    )
 
 
-@on_every_dialect("The same request with temperature 0 and a seed has the same answer.", level="should")
+@on_every_dialect(
+    "The same request with temperature 0 and a seed has the same answer.", level="should"
+)
 async def reproducible(s: Session, d: Dialect) -> None:
     first = d.read((await ask_whole(s, d)).json())
     second = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
@@ -313,24 +406,44 @@ async def reproducible(s: Session, d: Dialect) -> None:
 async def concurrent(s: Session, d: Dialect) -> None:
     await ask_deterministic(s, d)
     prompts = [f"Tell me about {topic}." for topic in TOPICS]
-    alone = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
-    streams = await asyncio.gather(*(s.ask(d.path, d.ask_stream(s.model, prompt, 16)) for prompt in prompts))
+    alone = [
+        d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts
+    ]
+    streams = await asyncio.gather(
+        *(s.ask(d.path, d.ask_stream(s.model, prompt, 16)) for prompt in prompts)
+    )
     together = [d.fold(stream.body).text for stream in streams]
-    # Only an answer that belongs to another request proves a mix-up: batched arithmetic may change an answer.
+    # Only an answer that belongs to another request proves a mix-up: batched arithmetic
+    # may change an answer.
     mixed = [i for i, text in enumerate(together) if text != alone[i] and text in alone]
     require(not mixed, f"answers went to other requests: alone {alone}, together {together}")
     if alone != together:
-        again = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
+        again = [
+            d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text
+            for prompt in prompts
+        ]
         if again != alone:
             raise Skipped("answers to the same request differ, so they cannot be compared")
         # Batched arithmetic may sample another token, but not lose the text.
-        require(all(text for text, other in zip(together, alone, strict=True) if other), "a stream has no text")
+        require(
+            all(text for text, other in zip(together, alone, strict=True) if other),
+            "a stream has no text",
+        )
 
 
 @on_every_dialect("Optional fields may be null.")
 async def nulls(s: Session, d: Dialect) -> None:
     names = {
-        "chat": ("stop", "n", "logprobs", "tools", "tool_choice", "response_format", "user", "metadata"),
+        "chat": (
+            "stop",
+            "n",
+            "logprobs",
+            "tools",
+            "tool_choice",
+            "response_format",
+            "user",
+            "metadata",
+        ),
         "completions": ("stop", "n", "logprobs", "suffix", "echo", "user", "best_of"),
         "responses": ("instructions", "include", "metadata", "previous_response_id", "reasoning"),
         "messages": ("stop_sequences", "system", "tools", "tool_choice", "metadata", "thinking"),
@@ -338,7 +451,9 @@ async def nulls(s: Session, d: Dialect) -> None:
     for name in names:
         # Typed clients (Java, Go, pydantic) may serialize unset fields as null.
         exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, **{name: None}))
-        require(exchange.status == 200, f"{name}: null is a {exchange.status}: {exchange.message()}")
+        require(
+            exchange.status == 200, f"{name}: null is a {exchange.status}: {exchange.message()}"
+        )
 
 
 @on_every_dialect("An unknown field is tolerated, or rejected by name.")
@@ -356,7 +471,8 @@ async def charset(s: Session, d: Dialect) -> None:
 
 
 @on_every_dialect(
-    "Every answer has an id of its own, also those of concurrent requests.", only=lambda d: not d.is_ollama
+    "Every answer has an id of its own, also those of concurrent requests.",
+    only=lambda d: not d.is_ollama,
 )
 async def ids(s: Session, d: Dialect) -> None:
     body = d.ask(s.model, "Name a colour.", 16)
@@ -377,15 +493,23 @@ async def request_id(s: Session, d: Dialect) -> None:
         require(exchange.header(name), f"no {name}")
 
 
-@on_every_dialect("Text that looks like a control token does not become one.", only=lambda d: d.is_chat)
+@on_every_dialect(
+    "Text that looks like a control token does not become one.", only=lambda d: d.is_chat
+)
 async def control_tokens(s: Session, d: Dialect) -> None:
-    """Compare token counts: eight control tokens add eight tokens, eight such texts add several tokens each."""
+    """Compare token counts: eight control tokens add eight tokens, eight such texts add
+    several tokens each.
+    """
     plain = await count_prompt(s, d, "Name a colour.")
     for marker in MARKERS:
         more = await count_prompt(s, d, "Name a colour." + f" {marker}" * 8) - plain
-        # No added tokens also fail: the marker was parsed and dropped. A space before each marker may be a token.
+        # No added tokens also fail: the marker was parsed and dropped. A space before
+        # each marker may be a token.
         tight = await count_prompt(s, d, "Name a colour." + marker * 8) - plain
-        require(tight > 8 or more > 16, f"8 times {marker!r} is {tight} tokens, so each is a control token")
+        require(
+            tight > 8 or more > 16,
+            f"8 times {marker!r} is {tight} tokens, so each is a control token",
+        )
 
 
 async def count_prompt(s: Session, d: Dialect, prompt: str) -> int:
@@ -393,13 +517,18 @@ async def count_prompt(s: Session, d: Dialect, prompt: str) -> int:
 
 
 LARGE_CONTEXT = 40_000
-"""Context length in tokens above which the too long prompt is not sent as a stream request.
+"""Context length in tokens above which the too long prompt is not sent as a stream
+request.
 
-Tokenizing such a prompt takes so long that some servers send the headers of the stream first, as a keepalive.
+Tokenizing such a prompt takes so long that some servers send the headers of the stream
+first, as a keepalive.
 """
 
 
-@on_every_dialect("A prompt beyond the context is rejected with an error's status, also if a stream was requested.")
+@on_every_dialect(
+    "A prompt beyond the context is rejected with an error's status, also if a stream was "
+    "requested."
+)
 async def too_long(s: Session, d: Dialect) -> None:
     context = await find_context(s)
     if context is None or context > 300_000:
@@ -409,12 +538,16 @@ async def too_long(s: Session, d: Dialect) -> None:
     if d.is_ollama:
         body["truncate"] = False
     exchange = await s.post(d.path, body)
-    require(exchange.status in (400, 413, 422), f"status {exchange.status}, {exchange.content_type}")
+    require(
+        exchange.status in (400, 413, 422), f"status {exchange.status}, {exchange.content_type}"
+    )
     check_error_basics(exchange.json())
 
 
 async def find_context(s: Session) -> int | None:
-    """Return the model's context length in tokens from /v1/models; None if the server does not state it."""
+    """Return the model's context length in tokens from /v1/models; None if the server
+    does not state it.
+    """
 
     async def find() -> int | None:
         # OpenAI's API has no such field; each vendor uses its own name.
@@ -430,15 +563,21 @@ async def find_context(s: Session) -> int | None:
     return await s.share("context", find)
 
 
-@on_every_dialect("An answer stops being generated when its client disconnects.", claims=("cancellation",))
+@on_every_dialect(
+    "An answer stops being generated when its client disconnects.", claims=("cancellation",)
+)
 async def cancel(s: Session, d: Dialect) -> None:
-    """Judge by the server's metrics of running requests and generated tokens; without them, by the next latency."""
+    """Judge by the server's metrics of running requests and generated tokens; without
+    them, by the next latency.
+    """
     fields = {} if d.is_ollama else await find_endless(s, d)
     start = time.perf_counter()
     await s.ask(d.path, d.ask(s.model, "Name a colour.", 16))
     alone = time.perf_counter() - start
     before, tokens_before = await measure_load(s)
-    body = d.ask_stream(s.model, "Write a very long story. Do not stop.", ABANDONED_TOKENS, **fields)
+    body = d.ask_stream(
+        s.model, "Write a very long story. Do not stop.", ABANDONED_TOKENS, **fields
+    )
     async with s.stream(d.path, body) as response:
         require(response.status_code == 200, f"status {response.status_code}")
         async for _ in response.aiter_bytes():
@@ -447,25 +586,37 @@ async def cancel(s: Session, d: Dialect) -> None:
     if before is None:
         await s.ask(d.path, d.ask(s.model, "Name a colour.", 16))
         busy = time.perf_counter() - start
-        require(busy < CANCEL_TIMEOUT + 2 * alone, f"the next answer took {busy:.1f} s instead of {alone:.1f} s")
+        require(
+            busy < CANCEL_TIMEOUT + 2 * alone,
+            f"the next answer took {busy:.1f} s instead of {alone:.1f} s",
+        )
         return
     polls = 0
     running = before + 1
     tokens = tokens_before
     while running is not None and running > before:
         took = time.perf_counter() - start
-        require(took < CANCEL_TIMEOUT, f"{running} requests still run after {took:.0f} s, {before} ran before")
+        require(
+            took < CANCEL_TIMEOUT,
+            f"{running} requests still run after {took:.0f} s, {before} ran before",
+        )
         await asyncio.sleep(0.02)
         running, tokens = await measure_load(s)
         polls += 1
-    # If the first poll shows no running request, a fast server may have finished before the client disconnected.
+    # If the first poll shows no running request, a fast server may have finished before
+    # the client disconnected.
     grown = (tokens or 0) - (tokens_before or 0)
     is_whole = polls > 1 and grown >= 0.9 * ABANDONED_TOKENS
-    require(not is_whole, f"{grown:.0f} tokens were generated of {ABANDONED_TOKENS}, though the client disconnected")
+    require(
+        not is_whole,
+        f"{grown:.0f} tokens were generated of {ABANDONED_TOKENS}, though the client disconnected",
+    )
 
 
 async def find_endless(s: Session, d: Dialect) -> Json:
-    """Return vLLM's `ignore_eos` if the server accepts it, so that an answer runs to its token limit; else no field."""
+    """Return vLLM's `ignore_eos` if the server accepts it, so that an answer runs to
+    its token limit; else no field.
+    """
 
     async def find() -> Json:
         fields = {"ignore_eos": True}
@@ -483,11 +634,17 @@ RUNNING_METRICS = (
     "llamacpp:requests_processing",
     "tgi_batch_current_size",
 )
-TOKEN_METRICS = ("vllm:generation_tokens_total", "sglang:generation_tokens_total", "llamacpp:tokens_predicted_total")
+TOKEN_METRICS = (
+    "vllm:generation_tokens_total",
+    "sglang:generation_tokens_total",
+    "llamacpp:tokens_predicted_total",
+)
 
 
 async def measure_load(s: Session) -> tuple[float | None, float | None]:
-    """Return the running requests and the tokens generated so far from /metrics; None for a missing metric."""
+    """Return the running requests and the tokens generated so far from /metrics; None
+    for a missing metric.
+    """
     exchange = await s.get("/metrics")
     lines = exchange.body.decode(errors="replace").splitlines() if exchange.status == 200 else []
     # Summed over the labels: each engine or model has its own line.
@@ -499,7 +656,9 @@ async def measure_load(s: Session) -> tuple[float | None, float | None]:
 
 
 Broken = Callable[[Dialect, str], object]
-"""Builds an invalid request body for a dialect and a model: bytes, or a value to encode as JSON."""
+"""Builds an invalid request body for a dialect and a model: bytes, or a value to encode
+as JSON.
+"""
 
 
 def _change(**fields: Any) -> Broken:
@@ -552,8 +711,20 @@ INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] =
         lambda _: True,
         "must",
     ),
-    ("empty-body", "An empty body is an error of the client.", _write_raw(b""), lambda _: True, "must"),
-    ("array-body", "A body that is an array is an error of the client.", _write_raw(b"[1]"), lambda _: True, "must"),
+    (
+        "empty-body",
+        "An empty body is an error of the client.",
+        _write_raw(b""),
+        lambda _: True,
+        "must",
+    ),
+    (
+        "array-body",
+        "A body that is an array is an error of the client.",
+        _write_raw(b"[1]"),
+        lambda _: True,
+        "must",
+    ),
     (
         "not-utf8",
         "A body that is not UTF-8 is an error of the client.",
@@ -610,7 +781,13 @@ INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] =
         lambda d: d.is_chat,
         "must",
     ),
-    ("negative-limit", "A negative limit of tokens is rejected.", _change_limit(-5), lambda d: not d.is_ollama, "must"),
+    (
+        "negative-limit",
+        "A negative limit of tokens is rejected.",
+        _change_limit(-5),
+        lambda d: not d.is_ollama,
+        "must",
+    ),
     (
         "limit-of-wrong-type",
         "A limit of tokens that is a word is rejected.",
@@ -632,7 +809,13 @@ INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] =
         lambda d: not d.is_ollama,
         "must",
     ),
-    ("top-p-above-one", "A top_p above 1 is rejected.", _change(top_p=1.5), lambda d: not d.is_ollama, "must"),
+    (
+        "top-p-above-one",
+        "A top_p above 1 is rejected.",
+        _change(top_p=1.5),
+        lambda d: not d.is_ollama,
+        "must",
+    ),
     (
         "stream-of-wrong-type",
         "A `stream` that is a word is rejected.",
@@ -645,7 +828,9 @@ INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] =
 
 async def _check_invalid(d: Dialect, build: Broken, s: Session) -> None:
     body = build(d, s.model)
-    exchange = await (s.post(d.path, None, raw=body) if isinstance(body, bytes) else s.post(d.path, body))
+    exchange = await (
+        s.post(d.path, None, raw=body) if isinstance(body, bytes) else s.post(d.path, body)
+    )
     require(exchange.status in SURELY_WRONG, f"status {exchange.status}: {exchange.body[:200]!r}")
     check_error_basics(exchange.json())
 
@@ -663,22 +848,29 @@ async def error_form(s: Session, d: Dialect) -> None:
     exchange = await s.post(d.path, _change_limit("many")(d, s.model))
     require(exchange.status in SURELY_WRONG, f"status {exchange.status}")
     d.check_error(exchange.json())
-    # OpenAI's codes are words; a server that uses a number must use the response's status.
+    # OpenAI's codes are words; a server that uses a number must use the response's
+    # status.
     code = get_object(exchange.json(), "error").get("code")
-    require(not isinstance(code, int) or code == exchange.status, f"status {exchange.status}, its code is {code}")
+    require(
+        not isinstance(code, int) or code == exchange.status,
+        f"status {exchange.status}, its code is {code}",
+    )
 
 
 @on_every_dialect("An invalid request for a stream is a status and an error body, not a stream.")
 async def error_before_stream(s: Session, d: Dialect) -> None:
     exchange = await s.post(d.path, {**d.ask_stream(s.model, "Hello", 16), d.prompt: {"a": 1}})
     require(exchange.status in SURELY_WRONG, f"status {exchange.status}")
-    require(exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}")
+    require(
+        exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}"
+    )
     check_error_basics(exchange.json())
 
 
 @on_every_dialect("A lone surrogate in a string is not a failure of the server.")
 async def error_surrogate(s: Session, d: Dialect) -> None:
-    # A lone surrogate is valid JSON but not encodable as UTF-8: it fails after parsing, when the text is encoded.
+    # A lone surrogate is valid JSON but not encodable as UTF-8: it fails after parsing,
+    # when the text is encoded.
     body = _insert_raw(b"\\ud8fe")(d, s.model)
     assert isinstance(body, bytes)
     exchange = await s.post(d.path, None, raw=body)
@@ -691,7 +883,9 @@ async def error_names_field(s: Session, d: Dialect) -> None:
     require(d.limit.encode() in exchange.body, f"{d.limit} is not in {exchange.body[:300]!r}")
 
 
-@on_every_dialect("The error of an unknown model is a 404 that names it.", level="should", except_for=ONE_MODEL)
+@on_every_dialect(
+    "The error of an unknown model is a 404 that names it.", level="should", except_for=ONE_MODEL
+)
 async def error_names_model(s: Session, d: Dialect) -> None:
     exchange = await s.post(d.path, d.ask("no-such-model", "Hello", 16))
     require(exchange.status == 404, f"status {exchange.status}")
@@ -707,7 +901,8 @@ async def error_method(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("An error body is small, however large the rejected body is.")
 async def error_size(s: Session, d: Dialect) -> None:
-    # A validator that lists every error, or echoes its input, would answer with megabytes.
+    # A validator that lists every error, or echoes its input, would answer with
+    # megabytes.
     items: list[Json] = [{"role": 1, "content": {"x": [1, 2]}}] * 2000
     exchange = await s.post(d.path, {**d.ask(s.model, "Hello", 16), d.prompt: items})
     require(400 <= exchange.status < 500, f"status {exchange.status}")
@@ -716,7 +911,11 @@ async def error_size(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("A failure does not show a traceback, a file's path or a library's internals.")
 async def error_leaks_nothing(s: Session, d: Dialect) -> None:
-    bodies: tuple[object, ...] = (_change_prompt({"a": 1})(d, s.model), _change_limit("many")(d, s.model), {})
+    bodies: tuple[object, ...] = (
+        _change_prompt({"a": 1})(d, s.model),
+        _change_limit("many")(d, s.model),
+        {},
+    )
     for body in bodies:
         exchange = await s.post(d.path, body)
         marks = (b"Traceback", b'File "/', b".py\\", b"site-packages", b"pydantic.dev", b"0x7f")

@@ -1,4 +1,5 @@
-"""Checks that every part of a conversation reaches the prompt: instructions, turns, tool results, content parts.
+"""Checks that every part of a conversation reaches the prompt: instructions, turns,
+tool results, content parts.
 
 They apply to each chat API, since each has its own format for these parts.
 """
@@ -15,7 +16,12 @@ ID = "call_1"
 SYSTEM = "Answer in one short sentence, as a friend of the family would."
 PARTS = {"chat": "text", "messages": "text", "responses": "input_text"}
 """API -> the type of its text parts."""
-TOOLS = {"chat": chat.TOOLS, "messages": messages.TOOLS, "ollama-chat": ollama.TOOLS, "responses": responses.TOOLS}
+TOOLS = {
+    "chat": chat.TOOLS,
+    "messages": messages.TOOLS,
+    "ollama-chat": ollama.TOOLS,
+    "responses": responses.TOOLS,
+}
 
 
 def build_turns(name: str, result: str) -> list[Json]:
@@ -25,24 +31,43 @@ def build_turns(name: str, result: str) -> list[Json]:
     arguments_json = '{"city": "Rome", "unit": "celsius"}'
     match name:
         case "responses":
-            call = {"type": "function_call", "call_id": ID, "name": "get_weather", "arguments": arguments_json}
-            return [question, call, {"type": "function_call_output", "call_id": ID, "output": result}]
+            call = {
+                "type": "function_call",
+                "call_id": ID,
+                "name": "get_weather",
+                "arguments": arguments_json,
+            }
+            return [
+                question,
+                call,
+                {"type": "function_call_output", "call_id": ID, "output": result},
+            ]
         case "messages":
             use = {"type": "tool_use", "id": ID, "name": "get_weather", "input": arguments}
             answer = {"type": "tool_result", "tool_use_id": ID, "content": result}
-            return [question, {"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}]
+            return [
+                question,
+                {"role": "assistant", "content": [use]},
+                {"role": "user", "content": [answer]},
+            ]
         case "ollama-chat":
             call = {"function": {"name": "get_weather", "arguments": arguments}}
             turn = {"role": "assistant", "content": "", "tool_calls": [call]}
             return [question, turn, {"role": "tool", "tool_name": "get_weather", "content": result}]
         case _:
-            call = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": arguments_json}}
+            call = {
+                "id": ID,
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": arguments_json},
+            }
             turn = {"role": "assistant", "content": None, "tool_calls": [call]}
             return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
 
 
 def require_prompt_tokens(answer: ClientAnswer) -> int:
-    """Return the answer's number of prompt tokens. Raises Skipped if it has none: other checks demand the usage."""
+    """Return the answer's number of prompt tokens. Raises Skipped if it has none: other
+    checks demand the usage.
+    """
     if answer.prompt_tokens is None:
         raise Skipped("the answer reports no prompt tokens")
     return answer.prompt_tokens
@@ -56,8 +81,11 @@ async def tool_result_counts(s: Session, d: Dialect) -> None:
         body[d.prompt] = build_turns(d.name, "apple " * words)
         reply = (await s.ask(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
         counts.append(require_prompt_tokens(d.read(reply)))
-    # A chat template without a tool role leaves the results out, and the model has to guess.
-    require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the result: {counts}")
+    # A chat template without a tool role leaves the results out, and the model has to
+    # guess.
+    require(
+        counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the result: {counts}"
+    )
 
 
 def add_system(name: str, body: Json) -> None:
@@ -71,7 +99,8 @@ def add_system(name: str, body: Json) -> None:
 
 
 @on_every_dialect(
-    "A stream has the same prompt as the non-streamed answer: instructions, earlier turns, tools and their results.",
+    "A stream has the same prompt as the non-streamed answer: instructions, earlier turns, tools "
+    "and their results.",
     only=lambda d: d.name in TOOLS,
 )
 async def stream_of_history(s: Session, d: Dialect) -> None:
@@ -80,17 +109,28 @@ async def stream_of_history(s: Session, d: Dialect) -> None:
     add_system(d.name, body)
     body["tools"] = TOOLS[d.name]
     expected = require_prompt_tokens(d.read((await s.ask(d.path, body, feature="tools")).json()))
-    # No `feature`: a request that was answered without streaming must not be rejected as a stream.
+    # No `feature`: a request that was answered without streaming must not be rejected
+    # as a stream.
     streamed = await s.ask(d.path, {**body, "stream": True, **d.stream_options})
     tokens = d.fold(streamed.body).prompt_tokens
-    require(tokens == expected, f"the stream has {tokens} prompt tokens, the non-streamed answer {expected}")
+    require(
+        tokens == expected,
+        f"the stream has {tokens} prompt tokens, the non-streamed answer {expected}",
+    )
 
 
-@on_every_dialect("All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS)
+@on_every_dialect(
+    "All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS
+)
 async def parts_count(s: Session, d: Dialect) -> None:
     counts: list[int] = []
     for words in (1, 31):
-        parts = [{"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)]
+        parts = [
+            {"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)
+        ]
         body = d.ask(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
         counts.append(require_prompt_tokens(d.read((await s.ask(d.path, body)).json())))
-    require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the second part: {counts}")
+    require(
+        counts[1] > counts[0] + 20,
+        f"prompt tokens with 1 and 31 words in the second part: {counts}",
+    )

@@ -1,4 +1,6 @@
-"""Checks of HTTP: framing (request smuggling), headers, methods, CORS, API keys, and heavy load."""
+"""Checks of HTTP: framing (request smuggling), headers, methods, CORS, API keys, and
+heavy load.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def count_responses(exchange: Exchange) -> int:
 
 
 def build_second(s: Session) -> bytes:
-    """Build a second request, which must not be answered after a request whose end is ambiguous."""
+    """Build a second request, which must not be answered after a request whose end is
+    ambiguous.
+    """
     return s.build_head("GET", "/smuggled", "Connection: close") + b"\r\n"
 
 
@@ -59,9 +63,30 @@ REJECTED: tuple[Framing, ...] = (
         "6.3",
         "must",
     ),
-    ("signed-length", "A Content-Length with a sign is rejected.", ("Content-Length: +3",), b"abc", "6.3", "must"),
-    ("negative-length", "A negative Content-Length is rejected.", ("Content-Length: -3",), b"abc", "6.3", "must"),
-    ("hex-length", "A hexadecimal Content-Length is rejected.", ("Content-Length: 0x3",), b"abc", "6.3", "must"),
+    (
+        "signed-length",
+        "A Content-Length with a sign is rejected.",
+        ("Content-Length: +3",),
+        b"abc",
+        "6.3",
+        "must",
+    ),
+    (
+        "negative-length",
+        "A negative Content-Length is rejected.",
+        ("Content-Length: -3",),
+        b"abc",
+        "6.3",
+        "must",
+    ),
+    (
+        "hex-length",
+        "A hexadecimal Content-Length is rejected.",
+        ("Content-Length: 0x3",),
+        b"abc",
+        "6.3",
+        "must",
+    ),
     (
         "huge-length",
         "A Content-Length beyond all integers is rejected.",
@@ -111,10 +136,24 @@ REJECTED: tuple[Framing, ...] = (
         "must",
     ),
     ("nul", "NUL in a header is rejected.", ("X-Check: a\x00b",), b"", "2.2", "must"),
-    ("bare-cr", "A carriage return alone in a header is rejected.", ("X-Check: a\rb",), b"", "2.2", "must"),
+    (
+        "bare-cr",
+        "A carriage return alone in a header is rejected.",
+        ("X-Check: a\rb",),
+        b"",
+        "2.2",
+        "must",
+    ),
     ("no-colon", "A header line without a colon is rejected.", ("nonsense",), b"", "5", "must"),
     ("empty-name", "A header without a name is rejected.", (": value",), b"", "5", "must"),
-    ("name-with-space", "A header's name with a space is rejected.", ("X Check: a",), b"", "5", "must"),
+    (
+        "name-with-space",
+        "A header's name with a space is rejected.",
+        ("X Check: a",),
+        b"",
+        "5",
+        "must",
+    ),
 )
 # Name, rule, chunked body.
 CHUNKS: tuple[tuple[str, str, bytes], ...] = (
@@ -122,10 +161,18 @@ CHUNKS: tuple[tuple[str, str, bytes], ...] = (
     ("hex-prefix", "A chunk size with 0x is rejected.", b"0x3\r\nabc\r\n0\r\n\r\n"),
     ("signed-size", "A chunk size with a sign is rejected.", b"+3\r\nabc\r\n0\r\n\r\n"),
     ("negative-size", "A negative chunk size is rejected.", b"-3\r\nabc\r\n0\r\n\r\n"),
-    ("huge-size", "A chunk size beyond all integers is rejected.", b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n"),
+    (
+        "huge-size",
+        "A chunk size beyond all integers is rejected.",
+        b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n",
+    ),
     ("long-data", "Data longer than its chunk is rejected.", b"3\r\nabcd\r\n0\r\n\r\n"),
     ("underscore", "A chunk size with an underscore is rejected.", b"1_0\r\nabc\r\n0\r\n\r\n"),
-    ("line-feed", "A chunk whose data end in a line feed alone is rejected.", b"3\r\nabc\n0\r\n\r\n"),
+    (
+        "line-feed",
+        "A chunk whose data end in a line feed alone is rejected.",
+        b"3\r\nabc\n0\r\n\r\n",
+    ),
 )
 
 
@@ -140,26 +187,43 @@ def add_framing() -> None:
         return run
 
     for name, rule, lines, body, section, level in REJECTED:
-        AREA.add(f"rejects-{name}", rule, build(lines, body), source=f"{RFC}#section-{section}", level=level)
+        AREA.add(
+            f"rejects-{name}",
+            rule,
+            build(lines, body),
+            source=f"{RFC}#section-{section}",
+            level=level,
+        )
     for name, rule, body in CHUNKS:
         run = build(("Transfer-Encoding: chunked",), body)
         AREA.add(f"chunk-{name}", rule, run, source=f"{RFC}#section-7.1")
 
 
 def check_rejection(exchange: Exchange) -> None:
-    """Check that the request was rejected: with an error status, or by a connection closed without a response."""
-    require(exchange.status == 0 or 400 <= exchange.status < 600, f"it is accepted: status {exchange.status}")
+    """Check that the request was rejected: with an error status, or by a connection
+    closed without a response.
+    """
+    require(
+        exchange.status == 0 or 400 <= exchange.status < 600,
+        f"it is accepted: status {exchange.status}",
+    )
     require(exchange.status != 500, "the server fails: status 500")
     require(count_responses(exchange) <= 1, "the request after it is answered, too")
-    require(exchange.status or not exchange.body, f"the response is not HTTP: {exchange.body[:80]!r}")
+    require(
+        exchange.status or not exchange.body, f"the response is not HTTP: {exchange.body[:80]!r}"
+    )
 
 
 add_framing()
 
 
-@AREA.check("A request with Content-Length and Transfer-Encoding is rejected, or its connection is closed.")
+@AREA.check(
+    "A request with Content-Length and Transfer-Encoding is rejected, or its connection is closed."
+)
 async def both_lengths(s: Session) -> None:
-    head = s.build_head("GET", await find_path(s), "Content-Length: 5", "Transfer-Encoding: chunked")
+    head = s.build_head(
+        "GET", await find_path(s), "Content-Length: 5", "Transfer-Encoding: chunked"
+    )
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
     require(count_responses(exchange) <= 1, "the request after it is answered, too")
 
@@ -167,7 +231,11 @@ async def both_lengths(s: Session) -> None:
 @AREA.check("Transfer-Encoding in HTTP/1.0 is rejected, or its connection is closed.")
 async def http10_coding(s: Session) -> None:
     head = s.build_head(
-        "GET", await find_path(s), "Transfer-Encoding: chunked", "Connection: keep-alive", version="HTTP/1.0"
+        "GET",
+        await find_path(s),
+        "Transfer-Encoding: chunked",
+        "Connection: keep-alive",
+        version="HTTP/1.0",
     )
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
     require(count_responses(exchange) <= 1, "the request after it is answered, too")
@@ -176,31 +244,38 @@ async def http10_coding(s: Session) -> None:
 @AREA.check("A folded header line is rejected.")
 async def folded(s: Session) -> None:
     exchange = await s.send_bytes(
-        s.build_head("GET", await find_path(s), "X-Check: a", " b: c", "Connection: close") + b"\r\n"
+        s.build_head("GET", await find_path(s), "X-Check: a", " b: c", "Connection: close")
+        + b"\r\n"
     )
     require(exchange.status in (0, 400), f"status {exchange.status}")
 
 
 @AREA.check("HTTP/1.1 without Host is rejected.", source=f"{RFC}#section-3.2")
 async def no_host(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close", host=False) + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "Connection: close", host=False) + b"\r\n"
+    )
     require(exchange.status == 400, f"status {exchange.status}")
 
 
 @AREA.check("Two Host headers are rejected.", source=f"{RFC}#section-3.2")
 async def two_hosts(s: Session) -> None:
     exchange = await s.send_bytes(
-        s.build_head("GET", await find_path(s), "Host: other.example", "Connection: close") + b"\r\n"
+        s.build_head("GET", await find_path(s), "Host: other.example", "Connection: close")
+        + b"\r\n"
     )
     require(400 <= exchange.status < 500, f"status {exchange.status}")
 
 
 @AREA.check("A path with a NUL or a space is not a failure of the server.")
 async def bad_path(s: Session) -> None:
-    # NUL, an unencoded space, invalid UTF-8 and path traversal break decoders and file systems.
+    # NUL, an unencoded space, invalid UTF-8 and path traversal break decoders and file
+    # systems.
     for path in ("/v1/models/%00", "/v1/models/a b", "/v1/models/%ff", "/%2e%2e/%2e%2e/etc/passwd"):
         exchange = await s.send_bytes(s.build_head("GET", path, "Connection: close") + b"\r\n")
-        require(exchange.status < 500 or exchange.status == 505, f"{path}: status {exchange.status}")
+        require(
+            exchange.status < 500 or exchange.status == 505, f"{path}: status {exchange.status}"
+        )
         require(b"root:" not in exchange.body, f"{path}: a file of the machine")
 
 
@@ -213,7 +288,9 @@ async def long_header(s: Session) -> None:
 
 @AREA.check("A path of 100,000 bytes is rejected with 4xx.")
 async def long_path(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("GET", "/" + "a" * 100_000, "Connection: close") + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("GET", "/" + "a" * 100_000, "Connection: close") + b"\r\n"
+    )
     require(exchange.status == 0 or 400 <= exchange.status < 500, f"status {exchange.status}")
 
 
@@ -236,21 +313,28 @@ async def close(s: Session) -> None:
 
 @AREA.check("A request in HTTP/1.0 is answered.")
 async def http10(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), version="HTTP/1.0") + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), version="HTTP/1.0") + b"\r\n"
+    )
     require(exchange.status == 200, f"status {exchange.status}")
 
 
 @AREA.check("A body in chunks of one byte is read.", claims=("chat",))
 async def chunked_body(s: Session) -> None:
     body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
-    # With chunks of one byte, every position in the JSON and in its characters is a chunk boundary.
+    # With chunks of one byte, every position in the JSON and in its characters is a
+    # chunk boundary.
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     lines = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
-    exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + chunks, patience=s.target.timeout)
+    exchange = await s.send_bytes(
+        s.build_head("POST", CHAT.path, *lines) + b"\r\n" + chunks, patience=s.target.timeout
+    )
     require(exchange.status == 200, f"status {exchange.status}: {exchange.body[-200:]!r}")
 
 
-@AREA.check("`Expect: 100-continue` is answered with 100, or with a final status.", claims=("chat",))
+@AREA.check(
+    "`Expect: 100-continue` is answered with 100, or with a final status.", claims=("chat",)
+)
 async def expect_continue(s: Session) -> None:
     body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
     lines = (
@@ -259,16 +343,28 @@ async def expect_continue(s: Session) -> None:
         "Expect: 100-continue",
         "Connection: close",
     )
-    exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + body, patience=s.target.timeout)
+    exchange = await s.send_bytes(
+        s.build_head("POST", CHAT.path, *lines) + b"\r\n" + body, patience=s.target.timeout
+    )
     statuses = RESPONSE.findall(exchange.body)
-    # 417: the expectation cannot be met (RFC 9110, 15.5.18); clients then retry without it.
+    # 417: the expectation cannot be met (RFC 9110, 15.5.18); clients then retry without
+    # it.
     require(statuses and statuses[-1] in (b"200", b"417"), f"responses {statuses}")
 
 
-@AREA.check("A body that is declared as a terabyte is refused before it is sent.", level="should", claims=("chat",))
+@AREA.check(
+    "A body that is declared as a terabyte is refused before it is sent.",
+    level="should",
+    claims=("chat",),
+)
 async def huge_body(s: Session) -> None:
-    # With `Expect` the server can reject before the body is sent; without it the rejection would race with the body.
-    lines = ("Content-Type: application/json", "Content-Length: 1099511627776", "Expect: 100-continue")
+    # With `Expect` the server can reject before the body is sent; without it the
+    # rejection would race with the body.
+    lines = (
+        "Content-Type: application/json",
+        "Content-Length: 1099511627776",
+        "Expect: 100-continue",
+    )
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n", patience=3.0)
     require(400 <= exchange.status < 500, f"status {exchange.status or 'none'}")
 
@@ -281,7 +377,11 @@ async def gzip_body(s: Session) -> None:
     require(exchange.status == 200 or 400 <= exchange.status < 500, f"status {exchange.status}")
 
 
-@AREA.check("A body in an unknown coding is rejected.", claims=("chat",), source=f"{SEMANTICS}#section-15.5.16")
+@AREA.check(
+    "A body in an unknown coding is rejected.",
+    claims=("chat",),
+    source=f"{SEMANTICS}#section-15.5.16",
+)
 async def unknown_coding(s: Session) -> None:
     headers = {"content-encoding": "wizard", "content-type": "application/json"}
     exchange = await s.post(CHAT.path, None, raw=b"\x00\x01\x02", headers=headers)
@@ -296,7 +396,9 @@ async def unknown_path(s: Session) -> None:
         require(exchange.status in (401, 404), f"{path}: status {exchange.status}")
 
 
-@AREA.check("An unknown path below /v1 is a 404 in OpenAI's form.", level="should", claims=("chat",))
+@AREA.check(
+    "An unknown path below /v1 is a 404 in OpenAI's form.", level="should", claims=("chat",)
+)
 async def unknown_path_form(s: Session) -> None:
     exchange = await s.post("/v1/chat/no-such-path", {})
     require(exchange.status in (404, 405), f"status {exchange.status}")
@@ -314,25 +416,36 @@ async def allow(s: Session) -> None:
 
 @AREA.check("HEAD is answered without a body, or with 405.", source=f"{SEMANTICS}#section-9.3.2")
 async def head(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("HEAD", await find_path(s), "Connection: close") + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("HEAD", await find_path(s), "Connection: close") + b"\r\n"
+    )
     require(exchange.status in (200, 404, 405), f"status {exchange.status}")
     require(not exchange.body.partition(b"\r\n\r\n")[2], "HEAD is answered with a body")
 
 
 @AREA.check("A response has a Content-Length or is chunked, and not both.")
 async def response_framing(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n"
+    )
     lines = exchange.body.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
-    lengths = [line for line in lines if line.startswith((b"content-length:", b"transfer-encoding:"))]
+    lengths = [
+        line for line in lines if line.startswith((b"content-length:", b"transfer-encoding:"))
+    ]
     require(len(lengths) == 1, f"the headers are {lengths}")
 
 
 @AREA.check("The Content-Length of a response is the length of its body.")
 async def response_length(s: Session) -> None:
-    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n")
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n"
+    )
     head, _, body = exchange.body.partition(b"\r\n\r\n")
     match = re.search(rb"content-length: *(\d+)", head.lower())
-    require(match is None or int(match[1]) == len(body), f"{match and match[1]}, the body has {len(body)} bytes")
+    require(
+        match is None or int(match[1]) == len(body),
+        f"{match and match[1]}, the body has {len(body)} bytes",
+    )
 
 
 @AREA.check(
@@ -342,7 +455,9 @@ async def response_length(s: Session) -> None:
     source="https://fetch.spec.whatwg.org/#simple-header",
 )
 async def simple_request(s: Session) -> None:
-    """Send a CORS "simple request": browsers send text/plain to other sites without a preflight."""
+    """Send a CORS "simple request": browsers send text/plain to other sites without a
+    preflight.
+    """
     headers = {"content-type": "text/plain", "origin": "https://other.example"}
     exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Name a colour.", 8), headers=headers)
     require(400 <= exchange.status < 500, f"status {exchange.status}")
@@ -382,12 +497,17 @@ async def rebinding(s: Session) -> None:
 )
 async def stream_cache(s: Session) -> None:
     exchange = await s.ask(CHAT.path, CHAT.ask_stream(s.model, "Name a colour.", 8))
-    require("no-" in (exchange.header("cache-control") or ""), f"Cache-Control is {exchange.header('cache-control')!r}")
+    require(
+        "no-" in (exchange.header("cache-control") or ""),
+        f"Cache-Control is {exchange.header('cache-control')!r}",
+    )
 
 
 # API keys.
 
-KEYS = Area("keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication")
+KEYS = Area(
+    "keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication"
+)
 
 
 def add_keys() -> None:
@@ -396,8 +516,16 @@ def add_keys() -> None:
             headers = () if key is None else (f"Authorization: Bearer {key}",)
             netloc = urlsplit(s.target.url).netloc
             body = b"{}"
-            lines = (f"POST {path} HTTP/1.1", f"Host: {netloc}", "Content-Type: application/json", *headers)
-            head = "".join(f"{line}\r\n" for line in (*lines, f"Content-Length: {len(body)}", "Connection: close"))
+            lines = (
+                f"POST {path} HTTP/1.1",
+                f"Host: {netloc}",
+                "Content-Type: application/json",
+                *headers,
+            )
+            head = "".join(
+                f"{line}\r\n"
+                for line in (*lines, f"Content-Length: {len(body)}", "Connection: close")
+            )
             exchange = await s.send_bytes(head.encode() + b"\r\n" + body)
             require(exchange.status == 401, f"status {exchange.status}")
             error_body = json.loads(exchange.body.partition(b"\r\n\r\n")[2])
@@ -412,8 +540,15 @@ def add_keys() -> None:
         ("embeddings", "/v1/embeddings"),
     )
     for name, path in paths:
-        KEYS.add(f"no-key-{name}", f"`{path}` without a key is a 401.", build(path, None), claims=(name,))
-        KEYS.add(f"wrong-key-{name}", f"`{path}` with a wrong key is a 401.", build(path, "wrong"), claims=(name,))
+        KEYS.add(
+            f"no-key-{name}", f"`{path}` without a key is a 401.", build(path, None), claims=(name,)
+        )
+        KEYS.add(
+            f"wrong-key-{name}",
+            f"`{path}` with a wrong key is a 401.",
+            build(path, "wrong"),
+            claims=(name,),
+        )
 
 
 add_keys()
@@ -425,8 +560,13 @@ async def both_headers(s: Session) -> None:
 
     body = MESSAGES.ask(s.model, "Hi", 16)
     key = s.target.api_key or ""
-    for headers in ({"authorization": "", "x-api-key": key}, {"authorization": f"Bearer {key}", "x-api-key": ""}):
-        exchange = await s.post(MESSAGES.path, body, headers={k: v for k, v in headers.items() if v})
+    for headers in (
+        {"authorization": "", "x-api-key": key},
+        {"authorization": f"Bearer {key}", "x-api-key": ""},
+    ):
+        exchange = await s.post(
+            MESSAGES.path, body, headers={k: v for k, v in headers.items() if v}
+        )
         require(exchange.status == 200, f"{sorted(headers)}: status {exchange.status}")
 
 
@@ -450,17 +590,24 @@ async def large_body(s: Session) -> None:
 
 
 @HEAVY.check(
-    "A schema whose automaton is huge is rejected in time, and the server answers meanwhile.", is_destructive=True
+    "A schema whose automaton is huge is rejected in time, and the server answers meanwhile.",
+    is_destructive=True,
 )
 async def heavy_schema(s: Session) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 9999991}}, "required": ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "multipleOf": 9999991}},
+        "required": ["a"],
+    }
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Hi", 16, response_format=form))
     require(exchange.status < 500, f"status {exchange.status}")
     require((await s.get(await find_path(s))).status == 200, "the server no longer answers")
 
 
-@HEAVY.check("64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True)
+@HEAVY.check(
+    "64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True
+)
 async def many_streams(s: Session) -> None:
     import asyncio  # noqa: PLC0415
 
@@ -468,5 +615,9 @@ async def many_streams(s: Session) -> None:
     exchanges = await asyncio.gather(*(s.post(CHAT.path, body) for _ in range(64)))
     statuses = {exchange.status for exchange in exchanges}
     require(statuses <= {200, 429, 503}, f"statuses {sorted(statuses)}")
-    broken = [exchange for exchange in exchanges if exchange.status == 200 and not CHAT.fold(exchange.body).reason]
+    broken = [
+        exchange
+        for exchange in exchanges
+        if exchange.status == 200 and not CHAT.fold(exchange.body).reason
+    ]
     require(not broken, f"{len(broken)} streams never end")

@@ -1,4 +1,6 @@
-"""Checks of Anthropic's Messages: content blocks, tools, token counts, and the requests of Claude Code."""
+"""Checks of Anthropic's Messages: content blocks, tools, token counts, and the requests
+of Claude Code.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ AREA = AREAS["messages"]
 PATH = MESSAGES.path
 CLAUDE_CODE_DOCS = "https://docs.anthropic.com/en/docs/claude-code/llm-gateway"
 TOOLS: list[Json] = [
-    {"name": "get_weather", "description": "Weather of a city", "input_schema": WEATHER, "strict": True},
+    {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "input_schema": WEATHER,
+        "strict": True,
+    },
     {"name": "get_time", "description": "The time", "input_schema": TIME, "strict": True},
 ]
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
@@ -24,19 +31,31 @@ HI: Json = {"role": "user", "content": "Hi"}
 
 
 async def ask(s: Session, feature: str | None = None, /, limit: int = 24, **fields: Any) -> Json:
-    return (await s.ask(PATH, {**MESSAGES.ask(s.model, STORY, limit), **fields}, feature=feature)).json()
+    return (
+        await s.ask(PATH, {**MESSAGES.ask(s.model, STORY, limit), **fields}, feature=feature)
+    ).json()
 
 
 Judge = Callable[[Json], object]
 FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
-    ("id", "`id` is a text that is not empty.", lambda r: isinstance(r["id"], str) and r["id"], "must"),
+    (
+        "id",
+        "`id` is a text that is not empty.",
+        lambda r: isinstance(r["id"], str) and r["id"],
+        "must",
+    ),
     (
         "type",
         "`type` is `message` and `role` is `assistant`.",
         lambda r: (r["type"], r["role"]) == ("message", "assistant"),
         "must",
     ),
-    ("model", "`model` is the name of a model.", lambda r: isinstance(r["model"], str) and r["model"], "must"),
+    (
+        "model",
+        "`model` is the name of a model.",
+        lambda r: isinstance(r["model"], str) and r["model"],
+        "must",
+    ),
     (
         "content",
         "`content` is a list of blocks with types.",
@@ -88,8 +107,13 @@ add_fields()
 @AREA.check("Every event of a stream has its name: the official SDKs drop those without.")
 async def stream_names(s: Session) -> None:
     events = parse_sse((await ask_stream(s, MESSAGES)).body)
-    # The SDKs select the events that they decode by the event's name, before they read `type` in the data.
-    wrong = [event for event in events if event.name is None or event.name != json.loads(event.data).get("type")]
+    # The SDKs select the events that they decode by the event's name, before they read
+    # `type` in the data.
+    wrong = [
+        event
+        for event in events
+        if event.name is None or event.name != json.loads(event.data).get("type")
+    ]
     require(events and not wrong, f"events without their name: {wrong[:2]}")
 
 
@@ -107,7 +131,10 @@ async def get_events(s: Session) -> list[Json]:
 @AREA.check("A stream is message_start, blocks, message_delta, message_stop.")
 async def stream_order(s: Session) -> None:
     kinds = [event["type"] for event in await get_events(s)]
-    require(kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"], f"the events are {kinds}")
+    require(
+        kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"],
+        f"the events are {kinds}",
+    )
 
 
 @AREA.check("Blocks are numbered from 0, and one is open at a time.")
@@ -118,13 +145,22 @@ async def stream_blocks(s: Session) -> None:
     for event in events:
         match event["type"]:
             case "content_block_start":
-                require(open_block is None and event["index"] == count, f"block {event['index']}, open is {open_block}")
+                require(
+                    open_block is None and event["index"] == count,
+                    f"block {event['index']}, open is {open_block}",
+                )
                 open_block = event["index"]
                 count = count + 1
             case "content_block_delta":
-                require(event["index"] == open_block, f"a delta of block {event['index']}, open is {open_block}")
+                require(
+                    event["index"] == open_block,
+                    f"a delta of block {event['index']}, open is {open_block}",
+                )
             case "content_block_stop":
-                require(event["index"] == open_block, f"the end of block {event['index']}, open is {open_block}")
+                require(
+                    event["index"] == open_block,
+                    f"the end of block {event['index']}, open is {open_block}",
+                )
                 open_block = None
             case _:
                 pass
@@ -139,7 +175,9 @@ async def stream_start_usage(s: Session) -> None:
     count = sum(usage.get(name) or 0 for name in names)
     require(count, f"usage at the start is {usage}")
     expected = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens
-    require(count == expected, f"{count} input tokens at the start, the whole answer has {expected}")
+    require(
+        count == expected, f"{count} input tokens at the start, the whole answer has {expected}"
+    )
 
 
 @AREA.check("message_delta has the output tokens.")
@@ -154,7 +192,8 @@ async def stop_sequence(s: Session) -> None:
     # Part of a greedy answer, which is repeated; no other text is certain to occur.
     mark = text[4:6]
     reply = await ask(s, limit=32, stop_sequences=[mark])
-    # A server that is not deterministic may answer without the stop sequence; there is nothing to judge then.
+    # A server that is not deterministic may answer without the stop sequence; there is
+    # nothing to judge then.
     if mark not in text or reply["stop_reason"] == "max_tokens":
         return
     require(
@@ -179,7 +218,13 @@ INPUTS: tuple[tuple[str, str, Json], ...] = (
     (
         "history",
         "Turns alternate, and the next one is answered.",
-        {"messages": [HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Go on"}]},
+        {
+            "messages": [
+                HI,
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Go on"},
+            ]
+        },
     ),
     (
         "same-roles",
@@ -196,7 +241,9 @@ INPUTS: tuple[tuple[str, str, Json], ...] = (
                 {"role": "assistant", "content": [TOOL_USE]},
                 {
                     "role": "user",
-                    "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "12:00"}],
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "12:00"}
+                    ],
                 },
             ],
         },
@@ -246,7 +293,10 @@ add_inputs()
 
 @AREA.check("`system` is part of the prompt.")
 async def system_counts(s: Session) -> None:
-    counts = [read_message(await ask(s, limit=8, system="apple " * words)).prompt_tokens or 0 for words in (1, 31)]
+    counts = [
+        read_message(await ask(s, limit=8, system="apple " * words)).prompt_tokens or 0
+        for words in (1, 31)
+    ]
     require(counts[1] > counts[0] + 20, f"30 words more are {counts} input tokens")
 
 
@@ -257,7 +307,11 @@ async def prefill(s: Session) -> None:
     text = read_message(reply).text
     require(not text.startswith(start), f"the answer repeats the prefill: {text!r}")
     answers = [
-        read_message(await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": f"I had{words}"}]))
+        read_message(
+            await ask(
+                s, "prefill", messages=[HI, {"role": "assistant", "content": f"I had{words}"}]
+            )
+        )
         for words in ("", " apple" * 30)
     ]
     tokens = [answer.prompt_tokens or 0 for answer in answers]
@@ -292,25 +346,40 @@ async def tool_form(s: Session) -> None:
     MESSAGES.judge_object(reply)
     uses = [block for block in reply["content"] if block["type"] == "tool_use"]
     require(
-        uses and all(use["id"] and isinstance(use["input"], dict) for use in uses), f"the blocks are {reply['content']}"
+        uses and all(use["id"] and isinstance(use["input"], dict) for use in uses),
+        f"the blocks are {reply['content']}",
     )
 
 
 @AREA.check("The ids of tool_use blocks differ from answer to answer.")
 async def tool_ids(s: Session) -> None:
     choice = {"type": "tool", "name": "get_weather"}
-    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
+    fields: Json = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+    }
     replies = [await ask_call(s), await ask(s, "forced tools", limit=300, **fields)]
-    ids = [block["id"] for reply in replies for block in reply["content"] if block["type"] == "tool_use"]
+    ids = [
+        block["id"]
+        for reply in replies
+        for block in reply["content"]
+        if block["type"] == "tool_use"
+    ]
     require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @AREA.check("`tool_choice: any` is answered with a tool_use of a declared tool.")
 async def tool_any(s: Session) -> None:
-    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": {"type": "any"}}
+    fields: Json = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": TOOLS,
+        "tool_choice": {"type": "any"},
+    }
     answer = read_message(await ask(s, "forced tools", limit=300, **fields))
     require(
-        answer.calls and all(name in ("get_weather", "get_time") for name, _ in answer.calls), f"calls {answer.calls}"
+        answer.calls and all(name in ("get_weather", "get_time") for name, _ in answer.calls),
+        f"calls {answer.calls}",
     )
 
 
@@ -339,7 +408,11 @@ async def tool_none(s: Session) -> None:
 @AREA.check("`disable_parallel_tool_use` allows one tool_use.")
 async def tool_parallel(s: Session) -> None:
     choice = {"type": "any", "disable_parallel_tool_use": True}
-    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
+    fields: Json = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+    }
     answer = read_message(await ask(s, "forced tools", limit=300, **fields))
     require(len(answer.calls) == 1, f"{len(answer.calls)} calls")
 
@@ -357,14 +430,24 @@ def add_rejected() -> None:
             "A block of an unknown type is rejected.",
             {"messages": [{"role": "user", "content": [{"type": "wizard"}]}]},
         ),
-        ("thinking-type", "`thinking` of an unknown type is rejected.", {"thinking": {"type": "wizard"}}),
-        ("stop-of-wrong-type", "`stop_sequences` that are a number are rejected.", {"stop_sequences": 5}),
+        (
+            "thinking-type",
+            "`thinking` of an unknown type is rejected.",
+            {"thinking": {"type": "wizard"}},
+        ),
+        (
+            "stop-of-wrong-type",
+            "`stop_sequences` that are a number are rejected.",
+            {"stop_sequences": 5},
+        ),
     )
 
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**MESSAGES.ask(s.model, "Hello", 16), **fields})
-            require(exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
+            require(
+                exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}"
+            )
             check_error_basics(exchange.json())
 
         return run
@@ -377,7 +460,9 @@ add_rejected()
 
 
 @AREA.check(
-    "A request without `max_tokens` is rejected.", level="should", except_for=("vllm", "llamacpp", "ollama", "litellm")
+    "A request without `max_tokens` is rejected.",
+    level="should",
+    except_for=("vllm", "llamacpp", "ollama", "litellm"),
 )
 async def rejects_no_limit(s: Session) -> None:
     body = MESSAGES.ask(s.model, "Hello", 16)
@@ -415,7 +500,10 @@ async def count(s: Session, **fields: Any) -> int:
 
 @COUNTING.check("The count is what the usage of the same request will be.")
 async def equals_usage(s: Session) -> None:
-    expected, counted = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens, await count(s)
+    expected, counted = (
+        read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens,
+        await count(s),
+    )
     require(counted == expected, f"counted {counted}, usage {expected}")
 
 
@@ -433,7 +521,9 @@ async def counts_tools(s: Session) -> None:
 
 @COUNTING.check("An invalid request is rejected in Anthropic's form.")
 async def rejects(s: Session) -> None:
-    exchange = await s.post(f"{PATH}/count_tokens", {"model": s.model, "messages": [{"role": "user", "content": 5}]})
+    exchange = await s.post(
+        f"{PATH}/count_tokens", {"model": s.model, "messages": [{"role": "user", "content": 5}]}
+    )
     require(exchange.status in (400, 422), f"status {exchange.status}")
     MESSAGES.check_error(exchange.json())
 
@@ -450,7 +540,8 @@ def build_claude_code_request(model: str) -> Json:
     reminder = {"type": "text", "text": "<system-reminder>Be careful.</system-reminder>"}
     return {
         "model": model,
-        # Claude Code sends 32,000; the check `large-limit` covers values beyond the context.
+        # Claude Code sends 32,000; the check `large-limit` covers values beyond the
+        # context.
         "max_tokens": 1024,
         "stream": True,
         "system": [
@@ -460,7 +551,10 @@ def build_claude_code_request(model: str) -> Json:
             {"type": "text", "text": "Use the tools.", **cached},
         ],
         "messages": [
-            {"role": "user", "content": [reminder, {"type": "text", "text": "Say hello.", **cached}]},
+            {
+                "role": "user",
+                "content": [reminder, {"type": "text", "text": "Say hello.", **cached}],
+            },
             {"role": "system", "content": "The date is 2026-11-23."},
         ],
         "tools": [{**TOOLS[0], "defer_loading": False}, TOOLS[1]],
@@ -482,7 +576,10 @@ async def request(s: Session) -> None:
             if len(first) > 200 or response.status_code != 200:
                 break
         require(response.status_code == 200, f"status {response.status_code}: {first[:300]!r}")
-        require(first.startswith((b"event: message_start", b"event: ping", b":")), f"the stream begins {first[:80]!r}")
+        require(
+            first.startswith((b"event: message_start", b"event: ping", b":")),
+            f"the stream begins {first[:80]!r}",
+        )
 
 
 def add_claude_code() -> None:
@@ -493,18 +590,29 @@ def add_claude_code() -> None:
             "A message of role `system` is accepted.",
             {"messages": [HI, {"role": "system", "content": "Be brief."}]},
         ),
-        ("adaptive-thinking", "`thinking: adaptive` with `display` is accepted.", {"thinking": full["thinking"]}),
+        (
+            "adaptive-thinking",
+            "`thinking: adaptive` with `display` is accepted.",
+            {"thinking": full["thinking"]},
+        ),
         (
             "thinking-updates",
             "`thinking.display: updates` is accepted.",
             {"thinking": {"type": "adaptive", "display": "updates"}},
         ),
-        ("context-management", "`context_management` is accepted.", {"context_management": full["context_management"]}),
+        (
+            "context-management",
+            "`context_management` is accepted.",
+            {"context_management": full["context_management"]},
+        ),
         ("effort", "`output_config.effort` is accepted.", {"output_config": {"effort": "high"}}),
         (
             "cache-control",
             "`cache_control` is accepted on system, tools and messages.",
-            {"system": full["system"], "tools": [{**TOOLS[0], "cache_control": {"type": "ephemeral"}}]},
+            {
+                "system": full["system"],
+                "tools": [{**TOOLS[0], "cache_control": {"type": "ephemeral"}}],
+            },
         ),
         (
             "unsigned-thinking",
@@ -542,13 +650,17 @@ add_claude_code()
 
 @CLAUDE_CODE.check("An unknown `anthropic-beta` is ignored.")
 async def unknown_beta(s: Session) -> None:
-    exchange = await s.post(PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-beta": "not-known-2099-01-01"})
+    exchange = await s.post(
+        PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-beta": "not-known-2099-01-01"}
+    )
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
 
 @CLAUDE_CODE.check("Any `anthropic-version` is accepted.")
 async def any_version(s: Session) -> None:
-    exchange = await s.post(PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-version": "2026-10-21"})
+    exchange = await s.post(
+        PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-version": "2026-10-21"}
+    )
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
 
 
@@ -559,11 +671,17 @@ async def large_limit(s: Session) -> None:
         require(response.status_code == 200, f"status {response.status_code}")
 
 
-@CLAUDE_CODE.check("`thread` is honoured, or rejected so that the SDK falls back: never ignored.", level="should")
+@CLAUDE_CODE.check(
+    "`thread` is honoured, or rejected so that the SDK falls back: never ignored.", level="should"
+)
 async def threads(s: Session) -> None:
-    # A server that ignores `thread` sees only the last turn, and answers without the history.
+    # A server that ignores `thread` sees only the last turn, and answers without the
+    # history.
     headers = {"anthropic-beta": "message-threads-2026-08-12"}
-    body = {**MESSAGES.ask(s.model, "My name is Ann. " + "apple " * 40, 16), "thread": {"type": "create"}}
+    body = {
+        **MESSAGES.ask(s.model, "My name is Ann. " + "apple " * 40, 16),
+        "thread": {"type": "create"},
+    }
     exchange = await s.post(f"{PATH}?beta=true", body, headers=headers)
     if exchange.status == 400:
         require(b"thread" in exchange.body, f"the error is {exchange.message()!r}")
@@ -571,14 +689,18 @@ async def threads(s: Session) -> None:
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
     thread = {"type": "continue", "previous_message_id": exchange.json()["id"]}
     second = await s.post(
-        f"{PATH}?beta=true", {**MESSAGES.ask(s.model, "Go on.", 16), "thread": thread}, headers=headers
+        f"{PATH}?beta=true",
+        {**MESSAGES.ask(s.model, "Go on.", 16), "thread": thread},
+        headers=headers,
     )
     tokens = read_message(second.json()).prompt_tokens or 0
     require(tokens > 40, f"the continued thread has {tokens} input tokens: its history is lost")
 
 
 @CLAUDE_CODE.check(
-    "The models are listed in Anthropic's form if the header asks for it.", level="should", claims=("models",)
+    "The models are listed in Anthropic's form if the header asks for it.",
+    level="should",
+    claims=("models",),
 )
 async def models(s: Session) -> None:
     exchange = await s.get("/v1/models", headers={"anthropic-version": "2023-06-01"})

@@ -15,11 +15,17 @@ from .generation import AREAS, STORY, ask_stream, ask_whole
 CHAT = AREAS["ollama-chat"]
 GENERATE = AREAS["ollama-generate"]
 OTHERS = Area("ollama", claims=("ollama",), source=OLLAMA_CHAT.source)
-TOOLS: list[Json] = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
+TOOLS: list[Json] = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
+]
 
 
-async def ask_chat(s: Session, prompt: str, limit: int, feature: str | None = None, /, **fields: Any) -> Json:
-    return (await s.ask("/api/chat", OLLAMA_CHAT.ask(s.model, prompt, limit, **fields), feature=feature)).json()
+async def ask_chat(
+    s: Session, prompt: str, limit: int, feature: str | None = None, /, **fields: Any
+) -> Json:
+    return (
+        await s.ask("/api/chat", OLLAMA_CHAT.ask(s.model, prompt, limit, **fields), feature=feature)
+    ).json()
 
 
 @CHAT.check("A chat is a stream unless `stream` is false.")
@@ -40,8 +46,14 @@ async def stream_done(s: Session) -> None:
 @CHAT.check("The last line has the durations, in nanoseconds.")
 async def durations(s: Session) -> None:
     reply = (await ask_whole(s, OLLAMA_CHAT)).json()
-    require(isinstance(reply["total_duration"], int) and reply["total_duration"] > 1000, f"it is {reply}")
-    require(reply["total_duration"] >= reply["eval_duration"], "eval_duration is longer than total_duration")
+    require(
+        isinstance(reply["total_duration"], int) and reply["total_duration"] > 1000,
+        f"it is {reply}",
+    )
+    require(
+        reply["total_duration"] >= reply["eval_duration"],
+        "eval_duration is longer than total_duration",
+    )
 
 
 @CHAT.check("A JSON Schema in `format` is enforced, or rejected.")
@@ -53,14 +65,18 @@ async def schema(s: Session) -> None:
 
 @CHAT.check("`format: json` is answered with JSON, or rejected.")
 async def json_format(s: Session) -> None:
-    answer = read_ollama(await ask_chat(s, "Describe a person as JSON.", 200, "json_object", format="json"))
+    answer = read_ollama(
+        await ask_chat(s, "Describe a person as JSON.", 200, "json_object", format="json")
+    )
     if answer.reason != "length":
         json.loads(answer.text)
 
 
 @CHAT.check("A call has its arguments as an object.")
 async def tools(s: Session) -> None:
-    reply = await ask_chat(s, "What is the weather in Rome? Use the tool.", 200, "tools", tools=TOOLS)
+    reply = await ask_chat(
+        s, "What is the weather in Rome? Use the tool.", 200, "tools", tools=TOOLS
+    )
     OLLAMA_CHAT.judge_object(reply)
 
 
@@ -101,8 +117,15 @@ async def text_streams_by_default(s: Session) -> None:
 @GENERATE.check("`raw` leaves out the template: the prompt is shorter.")
 async def raw(s: Session) -> None:
     plain = (await ask_whole(s, OLLAMA_GENERATE)).json()["prompt_eval_count"]
-    reply = (await s.ask("/api/generate", OLLAMA_GENERATE.ask(s.model, STORY, 16, raw=True), feature="raw")).json()
-    require(reply["prompt_eval_count"] <= plain, f"raw {reply['prompt_eval_count']}, else {plain} tokens")
+    reply = (
+        await s.ask(
+            "/api/generate", OLLAMA_GENERATE.ask(s.model, STORY, 16, raw=True), feature="raw"
+        )
+    ).json()
+    require(
+        reply["prompt_eval_count"] <= plain,
+        f"raw {reply['prompt_eval_count']}, else {plain} tokens",
+    )
 
 
 @GENERATE.check("`system` is part of the prompt.")
@@ -142,7 +165,10 @@ async def show_unknown(s: Session) -> None:
 @OTHERS.check("`/api/ps` lists the loaded models.")
 async def ps(s: Session) -> None:
     exchange = await s.get("/api/ps")
-    require(exchange.status == 200 and isinstance(exchange.json()["models"], list), f"status {exchange.status}")
+    require(
+        exchange.status == 200 and isinstance(exchange.json()["models"], list),
+        f"status {exchange.status}",
+    )
 
 
 @OTHERS.check("`/api/version` has a version.")
@@ -153,9 +179,13 @@ async def version(s: Session) -> None:
 
 @OTHERS.check("`/` is answered, as clients look there for a server.", level="should")
 async def root(s: Session) -> None:
-    # The user agent is Ollama's client: a server with a web page may answer browsers differently.
+    # The user agent is Ollama's client: a server with a web page may answer browsers
+    # differently.
     exchange = await s.get("/", headers={"user-agent": "ollama-python/0.6"})
-    require(exchange.status == 200 and b"Ollama is running" in exchange.body, f"status {exchange.status}")
+    require(
+        exchange.status == 200 and b"Ollama is running" in exchange.body,
+        f"status {exchange.status}",
+    )
 
 
 @OTHERS.check("`/api/embed` has one vector for each text, of length 1.")
@@ -164,19 +194,27 @@ async def embed(s: Session) -> None:
     reply = (await s.ask("/api/embed", body, feature="embeddings of this model")).json()
     vectors: list[list[float]] = reply["embeddings"]
     require(
-        len(vectors) == 2 and reply["prompt_eval_count"], f"{len(vectors)} vectors, {reply['prompt_eval_count']} tokens"
+        len(vectors) == 2 and reply["prompt_eval_count"],
+        f"{len(vectors)} vectors, {reply['prompt_eval_count']} tokens",
     )
     norms = [math.sqrt(sum(value * value for value in vector)) for vector in vectors]
     require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
-    alone: list[float] = (await s.ask("/api/embed", {"model": s.model, "input": "a dog"})).json()["embeddings"][0]
+    alone: list[float] = (await s.ask("/api/embed", {"model": s.model, "input": "a dog"})).json()[
+        "embeddings"
+    ][0]
     similarities = [sum(x * y for x, y in zip(alone, vector, strict=True)) for vector in vectors]
-    require(similarities[0] > 0.999, f"the first text's vector alone is not the first of the list: {similarities}")
+    require(
+        similarities[0] > 0.999,
+        f"the first text's vector alone is not the first of the list: {similarities}",
+    )
 
 
 @OTHERS.check("`/api/embeddings` has one vector.")
 async def embeddings(s: Session) -> None:
     body = {"model": s.model, "prompt": "a dog"}
-    vector = (await s.ask("/api/embeddings", body, feature="embeddings of this model")).json()["embedding"]
+    vector = (await s.ask("/api/embeddings", body, feature="embeddings of this model")).json()[
+        "embedding"
+    ]
     require(
         vector and all(isinstance(value, float | int) for value in vector),
         "the embedding is empty or not a list of numbers",
@@ -185,8 +223,12 @@ async def embeddings(s: Session) -> None:
 
 @OTHERS.check("A model's name with `:latest` is the same model.", level="should")
 async def latest(s: Session) -> None:
-    exchange = await s.post("/api/chat", OLLAMA_CHAT.ask(f"{s.model.partition(':')[0]}:latest", "Hi", 16))
-    require(exchange.status == 200 or ":" in s.model, f"status {exchange.status}: {exchange.message()}")
+    exchange = await s.post(
+        "/api/chat", OLLAMA_CHAT.ask(f"{s.model.partition(':')[0]}:latest", "Hi", 16)
+    )
+    require(
+        exchange.status == 200 or ":" in s.model, f"status {exchange.status}: {exchange.message()}"
+    )
 
 
 @OTHERS.check("An unknown path below /api is a 404.")

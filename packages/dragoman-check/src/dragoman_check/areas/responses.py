@@ -1,4 +1,6 @@
-"""Checks of Responses: object, items, tools, stored state, conversations, background mode, WebSocket."""
+"""Checks of Responses: object, items, tools, stored state, conversations, background
+mode, WebSocket.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,20 @@ WEBSOCKET_DOCS = "https://platform.openai.com/docs/guides/websocket-mode"
 POLL_TIMEOUT = 30.0
 """Seconds within which a background response must end."""
 TOOLS: list[Json] = [
-    {"type": "function", "name": "get_weather", "description": "Weather", "parameters": WEATHER, "strict": True},
-    {"type": "function", "name": "get_time", "description": "Time", "parameters": TIME, "strict": True},
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "Weather",
+        "parameters": WEATHER,
+        "strict": True,
+    },
+    {
+        "type": "function",
+        "name": "get_time",
+        "description": "Time",
+        "parameters": TIME,
+        "strict": True,
+    },
 ]
 NAMED = {"type": "function", "name": "get_weather"}
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
@@ -38,10 +52,30 @@ async def ask(s: Session, feature: str | None = None, /, **fields: Any) -> Json:
 Judge = Callable[[Json], object]
 FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     ("object", "`object` is `response`.", lambda r: r["object"] == "response", "must"),
-    ("created-at", "`created_at` is a time in seconds.", lambda r: is_seconds(int(r["created_at"])), "must"),
-    ("status", "`status` says how it ended.", lambda r: r["status"] in ("completed", "incomplete"), "must"),
-    ("error", "`error` is null in a response that did not fail.", lambda r: r["error"] is None, "must"),
-    ("item-id", "Every output item has an id.", lambda r: all(item["id"] for item in r["output"]), "must"),
+    (
+        "created-at",
+        "`created_at` is a time in seconds.",
+        lambda r: is_seconds(int(r["created_at"])),
+        "must",
+    ),
+    (
+        "status",
+        "`status` says how it ended.",
+        lambda r: r["status"] in ("completed", "incomplete"),
+        "must",
+    ),
+    (
+        "error",
+        "`error` is null in a response that did not fail.",
+        lambda r: r["error"] is None,
+        "must",
+    ),
+    (
+        "item-id",
+        "Every output item has an id.",
+        lambda r: all(item["id"] for item in r["output"]),
+        "must",
+    ),
     (
         "item-status",
         "Every output message has a status.",
@@ -58,26 +92,37 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
         "annotations",
         "An output text has `annotations`, a list.",
         lambda r: all(
-            isinstance(p["annotations"], list) for i in r["output"] if i["type"] == "message" for p in i["content"]
+            isinstance(p["annotations"], list)
+            for i in r["output"]
+            if i["type"] == "message"
+            for p in i["content"]
         ),
         "must",
     ),
     (
         "total-tokens",
         "`total_tokens` is the sum of input and output tokens.",
-        lambda r: r["usage"]["total_tokens"] == r["usage"]["input_tokens"] + r["usage"]["output_tokens"],
+        lambda r: (
+            r["usage"]["total_tokens"] == r["usage"]["input_tokens"] + r["usage"]["output_tokens"]
+        ),
         "must",
     ),
     (
         "cached-tokens",
         "Usage has the cached tokens of the input, at most all of them.",
-        lambda r: 0 <= r["usage"]["input_tokens_details"]["cached_tokens"] <= r["usage"]["input_tokens"],
+        lambda r: (
+            0 <= r["usage"]["input_tokens_details"]["cached_tokens"] <= r["usage"]["input_tokens"]
+        ),
         "must",
     ),
     (
         "reasoning-tokens",
         "Usage has the reasoning tokens of the output, at most all of them.",
-        lambda r: 0 <= r["usage"]["output_tokens_details"]["reasoning_tokens"] <= r["usage"]["output_tokens"],
+        lambda r: (
+            0
+            <= r["usage"]["output_tokens_details"]["reasoning_tokens"]
+            <= r["usage"]["output_tokens"]
+        ),
         "must",
     ),
     (
@@ -86,7 +131,12 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
         lambda r: isinstance(r["tools"], list) and r["tool_choice"],
         "must",
     ),
-    ("parallel", "`parallel_tool_calls` is a boolean.", lambda r: isinstance(r["parallel_tool_calls"], bool), "must"),
+    (
+        "parallel",
+        "`parallel_tool_calls` is a boolean.",
+        lambda r: isinstance(r["parallel_tool_calls"], bool),
+        "must",
+    ),
     (
         "all-fields",
         "All fields that Open Responses requires are there, null or not.",
@@ -121,7 +171,9 @@ async def stream_sequence(s: Session) -> None:
     require(numbers == list(range(len(numbers))), f"the numbers are {numbers}")
 
 
-@AREA.check("The first event is `response.created`, the last `response.completed` or `response.incomplete`.")
+@AREA.check(
+    "The first event is `response.created`, the last `response.completed` or `response.incomplete`."
+)
 async def stream_ends(s: Session) -> None:
     kinds = [event["type"] for event in await get_events(s)]
     require(kinds[0] == "response.created", f"the first is {kinds[0]}")
@@ -130,7 +182,11 @@ async def stream_ends(s: Session) -> None:
 
 @AREA.check("The name of every event is its `type`.")
 async def stream_names(s: Session) -> None:
-    events = [event for event in parse_sse((await ask_stream(s, RESPONSES)).body) if event.data != "[DONE]"]
+    events = [
+        event
+        for event in parse_sse((await ask_stream(s, RESPONSES)).body)
+        if event.data != "[DONE]"
+    ]
     wrong = [event for event in events if event.name != json.loads(event.data)["type"]]
     require(not wrong, f"events with another name: {wrong[:2]}")
 
@@ -144,7 +200,9 @@ async def stream_id(s: Session) -> None:
 @AREA.check("Items keep their id from `added` over the deltas to the final object.")
 async def stream_item_ids(s: Session) -> None:
     events = await get_events(s)
-    added = [event["item"]["id"] for event in events if event["type"] == "response.output_item.added"]
+    added = [
+        event["item"]["id"] for event in events if event["type"] == "response.output_item.added"
+    ]
     done = [event["item"]["id"] for event in events if event["type"] == "response.output_item.done"]
     final = [item["id"] for item in events[-1]["response"]["output"]]
     require(added == done == final, f"added {added}, done {done}, final {final}")
@@ -156,21 +214,34 @@ async def stream_item_ids(s: Session) -> None:
 async def stream_final_output(s: Session) -> None:
     events = await get_events(s)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    require(events[-1]["response"]["output"] == done, "the output differs from the items that were done")
+    require(
+        events[-1]["response"]["output"] == done, "the output differs from the items that were done"
+    )
 
 
 @AREA.check("`output_text.done` has the text of its deltas.")
 async def stream_text_done(s: Session) -> None:
     events = await get_events(s)
-    deltas = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    done = "".join(event["text"] for event in events if event["type"] == "response.output_text.done")
+    deltas = "".join(
+        event["delta"] for event in events if event["type"] == "response.output_text.delta"
+    )
+    done = "".join(
+        event["text"] for event in events if event["type"] == "response.output_text.done"
+    )
     require(done == deltas, f"done {done!r}, deltas {deltas!r}")
 
 
-@AREA.check("Deltas of text have `logprobs`, empty or not: strict clients require them.", level="should")
+@AREA.check(
+    "Deltas of text have `logprobs`, empty or not: strict clients require them.", level="should"
+)
 async def stream_logprobs(s: Session) -> None:
-    deltas = [event for event in await get_events(s) if event["type"] == "response.output_text.delta"]
-    require(deltas and all(isinstance(event.get("logprobs"), list) for event in deltas), f"a delta is {deltas[:1]}")
+    deltas = [
+        event for event in await get_events(s) if event["type"] == "response.output_text.delta"
+    ]
+    require(
+        deltas and all(isinstance(event.get("logprobs"), list) for event in deltas),
+        f"a delta is {deltas[:1]}",
+    )
 
 
 @AREA.check("No event is of a vendor's own type: strict clients raise on it.")
@@ -180,14 +251,19 @@ async def stream_types(s: Session) -> None:
     require(not unknown_kinds, f"events of types {unknown_kinds}")
 
 
-@AREA.check("The limit of tokens makes a response `incomplete` with the reason `max_output_tokens`.")
+@AREA.check(
+    "The limit of tokens makes a response `incomplete` with the reason `max_output_tokens`."
+)
 async def incomplete(s: Session) -> None:
     # 16 is the API's minimum of `max_output_tokens`.
     reply = await ask(s, max_output_tokens=16)
     if reply["status"] == "completed":
         raise Skipped("the answer is complete within 16 tokens")
     require(reply["status"] == "incomplete", f"status is {reply['status']!r}")
-    require(reply["incomplete_details"] == {"reason": "max_output_tokens"}, f"details {reply['incomplete_details']}")
+    require(
+        reply["incomplete_details"] == {"reason": "max_output_tokens"},
+        f"details {reply['incomplete_details']}",
+    )
 
 
 def add_echoes() -> None:
@@ -210,7 +286,9 @@ def add_echoes() -> None:
 
     for name, value in values:
         AREA.add(
-            f"echoes-{name.replace('_', '-')}", f"The response repeats `{name}` as it was sent.", build(name, value)
+            f"echoes-{name.replace('_', '-')}",
+            f"The response repeats `{name}` as it was sent.",
+            build(name, value),
         )
 
 
@@ -272,7 +350,13 @@ INPUTS: tuple[tuple[str, str, list[Json]], ...] = (
         "A reasoning item is accepted, with `content: null` as Codex replays it.",
         [
             {"role": "user", "content": "Hi"},
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None},
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [],
+                "content": None,
+                "encrypted_content": None,
+            },
             {"role": "user", "content": "Go on"},
         ],
     ),
@@ -282,9 +366,16 @@ INPUTS: tuple[tuple[str, str, list[Json]], ...] = (
 def add_inputs() -> None:
     def build(items: list[Json]) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            fields: Json = {"tools": TOOLS} if any(item.get("type") == "function_call" for item in items) else {}
+            fields: Json = (
+                {"tools": TOOLS}
+                if any(item.get("type") == "function_call" for item in items)
+                else {}
+            )
             reply = await ask(s, input=items, **fields)
-            require(reply["status"] in ("completed", "incomplete"), f"status {reply['status']}: {reply.get('error')}")
+            require(
+                reply["status"] in ("completed", "incomplete"),
+                f"status {reply['status']}: {reply.get('error')}",
+            )
 
         return run
 
@@ -297,14 +388,19 @@ add_inputs()
 
 @AREA.check("`instructions` are part of the prompt.")
 async def instructions_count(s: Session) -> None:
-    # Judged by the token count: whether the model follows the instructions proves nothing.
-    counts = [(await ask(s, instructions="apple " * words))["usage"]["input_tokens"] for words in (1, 31)]
+    # Judged by the token count: whether the model follows the instructions proves
+    # nothing.
+    counts = [
+        (await ask(s, instructions="apple " * words))["usage"]["input_tokens"] for words in (1, 31)
+    ]
     require(counts[1] > counts[0] + 20, f"30 words more are {counts} input tokens")
 
 
 async def ask_call(s: Session) -> Json:
     async def call() -> Json:
-        return await ask(s, "forced tools", input=QUESTION, tools=TOOLS, tool_choice=NAMED, max_output_tokens=300)
+        return await ask(
+            s, "forced tools", input=QUESTION, tools=TOOLS, tool_choice=NAMED, max_output_tokens=300
+        )
 
     return await s.share("responses.call", call)
 
@@ -316,10 +412,20 @@ async def tool_named(s: Session) -> None:
 
 @AREA.check("`tool_choice: required` is answered with a call of a declared tool.")
 async def tool_required(s: Session) -> None:
-    reply = await ask(s, "forced tools", input=QUESTION, tools=TOOLS, tool_choice="required", max_output_tokens=300)
+    reply = await ask(
+        s,
+        "forced tools",
+        input=QUESTION,
+        tools=TOOLS,
+        tool_choice="required",
+        max_output_tokens=300,
+    )
     answer = read_response(reply)
     require(answer.calls, f"no call: {str(reply['output'])[:300]}")
-    require(all(name in ("get_weather", "get_time") for name, _ in answer.calls), f"calls {answer.calls}")
+    require(
+        all(name in ("get_weather", "get_time") for name, _ in answer.calls),
+        f"calls {answer.calls}",
+    )
 
 
 @AREA.check("A call has id, call_id, name, arguments and a status; the two ids differ.")
@@ -327,27 +433,43 @@ async def tool_call_form(s: Session) -> None:
     reply = await ask_call(s)
     for item in reply["output"]:
         if item["type"] == "function_call":
-            # Agents refer to the call by call_id and to the item by id; equal ids would hide a mix-up.
+            # Agents refer to the call by call_id and to the item by id; equal ids would
+            # hide a mix-up.
             require(item["id"] != item["call_id"] and item["call_id"], f"the call is {item}")
 
 
 @AREA.check("The `call_id`s differ from answer to answer.")
 async def tool_call_ids(s: Session) -> None:
-    fields: Json = {"input": QUESTION, "tools": TOOLS, "tool_choice": NAMED, "max_output_tokens": 300}
+    fields: Json = {
+        "input": QUESTION,
+        "tools": TOOLS,
+        "tool_choice": NAMED,
+        "max_output_tokens": 300,
+    }
     replies = [await ask_call(s), await ask(s, "forced tools", **fields)]
-    ids = [item["call_id"] for reply in replies for item in reply["output"] if item["type"] == "function_call"]
+    ids = [
+        item["call_id"]
+        for reply in replies
+        for item in reply["output"]
+        if item["type"] == "function_call"
+    ]
     require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @AREA.check("`top_logprobs` with `include: message.output_text.logprobs` is honoured, or rejected.")
 async def logprobs(s: Session) -> None:
     reply = await ask(s, "logprobs", include=["message.output_text.logprobs"], top_logprobs=2)
-    parts = [part for item in reply["output"] if item["type"] == "message" for part in item["content"]]
+    parts = [
+        part for item in reply["output"] if item["type"] == "message" for part in item["content"]
+    ]
     if not parts:
         raise Skipped("the answer has no text")
     entries = [entry for part in parts for entry in get_objects(part, "logprobs")]
     require(entries, f"logprobs were requested; the part is {str(parts[0])[:200]}")
-    require(all(len(entry["top_logprobs"]) >= 1 for entry in entries), f"2 were requested: {entries[:2]}")
+    require(
+        all(len(entry["top_logprobs"]) >= 1 for entry in entries),
+        f"2 were requested: {entries[:2]}",
+    )
 
 
 @AREA.check("`tools` are repeated in full.")
@@ -355,20 +477,26 @@ async def tool_echo(s: Session) -> None:
     tools = (await ask_call(s))["tools"]
     names = [tool.get("name") for tool in tools]
     require(names == ["get_weather", "get_time"], f"tools {names}")
-    require(tools[0].get("parameters") == WEATHER, f"the parameters are {tools[0].get('parameters')}")
+    require(
+        tools[0].get("parameters") == WEATHER, f"the parameters are {tools[0].get('parameters')}"
+    )
 
 
 @AREA.check("A streamed call follows the grammar: added, deltas, done, with the same ids.")
 async def tool_stream_form(s: Session) -> None:
     fields = {"input": QUESTION, "tools": TOOLS, "tool_choice": NAMED, "max_output_tokens": 300}
-    exchange = await s.ask(PATH, {**RESPONSES.ask_stream(s.model, ""), **fields}, feature="forced tools")
+    exchange = await s.ask(
+        PATH, {**RESPONSES.ask_stream(s.model, ""), **fields}, feature="forced tools"
+    )
     RESPONSES.judge(exchange.body)
     check_call(RESPONSES.fold(exchange.body))
 
 
 @AREA.check("`tool_choice: none` is answered without a call.")
 async def tool_none(s: Session) -> None:
-    answer = read_response(await ask(s, "tools", input=QUESTION, tools=TOOLS, tool_choice="none", max_output_tokens=64))
+    answer = read_response(
+        await ask(s, "tools", input=QUESTION, tools=TOOLS, tool_choice="none", max_output_tokens=64)
+    )
     require(not answer.calls, f"calls {answer.calls}")
 
 
@@ -394,7 +522,11 @@ def add_rejected() -> None:
             "An unknown `previous_response_id` is rejected.",
             {"previous_response_id": "resp_unknown"},
         ),
-        ("item-type", "An input item of an unknown type is rejected.", {"input": [{"type": "wizard", "a": 1}]}),
+        (
+            "item-type",
+            "An input item of an unknown type is rejected.",
+            {"input": [{"type": "wizard", "a": 1}]},
+        ),
         (
             "content-type",
             "A content part of an unknown type is rejected.",
@@ -416,7 +548,10 @@ def add_rejected() -> None:
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**RESPONSES.ask(s.model, "Hello", 16), **fields})
-            require(exchange.status in (400, 404, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
+            require(
+                exchange.status in (400, 404, 422),
+                f"status {exchange.status}: {exchange.body[:200]!r}",
+            )
             check_error_basics(exchange.json())
 
         return run
@@ -437,7 +572,8 @@ async def share_stored(s: Session) -> Json:
     async def build() -> Json:
         reply = await ask(s, "store", store=True)
         exchange = await s.get(f"{PATH}/{reply['id']}")
-        # A server that stores nothing also answers with 200; only reading the response back shows it.
+        # A server that stores nothing also answers with 200; only reading the response
+        # back shows it.
         if exchange.status != 200 and s.target.profile == "auto":
             raise Skipped(f"the server does not store responses: GET is a {exchange.status}")
         return reply
@@ -461,7 +597,10 @@ async def retrieve_streamed(s: Session) -> None:
     exchange = await s.ask(PATH, {**RESPONSES.ask_stream(s.model, STORY, 24), "store": True})
     last = parse_chunks(exchange.body)[-1]["response"]
     stored = await s.get(f"{PATH}/{last['id']}")
-    require(stored.status == 200 and stored.json()["output"] == last["output"], f"status {stored.status}")
+    require(
+        stored.status == 200 and stored.json()["output"] == last["output"],
+        f"status {stored.status}",
+    )
 
 
 @STATE.check("With `store: false` nothing is stored.")
@@ -477,7 +616,9 @@ async def continue_response(s: Session) -> None:
     first = await share_stored(s)
     alone = await ask(s, input="Go on.")
     second = await ask(s, input="Go on.", previous_response_id=first["id"])
-    require(second["previous_response_id"] == first["id"], f"it is {second['previous_response_id']!r}")
+    require(
+        second["previous_response_id"] == first["id"], f"it is {second['previous_response_id']!r}"
+    )
     counts = second["usage"]["input_tokens"], alone["usage"]["input_tokens"]
     # The prompt also has the first turn's question and answer.
     require(counts[0] >= counts[1] + 10, f"{counts[0]} input tokens, alone {counts[1]}")
@@ -489,10 +630,15 @@ async def continue_without_instructions(s: Session) -> None:
     counts: list[int] = []
     for instructions in ("Be brief.", "apple " * 60):
         first = await ask(s, store=True, input="Hi", instructions=instructions)
-        second = await ask(s, input="Go on.", previous_response_id=first["id"], max_output_tokens=16)
+        second = await ask(
+            s, input="Go on.", previous_response_id=first["id"], max_output_tokens=16
+        )
         # The length of the first answer differs, so it is subtracted from the count.
         counts.append(second["usage"]["input_tokens"] - first["usage"]["output_tokens"])
-    require(abs(counts[0] - counts[1]) < 20, f"60 words more of earlier instructions: {counts} input tokens")
+    require(
+        abs(counts[0] - counts[1]) < 20,
+        f"60 words more of earlier instructions: {counts} input tokens",
+    )
 
 
 @STATE.check("The input items of a response are listed, each with id and type.")
@@ -526,7 +672,9 @@ async def continue_deleted(s: Session) -> None:
     await share_stored(s)
     reply = await ask(s, store=True)
     await s.send("DELETE", f"{PATH}/{reply['id']}")
-    exchange = await s.post(PATH, RESPONSES.ask(s.model, "Go on.", 16, previous_response_id=reply["id"]))
+    exchange = await s.post(
+        PATH, RESPONSES.ask(s.model, "Go on.", 16, previous_response_id=reply["id"])
+    )
     require(exchange.status in (400, 404), f"status {exchange.status}")
     require(b"previous_response" in exchange.body, f"the error is {exchange.message()!r}")
 
@@ -556,7 +704,8 @@ async def cancel_synchronous(s: Session) -> None:
 
 
 @STATE.check(
-    "`/v1/responses/input_tokens` counts what the usage of the same request will be.", claims=("input-tokens",)
+    "`/v1/responses/input_tokens` counts what the usage of the same request will be.",
+    claims=("input-tokens",),
 )
 async def input_tokens(s: Session) -> None:
     exchange = await s.post(f"{PATH}/input_tokens", {"model": s.model, "input": STORY})
@@ -564,18 +713,25 @@ async def input_tokens(s: Session) -> None:
         raise Skipped(f"the server does not count tokens: {exchange.message()}")
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
     expected = (await ask_whole(s, RESPONSES)).json()["usage"]["input_tokens"]
-    require(exchange.json()["input_tokens"] == expected, f"counted {exchange.json()}, usage {expected}")
+    require(
+        exchange.json()["input_tokens"] == expected, f"counted {exchange.json()}, usage {expected}"
+    )
 
 
 # Conversations.
 
 CONVERSATIONS = Area(
-    "conversations", claims=("conversations",), source="https://platform.openai.com/docs/api-reference/conversations"
+    "conversations",
+    claims=("conversations",),
+    source="https://platform.openai.com/docs/api-reference/conversations",
 )
 
 
 async def create_conversation(s: Session) -> str:
-    body = {"items": [{"type": "message", "role": "user", "content": "My name is Ann."}], "metadata": {"a": "b"}}
+    body = {
+        "items": [{"type": "message", "role": "user", "content": "My name is Ann."}],
+        "metadata": {"a": "b"},
+    }
     reply = (await s.ask("/v1/conversations", body, feature="conversations")).json()
     require(reply["object"] == "conversation" and reply["metadata"] == {"a": "b"}, f"it is {reply}")
     return reply["id"]
@@ -617,14 +773,19 @@ async def pages(s: Session) -> None:
         item_ids += [item["id"] for item in page["data"]]
         after = f"&after={page['last_id']}"
         has_more = page["has_more"]
-    require(len(item_ids) == len(set(item_ids)) == 4, f"4 items were added, the pages have {item_ids}")
+    require(
+        len(item_ids) == len(set(item_ids)) == 4, f"4 items were added, the pages have {item_ids}"
+    )
 
 
 @CONVERSATIONS.check("A deleted conversation is gone.")
 async def delete_conversation(s: Session) -> None:
     id = await create_conversation(s)
     exchange = await s.send("DELETE", f"/v1/conversations/{id}")
-    require(exchange.status == 200 and exchange.json().get("deleted") is True, f"status {exchange.status}")
+    require(
+        exchange.status == 200 and exchange.json().get("deleted") is True,
+        f"status {exchange.status}",
+    )
     again = await s.get(f"/v1/conversations/{id}")
     require(again.status == 404, f"GET afterwards is a {again.status}")
 
@@ -639,12 +800,16 @@ async def start_background(s: Session, **fields: Any) -> Json:
 
 
 async def poll(s: Session, id: str) -> Json:
-    """Poll a response until it has ended, and return it. Raises Violation after `POLL_TIMEOUT`."""
+    """Poll a response until it has ended, and return it. Raises Violation after
+    `POLL_TIMEOUT`.
+    """
     for number in range(200):
         reply = (await s.get(f"{PATH}/{id}")).json()
         if reply["status"] not in ("queued", "in_progress"):
             return reply
-        require(number * 0.15 < POLL_TIMEOUT, f"it is still {reply['status']} after {POLL_TIMEOUT:g} s")
+        require(
+            number * 0.15 < POLL_TIMEOUT, f"it is still {reply['status']} after {POLL_TIMEOUT:g} s"
+        )
         await asyncio.sleep(min(0.02 * (number + 1), 0.2))
     raise Skipped("the response has not ended within 200 polls")
 
@@ -653,11 +818,15 @@ async def poll(s: Session, id: str) -> Json:
 async def run(s: Session) -> None:
     reply = await start_background(s)
     require(
-        reply["background"] is True and reply["status"] in ("queued", "in_progress", "completed", "incomplete"),
+        reply["background"] is True
+        and reply["status"] in ("queued", "in_progress", "completed", "incomplete"),
         f"{reply['status']}",
     )
     done = await poll(s, reply["id"])
-    require(done["status"] in ("completed", "incomplete") and done["output"], f"it ended as {done['status']}")
+    require(
+        done["status"] in ("completed", "incomplete") and done["output"],
+        f"it ended as {done['status']}",
+    )
 
 
 @BACKGROUND.check("A cancelled background response is `cancelled`, also if it is cancelled twice.")
@@ -682,7 +851,8 @@ async def resume(s: Session) -> None:
     resumed = parse_chunks(exchange.body)
     require(
         resumed == events[3:],
-        f"events {[e['sequence_number'] for e in resumed]}, expected {[e['sequence_number'] for e in events[3:]]}",
+        f"events {[e['sequence_number'] for e in resumed]}, expected "
+        f"{[e['sequence_number'] for e in events[3:]]}",
     )
 
 
@@ -750,7 +920,10 @@ async def continue_unstored(s: Session) -> None:
         last = (await socket.receive_turn())[-1]
     require(last["type"] in ("response.completed", "response.incomplete"), f"it ended with {last}")
     tokens = last["response"]["usage"]["input_tokens"]
-    require(tokens > first["usage"]["input_tokens"], f"{tokens} input tokens, before {first['usage']['input_tokens']}")
+    require(
+        tokens > first["usage"]["input_tokens"],
+        f"{tokens} input tokens, before {first['usage']['input_tokens']}",
+    )
 
 
 @WEBSOCKET.check("An unknown `previous_response_id` is an error frame, and the connection goes on.")
@@ -758,7 +931,9 @@ async def unknown_previous(s: Session) -> None:
     async with s.open_websocket(PATH) as socket:
         await socket.send(build_frame(s, previous_response_id="resp_unknown"))
         error = (await socket.receive_turn())[-1]
-        require(error["type"] == "error" and error.get("status") in (400, 404), f"the frame is {error}")
+        require(
+            error["type"] == "error" and error.get("status") in (400, 404), f"the frame is {error}"
+        )
         # Some servers, such as vLLM, use the HTTP status as the code.
         codes = ("previous_response_not_found", error["status"])
         require(error["error"].get("code") in codes, f"the error is {error['error']}")
@@ -769,8 +944,16 @@ async def unknown_previous(s: Session) -> None:
 def add_frames() -> None:
     frames: tuple[tuple[str, str, Json | str], ...] = (
         ("bad-json", "A frame that is not JSON is an error frame.", "{"),
-        ("unknown-type", "A frame of an unknown type is an error frame.", {"type": "response.wizard"}),
-        ("bad-field", "A frame with an invalid field is an error frame.", {"type": "response.create", "input": 5}),
+        (
+            "unknown-type",
+            "A frame of an unknown type is an error frame.",
+            {"type": "response.wizard"},
+        ),
+        (
+            "bad-field",
+            "A frame with an invalid field is an error frame.",
+            {"type": "response.create", "input": 5},
+        ),
     )
 
     def build(frame: Json | str) -> Callable[[Session], Awaitable[None]]:
@@ -799,7 +982,9 @@ async def prewarm(s: Session) -> None:
     require(not last["response"]["output"], f"the output is {last['response']['output']}")
 
 
-@WEBSOCKET.check("A request without an Upgrade to the WebSocket's path is answered or refused as any other.")
+@WEBSOCKET.check(
+    "A request without an Upgrade to the WebSocket's path is answered or refused as any other."
+)
 async def upgrade_only(s: Session) -> None:
     exchange: Exchange = await s.get(PATH)
     require(exchange.status in (400, 404, 405, 426), f"status {exchange.status}")

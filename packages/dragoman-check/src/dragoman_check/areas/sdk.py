@@ -1,4 +1,6 @@
-"""Checks that run the official Python SDKs against the server: they must parse its responses and streams."""
+"""Checks that run the official Python SDKs against the server: they must parse its
+responses and streams.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ OnOpenai = Callable[[Session, "openai.AsyncOpenAI"], Awaitable[None]]
 OnAnthropic = Callable[[Session, "anthropic.AsyncAnthropic"], Awaitable[None]]
 
 
-def by_openai(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnOpenai], None]:
+def by_openai(
+    rule: str, claim: str, except_for: tuple[str, ...] = ()
+) -> Callable[[OnOpenai], None]:
     """Add the decorated function as a check that uses openai-python."""
 
     def register(body: OnOpenai) -> None:
@@ -34,12 +38,20 @@ def by_openai(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callab
             async with open_openai(s) as client:
                 await judge(body(s, client), s)
 
-        AREA.add(getattr(body, "__name__", "").replace("_", "-"), rule, run, claims=(claim,), except_for=except_for)
+        AREA.add(
+            getattr(body, "__name__", "").replace("_", "-"),
+            rule,
+            run,
+            claims=(claim,),
+            except_for=except_for,
+        )
 
     return register
 
 
-def by_anthropic(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnAnthropic], None]:
+def by_anthropic(
+    rule: str, claim: str, except_for: tuple[str, ...] = ()
+) -> Callable[[OnAnthropic], None]:
     """Add the decorated function as a check that uses anthropic-python."""
 
     def register(body: OnAnthropic) -> None:
@@ -54,7 +66,9 @@ def by_anthropic(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Cal
 
 
 async def judge(work: Awaitable[None], s: Session) -> None:
-    """Await a check. Any exception of the SDK becomes a Violation, or Skipped if the server rejects the feature."""
+    """Await a check. Any exception of the SDK becomes a Violation, or Skipped if the
+    server rejects the feature.
+    """
     try:
         await work
     except (Skipped, Violation):
@@ -74,7 +88,9 @@ async def open_openai(s: Session) -> AsyncGenerator[openai.AsyncOpenAI]:
     record(s, f"openai-python {openai.__version__}")
     url = f"{s.target.url}/v1"
     key = s.target.api_key or "none"
-    async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout) as client:
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout
+    ) as client:
         yield client
 
 
@@ -86,7 +102,9 @@ async def open_anthropic(s: Session) -> AsyncGenerator[anthropic.AsyncAnthropic]
     record(s, f"anthropic-python {anthropic.__version__}")
     url = s.target.url
     key = s.target.api_key or "none"
-    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout) as client:
+    async with anthropic.AsyncAnthropic(
+        base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout
+    ) as client:
         yield client
 
 
@@ -96,7 +114,9 @@ def need(module: str) -> None:
 
 
 def record(s: Session, name: str) -> None:
-    """Count three requests in advance, and add an exchange without a body: the SDK's own requests are not recorded."""
+    """Count three requests in advance, and add an exchange without a body: the SDK's
+    own requests are not recorded.
+    """
     for _ in range(3):
         s.client.spend({"prompt": "", "max_tokens": TOKENS})
     s.exchanges.append(Exchange("SDK", name, b""))
@@ -104,7 +124,13 @@ def record(s: Session, name: str) -> None:
 
 @by_openai("openai-python's stream helper puts a chat together, equal to the whole answer.", "chat")
 async def chat_stream(s: Session, client: openai.AsyncOpenAI) -> None:
-    fields: Any = {"model": s.model, "messages": HELLO, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
+    fields: Any = {
+        "model": s.model,
+        "messages": HELLO,
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "seed": 1,
+    }
     async with client.chat.completions.stream(**fields) as events:
         async for _ in events:
             pass
@@ -113,13 +139,17 @@ async def chat_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     wholes: list[ChatCompletion] = [await create(**fields) for _ in range(2)]
     texts = [reply.choices[0].message.content or "" for reply in wholes]
     streamed = snapshot.choices[0].message.content or ""
-    require(texts[0] != texts[1] or streamed == texts[0], f"streamed {streamed!r}, whole {texts[0]!r}")
+    require(
+        texts[0] != texts[1] or streamed == texts[0], f"streamed {streamed!r}, whole {texts[0]!r}"
+    )
 
 
 @by_openai("openai-python reads the chunks of completions.", "completions")
 async def completions_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     pieces: list[str] = []
-    stream = await client.completions.create(model=s.model, prompt=STORY, max_tokens=16, temperature=0, stream=True)
+    stream = await client.completions.create(
+        model=s.model, prompt=STORY, max_tokens=16, temperature=0, stream=True
+    )
     async for chunk in stream:
         pieces += [choice.text for choice in chunk.choices]
     require("".join(pieces), "no text")
@@ -127,7 +157,9 @@ async def completions_stream(s: Session, client: openai.AsyncOpenAI) -> None:
 
 @by_openai("openai-python's stream helper puts a response together.", "responses")
 async def responses_stream(s: Session, client: openai.AsyncOpenAI) -> None:
-    async with client.responses.stream(model=s.model, input="Name a colour.", temperature=0, store=False) as events:
+    async with client.responses.stream(
+        model=s.model, input="Name a colour.", temperature=0, store=False
+    ) as events:
         async for _ in events:
             pass
         final = await events.get_final_response()
@@ -136,14 +168,21 @@ async def responses_stream(s: Session, client: openai.AsyncOpenAI) -> None:
 
 @by_openai("openai-python reads a whole response.", "responses")
 async def responses_whole(s: Session, client: openai.AsyncOpenAI) -> None:
-    reply = await client.responses.create(model=s.model, input="Name a colour.", temperature=0, store=False)
+    reply = await client.responses.create(
+        model=s.model, input="Name a colour.", temperature=0, store=False
+    )
     require(reply.output_text and reply.usage, "no text or no usage")
 
 
 @by_openai("openai-python reads embeddings, which it asks for in base64.", "embeddings")
 async def embeddings(s: Session, client: openai.AsyncOpenAI) -> None:
-    # A server whose model generates text may have no embeddings: `ask` raises Skipped then.
-    await s.ask("/v1/embeddings", {"model": s.model, "input": ["a", "b"]}, feature="embeddings of this model")
+    # A server whose model generates text may have no embeddings: `ask` raises Skipped
+    # then.
+    await s.ask(
+        "/v1/embeddings",
+        {"model": s.model, "input": ["a", "b"]},
+        feature="embeddings of this model",
+    )
     reply = await client.embeddings.create(model=s.model, input=["a", "b"])
     require(len(reply.data) == 2 and len(reply.data[0].embedding) > 1, "no vectors")
 
@@ -154,7 +193,11 @@ async def models(s: Session, client: openai.AsyncOpenAI) -> None:
     require(s.model in model_ids, f"the models are {model_ids}")
 
 
-@by_openai("openai-python raises NotFoundError (or BadRequestError) for an unknown model.", "chat", ONE_MODEL)
+@by_openai(
+    "openai-python raises NotFoundError (or BadRequestError) for an unknown model.",
+    "chat",
+    ONE_MODEL,
+)
 async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
     import openai  # noqa: PLC0415 - as above
 
@@ -182,15 +225,28 @@ async def chat_tools(s: Session, client: openai.AsyncOpenAI) -> None:
     require([call.function.name for call in calls] == ["get_time"], f"the calls are {calls}")
 
 
-@by_anthropic("anthropic-python's stream helper puts a message together, equal to the whole answer.", "messages")
+@by_anthropic(
+    "anthropic-python's stream helper puts a message together, equal to the whole answer.",
+    "messages",
+)
 async def messages_stream(s: Session, client: anthropic.AsyncAnthropic) -> None:
-    fields: Any = {"model": s.model, "max_tokens": TOKENS, "messages": HELLO, "extra_body": {"temperature": 0}}
+    fields: Any = {
+        "model": s.model,
+        "max_tokens": TOKENS,
+        "messages": HELLO,
+        "extra_body": {"temperature": 0},
+    }
     async with client.messages.stream(**fields) as events:
         final = await events.get_final_message()
     wholes: list[Message] = [await client.messages.create(**fields) for _ in range(2)]
-    texts = ["".join(block.text for block in message.content if block.type == "text") for message in (final, *wholes)]
+    texts = [
+        "".join(block.text for block in message.content if block.type == "text")
+        for message in (final, *wholes)
+    ]
     require(texts[0], "no text")
-    require(texts[1] != texts[2] or texts[0] == texts[1], f"streamed {texts[0]!r}, whole {texts[1]!r}")
+    require(
+        texts[1] != texts[2] or texts[0] == texts[1], f"streamed {texts[0]!r}, whole {texts[1]!r}"
+    )
     require(final.usage.output_tokens > 0, f"usage {final.usage}")
 
 
@@ -200,7 +256,11 @@ async def messages_count(s: Session, client: anthropic.AsyncAnthropic) -> None:
     require(reply.input_tokens > 0, f"input_tokens is {reply.input_tokens}")
 
 
-@by_anthropic("anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.", "messages", ONE_MODEL)
+@by_anthropic(
+    "anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.",
+    "messages",
+    ONE_MODEL,
+)
 async def messages_error_class(_: Session, client: anthropic.AsyncAnthropic) -> None:
     import anthropic  # noqa: PLC0415 - as above
 

@@ -1,6 +1,7 @@
 """`dragoman bench`: benchmarks a server, or compares two benchmark logs.
 
-`drive` sends the requests and measures the responses; `bench_report` computes the statistics.
+`drive` sends the requests and measures the responses; `bench_report` computes the
+statistics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dragoman.commands.options import build_api_key_option, build_command, build_extra_body_option, print_warning, read_file, show_progress
+from dragoman.commands.options import (
+    build_api_key_option,
+    build_command,
+    build_extra_body_option,
+    print_warning,
+    read_file,
+    show_progress,
+)
 from .workload import WORKLOAD_PANEL, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
@@ -39,12 +47,19 @@ class BenchOptions(WorkloadOptions):
     """Options of `dragoman bench`; None means not set."""
 
     arguments: Annotated[
-        list[str], typer.Argument(metavar="URL [TRACE]", help="The server, and the load.", show_default=False)
+        list[str],
+        typer.Argument(metavar="URL [TRACE]", help="The server, and the load.", show_default=False),
     ]
-    compare: Annotated[bool, typer.Option("--compare", help="Compare two logs: --compare BEFORE AFTER.")] = False
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare two logs: --compare BEFORE AFTER.")
+    ] = False
     num_prompts: Annotated[
         int,
-        typer.Option(help="Number of requests (or conversations) to generate.", rich_help_panel=WORKLOAD_PANEL, min=1),
+        typer.Option(
+            help="Number of requests (or conversations) to generate.",
+            rich_help_panel=WORKLOAD_PANEL,
+            min=1,
+        ),
     ] = 100
     concurrency: Annotated[
         int | None,
@@ -56,26 +71,39 @@ class BenchOptions(WorkloadOptions):
         ),
     ] = None
     warmup: Annotated[
-        int, typer.Option(help="Requests before those that are measured.", rich_help_panel=LOAD_PANEL, min=0)
+        int,
+        typer.Option(
+            help="Requests before those that are measured.", rich_help_panel=LOAD_PANEL, min=0
+        ),
     ] = 1
 
     dialect: Annotated[
-        str, typer.Option(help=f"The API: {', '.join(DIALECT_NAMES)}.", rich_help_panel=SERVER_PANEL)
+        str,
+        typer.Option(help=f"The API: {', '.join(DIALECT_NAMES)}.", rich_help_panel=SERVER_PANEL),
     ] = "completions"
     model: Annotated[
         str | None,
-        typer.Option(help="Model name; by default the first one.", rich_help_panel=SERVER_PANEL, show_default=False),
+        typer.Option(
+            help="Model name; by default the first one.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
+        ),
     ] = None
-    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of the server.")] = None
+    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of the server.")] = (
+        None
+    )
     extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
 
     slo: Annotated[list[str], build_slo_option(OUTPUT_PANEL)] = field(default_factory=list[str])
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
+    ] = False
     save_detailed: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write each request as JSON Lines: a log for `calibrate` and --compare, a trace for `simulate` and "
+            help="Write each request as JSON Lines: a log for `calibrate` and --compare, a trace "
+            "for `simulate` and "
             "`plan`.",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
@@ -112,7 +140,9 @@ def _run_bench(options: BenchOptions) -> None:
         if len(options.arguments) > 2:
             raise ValueError(f"expected URL and TRACE, got {len(options.arguments)} arguments")
         if options.dialect not in DIALECT_NAMES:
-            raise ValueError(f"--dialect: must be one of {', '.join(DIALECT_NAMES)}, not {options.dialect!r}")
+            raise ValueError(
+                f"--dialect: must be one of {', '.join(DIALECT_NAMES)}, not {options.dialect!r}"
+            )
         _measure(options, options.arguments[0], slo)
         return
     from ..load.bench_report import build_bench_report, read_run, render_comparison  # noqa: PLC0415
@@ -133,14 +163,24 @@ def _run_bench(options: BenchOptions) -> None:
 def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
     """Send the workload to the server, and print the report."""
     from ..load.logs.log import build_log  # noqa: PLC0415
-    from ..load.bench_report import Run, build_bench_report, build_bench_table, encode_log, render_bench_report  # noqa: PLC0415
+    from ..load.bench_report import (
+        Run,
+        build_bench_report,
+        build_bench_table,
+        encode_log,
+        render_bench_report,
+    )  # noqa: PLC0415
     from ..load.driver import Target, drive_server  # noqa: PLC0415
 
-    workload = load_workload(options.arguments[1] if len(options.arguments) > 1 else "poisson", options)
+    workload = load_workload(
+        options.arguments[1] if len(options.arguments) > 1 else "poisson", options
+    )
     target = Target(url, options.model, options.api_key, options.extra_body, options.dialect)
     with show_progress("requests completed", len(workload)) as tick:
         result = asyncio.run(
-            drive_server(target, workload, tick, concurrency=options.concurrency, warm_up=options.warmup)
+            drive_server(
+                target, workload, tick, concurrency=options.concurrency, warm_up=options.warmup
+            )
         )
     if result.errors:
         print_warning(f"{len(result.errors)} requests failed; the first error: {result.errors[0]}")

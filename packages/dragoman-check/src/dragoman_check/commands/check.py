@@ -1,4 +1,6 @@
-"""`dragoman check`: checks the conformance of a running server. The checks themselves are in `dragoman.check`."""
+"""`dragoman check`: checks the conformance of a running server. The checks themselves
+are in `dragoman.check`.
+"""
 
 from __future__ import annotations
 
@@ -27,28 +29,40 @@ LIMIT_PANEL = "Limits"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, with or without /v1.")] = ""
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Address of the server, with or without /v1.")
+    ] = ""
     profile: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What the server claims to be: `auto` checks what it has. Others: openai, anthropic, vllm, sglang, "
+            help="What the server claims to be: `auto` checks what it has. Others: openai, "
+            "anthropic, vllm, sglang, "
             "llamacpp, ollama, tgi, litellm, transformers, dragoman.",
         ),
     ] = "auto"
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="Model to ask; by default the first one listed.", show_default=False)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Model to ask; by default the first one listed.",
+            show_default=False,
+        ),
     ] = ""
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Run the checks whose id contains this regular expression. Repeatable."),
+        typer.Option(
+            metavar="PATTERN",
+            help="Run the checks whose id contains this regular expression. Repeatable.",
+        ),
     ] = None
     skip: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out the checks that match. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Leave out the checks that match. Repeatable."),
     ] = None
-    list_checks: Annotated[bool, typer.Option("--list", help="List the checks with their rules, and send nothing.")] = (
-        False
-    )
+    list_checks: Annotated[
+        bool, typer.Option("--list", help="List the checks with their rules, and send nothing.")
+    ] = False
     key_file: Annotated[
         str | None,
         typer.Option(
@@ -58,16 +72,24 @@ class CheckOptions:
         ),
     ] = None
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 also if a rule that a server should follow does not hold.")
+        bool,
+        typer.Option(
+            "--strict", help="Exit with 1 also if a rule that a server should follow does not hold."
+        ),
     ] = False
     destructive: Annotated[
         bool,
         typer.Option(
-            "--destructive", help="Also run checks that load the server heavily.", rich_help_panel=LIMIT_PANEL
+            "--destructive",
+            help="Also run checks that load the server heavily.",
+            rich_help_panel=LIMIT_PANEL,
         ),
     ] = False
     max_requests: Annotated[
-        int, typer.Option(metavar="N", help="Maximum number of requests.", min=1, rich_help_panel=LIMIT_PANEL)
+        int,
+        typer.Option(
+            metavar="N", help="Maximum number of requests.", min=1, rich_help_panel=LIMIT_PANEL
+        ),
     ] = 3000
     max_tokens: Annotated[
         int,
@@ -79,20 +101,37 @@ class CheckOptions:
         ),
     ] = 200_000
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time limit of a request.", rich_help_panel=LIMIT_PANEL)
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Time limit of a request.", rich_help_panel=LIMIT_PANEL
+        ),
     ] = 60.0
     json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write a JSON report.", rich_help_panel=REPORT_PANEL)
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write a JSON report.", rich_help_panel=REPORT_PANEL
+        ),
     ] = None
     junit: Annotated[
-        str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", rich_help_panel=REPORT_PANEL)
+        str | None,
+        typer.Option(
+            "--junit", metavar="FILE", help="Write JUnit XML.", rich_help_panel=REPORT_PANEL
+        ),
     ] = None
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with the evidence.", rich_help_panel=REPORT_PANEL),
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page with the evidence.",
+            rich_help_panel=REPORT_PANEL,
+        ),
     ] = None
     badge: Annotated[
-        str | None, typer.Option("--badge", metavar="FILE", help="Write an SVG badge.", rich_help_panel=REPORT_PANEL)
+        str | None,
+        typer.Option(
+            "--badge", metavar="FILE", help="Write an SVG badge.", rich_help_panel=REPORT_PANEL
+        ),
     ] = None
 
 
@@ -111,10 +150,17 @@ def _run(options: CheckOptions) -> None:
     if not options.url.startswith(("http://", "https://")):
         raise ValueError(f"URL: {options.url!r} is not an address such as http://127.0.0.1:8000")
     if options.profile != "auto" and options.profile not in PROFILES:
-        raise ValueError(f"--profile: must be one of auto, {', '.join(PROFILES)}, not {options.profile!r}")
-    # No option takes the key itself: every process of the machine can read a command line.
+        raise ValueError(
+            f"--profile: must be one of auto, {', '.join(PROFILES)}, not {options.profile!r}"
+        )
+    # No option takes the key itself: every process of the machine can read a command
+    # line.
     key_file = options.key_file
-    key = resolve_api_key(None) if key_file is None else Path(key_file).read_text(encoding="utf-8").strip() or None
+    key = (
+        resolve_api_key(None)
+        if key_file is None
+        else Path(key_file).read_text(encoding="utf-8").strip() or None
+    )
     target = CheckTarget(
         url=options.url.rstrip("/").removesuffix("/v1"),
         api_key=key,
@@ -132,7 +178,9 @@ def _run(options: CheckOptions) -> None:
             on_progress(len(verdicts))
 
         try:
-            report = asyncio.run(run_checks(target, checks, allow_destructive=options.destructive, on_verdict=show))
+            report = asyncio.run(
+                run_checks(target, checks, allow_destructive=options.destructive, on_verdict=show)
+            )
         except Violation as violation:
             print_error(str(violation))
             raise typer.Exit(2) from None
@@ -146,10 +194,18 @@ def _select_checks(options: CheckOptions) -> list[Check]:
     from ..areas import CHECKS  # noqa: PLC0415
 
     try:
-        checks = [check for check in CHECKS if not options.only or any(check.matches(only) for only in options.only)]
-        checks = [check for check in checks if not any(check.matches(skip) for skip in options.skip or ())]
+        checks = [
+            check
+            for check in CHECKS
+            if not options.only or any(check.matches(only) for only in options.only)
+        ]
+        checks = [
+            check for check in checks if not any(check.matches(skip) for skip in options.skip or ())
+        ]
     except re.error as error:
-        raise ValueError(f"--only, --skip: {error.pattern!r} is not a valid regular expression: {error}") from None
+        raise ValueError(
+            f"--only, --skip: {error.pattern!r} is not a valid regular expression: {error}"
+        ) from None
     if not checks:
         raise ValueError("--only, --skip: no check is left; --list shows all")
     return checks
@@ -176,20 +232,36 @@ def _publish_report(report: CheckReport, options: CheckOptions) -> None:
     for file, render in files:
         if file is not None:
             Path(file).write_text(render(), encoding="utf-8")
-    console = Console(highlight=False, soft_wrap=True, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    console = Console(
+        highlight=False, soft_wrap=True, no_color=bool(os.environ.get("NO_COLOR")) or None
+    )
     table = Table("area", *(outcome.value for outcome in runner.CheckOutcome), box=None)
     for area, verdicts in runner.group_by_area(report):
-        counts = [sum(verdict.outcome is outcome for verdict in verdicts) for outcome in runner.CheckOutcome]
-        table.add_row(area, *(str(count or "") for count in counts), style="red" if counts[1] else None)
+        counts = [
+            sum(verdict.outcome is outcome for verdict in verdicts)
+            for outcome in runner.CheckOutcome
+        ]
+        table.add_row(
+            area, *(str(count or "") for count in counts), style="red" if counts[1] else None
+        )
     console.print(table)
     for verdict in report.verdicts:
         if verdict.outcome is runner.CheckOutcome.FAILED:
             style = "bold red" if verdict.check.level == "must" else "bold yellow"
-            title = Text.assemble((f"\n{verdict.check.id}", style), f" ({verdict.check.level}) {verdict.check.rule}")
-            console.print(title, Text(f"    {verdict.reason[:500]}\n    {verdict.check.source}"), sep="\n")
-    totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.counts.items() if count)
+            title = Text.assemble(
+                (f"\n{verdict.check.id}", style), f" ({verdict.check.level}) {verdict.check.rule}"
+            )
+            console.print(
+                title, Text(f"    {verdict.reason[:500]}\n    {verdict.check.source}"), sep="\n"
+            )
+    totals = ", ".join(
+        f"{count} {outcome.value}" for outcome, count in report.counts.items() if count
+    )
     score = "no score" if report.score is None else f"score {report.score:.1f} %"
-    console.print(f"\n{report.target.url}, {report.target.model}: {totals}; {score}; {report.requests} requests")
+    console.print(
+        f"\n{report.target.url}, {report.target.model}: {totals}; {score}; {report.requests} "
+        f"requests"
+    )
 
 
 check = build_command(CheckOptions, _run, about=CHECK_HELP)

@@ -1,4 +1,6 @@
-"""Statistics of a benchmark run: computed from its timings, rendered as text or a table, compared with another run."""
+"""Statistics of a benchmark run: computed from its timings, rendered as text or a
+table, compared with another run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class BenchReport(Struct, frozen=True):
     duration: from the first request to the last token.
     ttft, latency: from sending a request to its first and to its last token.
     tpot: mean time per output token after the first, per request.
-    itl: gaps between arrivals of tokens; tokens that arrive together count as one arrival.
+    itl: gaps between arrivals of tokens; tokens that arrive together count as one
+        arrival.
     peak_concurrency: maximum number of requests that ran at the same time.
     good: number of requests within the SLO; None without an SLO.
     goodput: requests within the SLO, per second; None without an SLO.
@@ -77,10 +80,16 @@ class LoggedGaps(Struct):
     counted_by: CountSource | None = None
 
 
-def encode_log(timings: Sequence[Timing], gaps: Sequence[tuple[float, ...]], counted_by: CountSource) -> bytes:
-    """Encode the requests as JSON Lines, which are a log for `calibrate` and a trace for `simulate` and `plan`."""
+def encode_log(
+    timings: Sequence[Timing], gaps: Sequence[tuple[float, ...]], counted_by: CountSource
+) -> bytes:
+    """Encode the requests as JSON Lines, which are a log for `calibrate` and a trace
+    for `simulate` and `plan`.
+    """
     rows = (
-        msgspec.json.encode({**msgspec.to_builtins(timing), "counted_by": counted_by, "gaps": request_gaps})
+        msgspec.json.encode(
+            {**msgspec.to_builtins(timing), "counted_by": counted_by, "gaps": request_gaps}
+        )
         for timing, request_gaps in zip(timings, gaps, strict=True)
     )
     return b"".join(row + b"\n" for row in rows)
@@ -91,13 +100,22 @@ def read_run(name: str, data: bytes) -> Run:
     log = read_any(data)
     if b'"gaps"' not in data:
         return Run(name, log.timings, ())
-    lines = [msgspec.json.decode(line, type=LoggedGaps) for line in data.splitlines() if line.strip()]
-    return Run(name, log.timings, tuple(gap for line in lines for gap in line.gaps), counted_by=lines[0].counted_by)
+    lines = [
+        msgspec.json.decode(line, type=LoggedGaps) for line in data.splitlines() if line.strip()
+    ]
+    return Run(
+        name,
+        log.timings,
+        tuple(gap for line in lines for gap in line.gaps),
+        counted_by=lines[0].counted_by,
+    )
 
 
 def build_bench_report(run: Run, slo: Slo | None = None) -> BenchReport:
     timings = run.timings
-    duration = max(timing.last_token_s for timing in timings) - min(timing.arrival_s for timing in timings)
+    duration = max(timing.last_token_s for timing in timings) - min(
+        timing.arrival_s for timing in timings
+    )
     good = None if slo is None else sum(slo.is_met(timing) for timing in timings)
     return BenchReport(
         requests=len(timings),
@@ -123,22 +141,36 @@ def count_peak(timings: Sequence[Timing]) -> int:
 
 
 def list_changes(timings: Sequence[Timing]) -> list[tuple[float, int]]:
-    """List the times at which the number of running requests changes, with the change (1 or -1), in order.
+    """List the times at which the number of running requests changes, with the change
+    (1 or -1), in order.
 
-    At equal times an end precedes a start, so the count of a closed loop never exceeds its number of clients.
+    At equal times an end precedes a start, so the count of a closed loop never exceeds
+    its number of clients.
     """
-    return sorted(change for timing in timings for change in ((timing.last_token_s, -1), (timing.arrival_s, 1)))
+    return sorted(
+        change
+        for timing in timings
+        for change in ((timing.last_token_s, -1), (timing.arrival_s, 1))
+    )
 
 
 def render_bench_report(report: BenchReport) -> str:
     """Render the report as text, in milliseconds."""
-    rows = (("milliseconds", STATISTICS), *((name, _format_spread(read(report))) for name, read in METRICS))
-    lines = [*_describe_load(report), *(f"{name:<12}" + "".join(f"{cell:>12}" for cell in row) for name, row in rows)]
+    rows = (
+        ("milliseconds", STATISTICS),
+        *((name, _format_spread(read(report))) for name, read in METRICS),
+    )
+    lines = [
+        *_describe_load(report),
+        *(f"{name:<12}" + "".join(f"{cell:>12}" for cell in row) for name, row in rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def build_bench_table(report: BenchReport) -> tuple[list[str], Table]:
-    """Build the report for a terminal: text lines, and a table of the times in milliseconds."""
+    """Build the report for a terminal: text lines, and a table of the times in
+    milliseconds.
+    """
     from rich.table import Table  # noqa: PLC0415 - only a terminal needs it
 
     table = Table("milliseconds")
@@ -150,16 +182,23 @@ def build_bench_table(report: BenchReport) -> tuple[list[str], Table]:
 
 
 def _describe_load(report: BenchReport) -> list[str]:
-    count_sources = {"ids": "the ids that the server returns", "usage": "the server's usage", None: "the log"}
+    count_sources = {
+        "ids": "the ids that the server returns",
+        "usage": "the server's usage",
+        None: "the log",
+    }
     lines = [
         f"requests         {report.requests} in {report.duration:.2f} s, {report.failed} failed, "
         f"{report.peak_concurrency} at most at a time",
-        f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "
+        f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} "
+        f"input tokens/s, "
         f"{report.output_token_rate:.0f} output tokens/s",
         f"tokens           counted by {count_sources[report.counted_by]}",
     ]
     if report.good is not None and report.goodput is not None:
-        lines.append(f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)")
+        lines.append(
+            f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)"
+        )
     return lines
 
 
@@ -172,7 +211,8 @@ def _format_spread(spread: Spread) -> list[str]:
 
 
 def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchReport]) -> str:
-    """Render two reports side by side, with the relative change, which is blank if the first value is 0.
+    """Render two reports side by side, with the relative change, which is blank if the
+    first value is 0.
 
     first, second: name and report of a run.
     """
@@ -182,7 +222,10 @@ def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchRe
         (f"{name} {statistic}, ms", old, new)
         for name, read in METRICS
         for statistic, old, new in zip(
-            STATISTICS, _list_milliseconds(read(before)), _list_milliseconds(read(after)), strict=True
+            STATISTICS,
+            _list_milliseconds(read(before)),
+            _list_milliseconds(read(after)),
+            strict=True,
         )
     ]
     rows.append(("requests/s", before.request_rate, after.request_rate))

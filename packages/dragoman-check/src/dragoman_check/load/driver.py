@@ -1,8 +1,10 @@
-"""A load generator: sends a workload to a server in real time, and measures every streamed response.
+"""A load generator: sends a workload to a server in real time, and measures every
+streamed response.
 
-An open loop sends each request at its time in the workload, however slow the server is. A closed loop has a fixed
-number of clients, each of which sends its next request after its last response. Prompts are random words of about one
-token each, unique per request; token counts are the server's own.
+An open loop sends each request at its time in the workload, however slow the server is.
+A closed loop has a fixed number of clients, each of which sends its next request after
+its last response. Prompts are random words of about one token each, unique per request;
+token counts are the server's own.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class StreamPiece(Struct, frozen=True):
 class Measurement(Struct, frozen=True):
     """One answered request.
 
-    gaps: seconds between arrivals of its tokens; tokens that arrive together count as one arrival.
+    gaps: seconds between arrivals of its tokens; tokens that arrive together count as
+        one arrival.
     counted_by: source of the number of output tokens.
     """
 
@@ -66,8 +69,16 @@ class StreamMeter:
         self._completion: int | None = None
 
     def feed(self, line: str, at: float) -> None:
-        """Read a line of the stream, received at this time. Raises LogError if it is invalid or an error."""
-        payload = line if self._dialect.is_lines else line.removeprefix("data:").strip() if line[:5] == "data:" else ""
+        """Read a line of the stream, received at this time. Raises LogError if it is
+        invalid or an error.
+        """
+        payload = (
+            line
+            if self._dialect.is_lines
+            else line.removeprefix("data:").strip()
+            if line[:5] == "data:"
+            else ""
+        )
         if not payload.startswith("{"):
             return
         try:
@@ -79,12 +90,15 @@ class StreamMeter:
         # A token without text, such as half a character, shows only in the ids.
         if piece.ids or (piece.has_tokens and self._ids is None):
             self._token_times.append(at)
-        # Messages sends the prompt tokens in its first event and the completion tokens later: keep earlier counts.
+        # Messages sends the prompt tokens in its first event and the completion tokens
+        # later: keep earlier counts.
         self._prompt = piece.prompt if piece.prompt is not None else self._prompt
         self._completion = piece.completion if piece.completion is not None else self._completion
 
     def finish(self, id: str, sent_at: float) -> Measurement:
-        """Build the measurement. Raises LogError if no token arrived, or the server did not count them."""
+        """Build the measurement. Raises LogError if no token arrived, or the server did
+        not count them.
+        """
         times = self._token_times
         completion = self._ids or self._completion
         if not times or self._prompt is None or completion is None:
@@ -99,7 +113,8 @@ class BenchDialect:
     """An API that can be benchmarked.
 
     path: path of the endpoint.
-    build_body: builds a request body from the model, the prompt and the number of tokens to generate.
+    build_body: builds a request body from the model, the prompt and the number of
+        tokens to generate.
     read: reads the JSON of one stream line.
     is_lines: the stream is JSON Lines instead of server-sent events.
     lists_ids: the API has vLLM's `return_token_ids`.
@@ -148,7 +163,13 @@ def _read_chunk(line: str) -> StreamPiece:
     for choice in chunk.choices:
         ids += len(choice.token_ids or ())
         delta = choice.delta or _Delta()
-        texts = (choice.text, delta.content, delta.reasoning, delta.reasoning_content, delta.refusal)
+        texts = (
+            choice.text,
+            delta.content,
+            delta.reasoning,
+            delta.reasoning_content,
+            delta.refusal,
+        )
         has_tokens = has_tokens or any(texts) or bytes(delta.tool_calls) not in (b"null", b"[]")
     if chunk.usage is None:
         return StreamPiece(has_tokens, ids)
@@ -157,7 +178,9 @@ def _read_chunk(line: str) -> StreamPiece:
 
 def _check_error(error: Raw) -> None:
     if bytes(error) != b"null":
-        raise LogError(f"the stream ended with an error: {bytes(error)[:200].decode(errors='replace')}")
+        raise LogError(
+            f"the stream ended with an error: {bytes(error)[:200].decode(errors='replace')}"
+        )
 
 
 class _MessagesUsage(Struct):
@@ -229,7 +252,11 @@ def _read_response_event(line: str) -> StreamPiece:
         return StreamPiece(bool(event.delta))
     _check_error(event.response.error)
     usage = event.response.usage
-    return StreamPiece() if usage is None else StreamPiece(prompt=usage.input_tokens, completion=usage.output_tokens)
+    return (
+        StreamPiece()
+        if usage is None
+        else StreamPiece(prompt=usage.input_tokens, completion=usage.output_tokens)
+    )
 
 
 class _OllamaMessage(Struct):
@@ -316,7 +343,9 @@ DIALECTS: Mapping[str, BenchDialect] = {
 # Load generation.
 
 _TIMEOUTS = ClientTimeouts(connect=60.0, read=86_400.0)
-"""Seconds. The read timeout is a day: slow responses of an overloaded server are part of the measurement."""
+"""Seconds. The read timeout is a day: slow responses of an overloaded server are part
+of the measurement.
+"""
 _MAX_MODELS_BYTES = 10_000_000
 PROMPT_WORDS = (
     "time",
@@ -364,13 +393,26 @@ class LoadResult(Struct, frozen=True):
     errors: tuple[str, ...]
 
 
-def measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
-    """Run the workload in an open loop. Raises LogError if no request succeeds, or the server counts no tokens."""
+def measure_server(
+    target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress
+) -> MeasuredLog:
+    """Run the workload in an open loop. Raises LogError if no request succeeds, or the
+    server counts no tokens.
+    """
     result = asyncio.run(drive_server(target, workload, on_progress))
-    notes = [f"{len(result.errors)} requests failed; the first error: {result.errors[0]}"] if result.errors else []
+    notes = (
+        [f"{len(result.errors)} requests failed; the first error: {result.errors[0]}"]
+        if result.errors
+        else []
+    )
     if any(request.block_hashes for request in workload):
-        notes.append("shared prefixes of the workload were not reproduced: every prompt was new to the server")
-    return build_log(target.url, [measurement.timing for measurement in result.measurements], notes=notes)
+        notes.append(
+            "shared prefixes of the workload were not reproduced: every prompt was new to the "
+            "server"
+        )
+    return build_log(
+        target.url, [measurement.timing for measurement in result.measurements], notes=notes
+    )
 
 
 async def drive_server(
@@ -411,7 +453,9 @@ class LoadResponse(Protocol):
 class LoadClient(Protocol):
     """A client that sends the requests; implemented by `HttpClient`."""
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> LoadResponse: ...
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> LoadResponse: ...
 
 
 class _Model(Struct):
@@ -456,7 +500,11 @@ class LoadRun:
         self._started_at = 0.0
 
     async def measure(
-        self, workload: Sequence[WorkloadRequest], *, concurrency: int | None = None, warm_up: int = 0
+        self,
+        workload: Sequence[WorkloadRequest],
+        *,
+        concurrency: int | None = None,
+        warm_up: int = 0,
     ) -> LoadResult:
         """Run the workload; see `drive_server`."""
         self._model = self._target.model or ""
@@ -468,16 +516,21 @@ class LoadRun:
                 finally:
                     response.close()
                 if response.status != 200:
-                    raise LogError(f"{self._base}: cannot list its models: status {response.status}")
+                    raise LogError(
+                        f"{self._base}: cannot list its models: status {response.status}"
+                    )
                 self._model = msgspec.json.decode(models, type=_Models).data[0].id
             except (HttpClientError, msgspec.MsgspecError, IndexError) as error:
                 raise LogError(f"{self._base}: cannot list its models: {error}") from None
         if self._dialect.lists_ids:
-            # Servers that reject or ignore `return_token_ids` count tokens in `usage` only.
+            # Servers that reject or ignore `return_token_ids` count tokens in `usage`
+            # only.
             self._asks_for_ids = True
             try:
                 probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
-                self._asks_for_ids = (await self._measure_request("probe", probe)).counted_by == "ids"
+                self._asks_for_ids = (
+                    await self._measure_request("probe", probe)
+                ).counted_by == "ids"
             except (HttpClientError, LogError):
                 self._asks_for_ids = False
         # Negative numbers, so that their prompts differ from the measured ones.
@@ -487,18 +540,27 @@ class LoadRun:
         self._started_at = self._now()
         numbered = enumerate(workload)
         if concurrency is None:
-            await asyncio.gather(*(self._run_client(iter([item]), keeps_times=True) for item in numbered))
+            await asyncio.gather(
+                *(self._run_client(iter([item]), keeps_times=True) for item in numbered)
+            )
         else:
             # One iterator for all clients: each takes the next request.
-            await asyncio.gather(*(self._run_client(numbered, keeps_times=False) for _ in range(concurrency)))
+            await asyncio.gather(
+                *(self._run_client(numbered, keeps_times=False) for _ in range(concurrency))
+            )
         if not self._measurements:
-            raise LogError(f"{self._target.url}: all requests failed; the first error: {self._errors[0]}")
+            raise LogError(
+                f"{self._target.url}: all requests failed; the first error: {self._errors[0]}"
+            )
         return LoadResult(self._model, tuple(self._measurements), tuple(self._errors))
 
-    async def _run_client(self, requests: Iterator[tuple[int, WorkloadRequest]], *, keeps_times: bool) -> None:
+    async def _run_client(
+        self, requests: Iterator[tuple[int, WorkloadRequest]], *, keeps_times: bool
+    ) -> None:
         """Send requests one after the other.
 
-        keeps_times: send each at its time in the workload; otherwise as soon as the previous one is answered.
+        keeps_times: send each at its time in the workload; otherwise as soon as the
+            previous one is answered.
         """
         for number, request in requests:
             start_time = self._started_at
@@ -507,7 +569,8 @@ class LoadRun:
                 start_time = self._now()
             body = self._build_request(number, request)
             if keeps_times:
-                # Send on time even if the server is slow, so that its queueing delay is measured.
+                # Send on time even if the server is slow, so that its queueing delay is
+                # measured.
                 await asyncio.sleep(start_time + request.arrival_s - self._now())
             try:
                 self._measurements.append(await self._measure_request(request.id, body))
@@ -520,10 +583,15 @@ class LoadRun:
     async def _measure_request(self, id: str, body: bytes) -> Measurement:
         meter = StreamMeter(self._dialect)
         sent_at = self._now()
-        response = await self._client.send("POST", self._base + self._dialect.path, self._headers, body)
+        response = await self._client.send(
+            "POST", self._base + self._dialect.path, self._headers, body
+        )
         try:
             if response.status != 200:
-                raise LogError(f"{response.status}: {(await response.read_all(200))[:200].decode(errors='replace')}")
+                raise LogError(
+                    f"{response.status}: "
+                    f"{(await response.read_all(200))[:200].decode(errors='replace')}"
+                )
             incomplete_line = b""
             while (piece := await response.read()) is not None:
                 # Split bytes, not text: a chunk may end within a character.
@@ -536,9 +604,15 @@ class LoadRun:
         return meter.finish(id, sent_at)
 
     def _build_request(self, number: int, request: WorkloadRequest) -> bytes:
-        """Build a request body. Called before the request's time, to keep this work out of the measurement."""
-        words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
-        prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
+        """Build a request body. Called before the request's time, to keep this work out
+        of the measurement.
+        """
+        words = np.random.default_rng(abs(number)).integers(
+            len(PROMPT_WORDS), size=request.input_tokens
+        )
+        prompt = " ".join(
+            [str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])]
+        )
         body = self._dialect.build_body(self._model, prompt, request.output_tokens)
         if self._asks_for_ids:
             body["return_token_ids"] = True

@@ -1,15 +1,20 @@
-"""Workloads: requests with times and lengths, but without text; the file format of traces; and timings of requests.
+"""Workloads: requests with times and lengths, but without text; the file format of
+    traces; and timings of requests.
 
-A trace is JSON Lines, one request per line. Unknown fields are ignored, so a log of measured requests is a valid trace:
+A trace is JSON Lines, one request per line. Unknown fields are ignored, so a log of
+measured requests is a valid trace:
 
     {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
-     "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
+     "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after":
+     null}
 
 Mooncake's format is supported as well:
 
-    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47,
+    48, ...]}
 
-Its timestamp is in milliseconds; `hash_ids` are chained ids of the prompt's blocks of 512 tokens.
+Its timestamp is in milliseconds; `hash_ids` are chained ids of the prompt's blocks of
+512 tokens.
 """
 
 from __future__ import annotations
@@ -31,12 +36,15 @@ MOONCAKE_BLOCK = 512
 class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     """One request of a trace.
 
-    arrival_s: seconds since the start of the trace; with `after`, seconds since the last token of that request.
-    block_hashes: chained hashes of the full blocks of `block_size` tokens: of the prompt and, if a later request
-        continues this one, also of the output. Two requests share a prefix as far as these are equal.
+    arrival_s: seconds since the start of the trace; with `after`, seconds since the
+        last token of that request.
+    block_hashes: chained hashes of the full blocks of `block_size` tokens: of the
+        prompt and, if a later request continues this one, also of the output. Two
+        requests share a prefix as far as these are equal.
     block_size: tokens per block.
     priority: as in vLLM: lower values are scheduled first.
-    after: id of the request that must be answered first, such as the previous turn of a conversation; None without one.
+    after: id of the request that must be answered first, such as the previous turn of a
+        conversation; None without one.
     lora: name of the LoRA adapter; requests with different adapters share no prefix.
     """
 
@@ -56,7 +64,8 @@ _MOST_TOKENS = 1 << 31
 
 
 class RequestTable(Sequence[WorkloadRequest]):
-    """A workload in columns, for requests that have only a time and lengths: 32 bytes each, built on access.
+    """A workload in columns, for requests that have only a time and lengths: 32 bytes
+    each, built on access.
 
     prefix, numbers: the id of a request is the prefix followed by its number.
     arrivals: seconds.
@@ -64,7 +73,12 @@ class RequestTable(Sequence[WorkloadRequest]):
     """
 
     def __init__(
-        self, prefix: str, numbers: array[int], arrivals: array[float], inputs: array[int], outputs: array[int]
+        self,
+        prefix: str,
+        numbers: array[int],
+        arrivals: array[float],
+        inputs: array[int],
+        outputs: array[int],
     ) -> None:
         self._prefix = prefix
         self._numbers = numbers
@@ -77,10 +91,14 @@ class RequestTable(Sequence[WorkloadRequest]):
         """Build a table from rows of number, arrival, prompt tokens and output tokens."""
         table = cls(prefix, array("q"), array("d"), array("q"), array("q"))
         for number, arrival, inputs, outputs in rows:
-            # Checked here, since requests are later built from the columns without validation.
-            if not (abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS):
+            # Checked here, since requests are later built from the columns without
+            # validation.
+            if not (
+                abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS
+            ):
                 raise WorkloadError(
-                    f"request {prefix}{number}: invalid request: arrival, input and output tokens must be finite and "
+                    f"request {prefix}{number}: invalid request: arrival, input and output tokens "
+                    f"must be finite and "
                     f"less than {_MOST_TOKENS}, not {arrival} s, {inputs} and {outputs}"
                 )
             table._numbers.append(number)
@@ -91,7 +109,9 @@ class RequestTable(Sequence[WorkloadRequest]):
 
     @classmethod
     def convert(cls, workload: Sequence[WorkloadRequest]) -> RequestTable | None:
-        """Convert a workload; None if a request has more than a time and lengths. Ids become positions."""
+        """Convert a workload; None if a request has more than a time and lengths. Ids
+        become positions.
+        """
         if isinstance(workload, RequestTable):
             return workload
         if any(
@@ -114,9 +134,12 @@ class RequestTable(Sequence[WorkloadRequest]):
         if len(order):
             arrivals -= arrivals[order[0]]
         numbers, inputs, outputs = (
-            array("q", np.array(column)[order].tobytes()) for column in (self._numbers, self.inputs, self.outputs)
+            array("q", np.array(column)[order].tobytes())
+            for column in (self._numbers, self.inputs, self.outputs)
         )
-        return RequestTable(self._prefix, numbers, array("d", arrivals[order].tobytes()), inputs, outputs)
+        return RequestTable(
+            self._prefix, numbers, array("d", arrivals[order].tobytes()), inputs, outputs
+        )
 
     def scale_arrivals(self, factor: float) -> RequestTable:
         """Return the same requests, arriving `factor` times as fast."""
@@ -163,7 +186,9 @@ def read_workload(lines: Iterable[str | bytes]) -> list[WorkloadRequest]:
         try:
             # Per line, not per file: traces of both formats may be concatenated.
             is_mooncake = '"input_length"' in (line if isinstance(line, str) else line.decode())
-            requests.append(mooncake.decode(line).to_request(number) if is_mooncake else trace.decode(line))
+            requests.append(
+                mooncake.decode(line).to_request(number) if is_mooncake else trace.decode(line)
+            )
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise WorkloadError(f"line {number}: {error}") from None
     check_workload(requests)
@@ -180,7 +205,9 @@ class _Mooncake(Struct):
         """Convert a line. The last partial block also has an id, but cannot be shared."""
         hashes = tuple(str(block) for block in self.hash_ids[: self.input_length // MOONCAKE_BLOCK])
         at = self.timestamp / 1000
-        return WorkloadRequest(f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK)
+        return WorkloadRequest(
+            f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK
+        )
 
 
 def encode_workload(requests: Iterable[WorkloadRequest]) -> str:
@@ -189,18 +216,26 @@ def encode_workload(requests: Iterable[WorkloadRequest]) -> str:
 
 
 def check_workload(requests: Sequence[WorkloadRequest]) -> None:
-    """Raise WorkloadError unless ids are unique and every `after` names an earlier line."""
+    """Raise WorkloadError unless ids are unique and every `after` names an earlier
+    line.
+    """
     ids: set[str] = set()
     for request in requests:
         if request.id in ids:
             raise WorkloadError(f"request {request.id!r}: the id is used twice")
         if request.after is not None and request.after not in ids:
-            raise WorkloadError(f"request {request.id!r}: no request before it has the id {request.after!r}")
+            raise WorkloadError(
+                f"request {request.id!r}: no request before it has the id {request.after!r}"
+            )
         ids.add(request.id)
 
 
-def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> list[WorkloadRequest]:
-    """Assign LoRA adapters to the requests in turn; all turns of a conversation get the same one."""
+def assign_loras(
+    requests: Iterable[WorkloadRequest], names: Sequence[str]
+) -> list[WorkloadRequest]:
+    """Assign LoRA adapters to the requests in turn; all turns of a conversation get the
+    same one.
+    """
     loras: dict[str, str] = {}
     result: list[WorkloadRequest] = []
     count = 0
@@ -215,7 +250,9 @@ def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> l
 
 
 def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequence[WorkloadRequest]:
-    """Return the same requests, arriving `factor` times as fast. Think times between turns do not change."""
+    """Return the same requests, arriving `factor` times as fast. Think times between
+    turns do not change.
+    """
     if not factor > 0:
         raise ValueError("factor must be more than 0")
     if factor == 1:
@@ -244,7 +281,8 @@ class Timing(Struct, frozen=True):
     replica: replica that served the request.
     prefill_replica: replica of the prefill, if it is another one.
     kv_transfer_s: duration of the transfer of keys and values from that replica.
-    host_tokens: those of `cached_tokens` that were loaded from host memory, with KV offloading.
+    host_tokens: those of `cached_tokens` that were loaded from host memory, with KV
+        offloading.
     """
 
     id: str

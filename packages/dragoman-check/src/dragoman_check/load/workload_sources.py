@@ -1,15 +1,18 @@
-"""Sources of workloads: public traces and data sets, logs of benchmark tools, and generated requests.
+"""Sources of workloads: public traces and data sets, logs of benchmark tools, and
+generated requests.
 
-Every reader returns the requests, and notes for the user about what the file does not contain.
+Every reader returns the requests, and notes for the user about what the file does not
+contain.
 
-- Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens.
-- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens and Response tokens (0 for a
-  failed request).
+- Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP,
+  ContextTokens, GeneratedTokens.
+- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens and
+  Response tokens (0 for a failed request).
 - ShareGPT: JSON list of conversations with texts, but without times and token counts.
 - Logs of benchmark tools: see `logs`.
 
-Generators make Poisson arrivals, bursts, and conversations with shared prefixes. All randomness comes from the caller's
-`Generator`: the same state gives the same workload.
+Generators make Poisson arrivals, bursts, and conversations with shared prefixes. All
+randomness comes from the caller's `Generator`: the same state gives the same workload.
 """
 
 from __future__ import annotations
@@ -70,16 +73,22 @@ RequestLengths = FixedLength | UniformLength | LogNormalLength
 
 
 def parse_lengths(text: str) -> RequestLengths:
-    """Parse `512`, `100-900` or `lognormal:400,0.8,8192` (median, sigma, maximum). Raises ValueError."""
+    """Parse `512`, `100-900` or `lognormal:400,0.8,8192` (median, sigma, maximum).
+    Raises ValueError.
+    """
     name, _, numbers = text.partition(":")
     try:
         if name == "lognormal" and numbers:
             median, sigma, maximum = numbers.split(",")
             return _check_lengths(LogNormalLength(float(median), float(sigma), int(maximum)), text)
         low, is_range, high = text.partition("-")
-        return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
+        return _check_lengths(
+            UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text
+        )
     except ValueError:
-        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MAXIMUM") from None
+        raise ValueError(
+            f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MAXIMUM"
+        ) from None
 
 
 def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
@@ -95,12 +104,15 @@ def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
     return lengths
 
 
-def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
+def generate_arrivals(
+    generator: Generator, *, rate: float, burstiness: float = 1.0
+) -> Iterator[float]:
     """Yield arrival times in seconds, starting at 0, without end.
 
     rate: mean arrivals per second.
-    burstiness: shape of the gamma distribution of the gaps, as in `vllm bench serve`: 1 is a Poisson process, less is
-        burstier, more is more regular, infinity is constant.
+    burstiness: shape of the gamma distribution of the gaps, as in `vllm bench serve`: 1
+        is a Poisson process, less is burstier, more is more regular, infinity is
+        constant.
     """
     if not rate > 0 or not burstiness > 0:
         raise ValueError("rate and burstiness must be more than 0")
@@ -109,7 +121,9 @@ def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 
         yield now
         is_constant = np.isinf(burstiness)
         # The mean gap is shape times scale: 1 / rate for any burstiness.
-        now += 1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
+        now += (
+            1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
+        )
 
 
 def generate_poisson(
@@ -124,12 +138,22 @@ def generate_poisson(
     """Generate `count` independent requests, `rate` per second on average."""
     times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
     return RequestTable.build(
-        "r", ((index, next(times), inputs.sample(generator), outputs.sample(generator)) for index in range(count))
+        "r",
+        (
+            (index, next(times), inputs.sample(generator), outputs.sample(generator))
+            for index in range(count)
+        ),
     )
 
 
 def generate_bursts(
-    generator: Generator, *, count: int, size: int, interval: float, inputs: RequestLengths, outputs: RequestLengths
+    generator: Generator,
+    *,
+    count: int,
+    size: int,
+    interval: float,
+    inputs: RequestLengths,
+    outputs: RequestLengths,
 ) -> RequestTable:
     """Generate `size` simultaneous requests every `interval` seconds."""
     if size < 1 or not interval > 0:
@@ -167,7 +191,9 @@ class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
 def generate_sessions(
     generator: Generator, *, count: int, rate: float, options: SessionOptions
 ) -> list[WorkloadRequest]:
-    """Generate `count` sessions, `rate` per second. Each turn waits for the response to the previous one."""
+    """Generate `count` sessions, `rate` per second. Each turn waits for the response to
+    the previous one.
+    """
     times = generate_arrivals(generator, rate=rate)
     requests: list[WorkloadRequest] = []
     for session in range(count):
@@ -188,7 +214,9 @@ def generate_sessions(
                 f"g{group}/{block}" if block < num_shared else f"s{session}/{block}"
                 for block in range(total_tokens // size)
             )
-            requests.append(WorkloadRequest(id, pause, inputs, outputs, hashes, size, after=previous_id))
+            requests.append(
+                WorkloadRequest(id, pause, inputs, outputs, hashes, size, after=previous_id)
+            )
             previous_id = id
     return requests
 
@@ -230,7 +258,9 @@ class _Conversation(Struct):
 
 
 def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Read a trace; the format is detected from the content. Raises WorkloadError or LogError."""
+    """Read a trace; the format is detected from the content. Raises WorkloadError or
+    LogError.
+    """
     head = data.lstrip()[:4096]
     is_json = head.startswith((b"{", b"["))
     columns = b"" if is_json else head.partition(b"\n")[0].lower()
@@ -242,14 +272,18 @@ def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generato
         return Trace(RequestTable.build("line", _parse_azure(data)).sort())
     if b"request tokens" in columns:
         return _read_burstgpt(data)
-    if b'"output_length"' not in head and not (b'"arrival_s"' in head and b'"input_tokens"' in head):
+    if b'"output_length"' not in head and not (
+        b'"arrival_s"' in head and b'"input_tokens"' in head
+    ):
         try:
             log = read_any(data)
             return Trace(list(log.requests), log.notes)
         except LogError:
             if not head.startswith(b"{"):
                 raise
-    return Trace(read_workload(data.splitlines()))  # Also for an invalid log: its errors name line and field.
+    return Trace(
+        read_workload(data.splitlines())
+    )  # Also for an invalid log: its errors name line and field.
 
 
 def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
@@ -257,7 +291,13 @@ def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
     try:
         for number, row in enumerate(csv.DictReader(lines), start=2):
-            yield number, {(name or "").strip().lower(): (value or "").strip() for name, value in row.items()}
+            yield (
+                number,
+                {
+                    (name or "").strip().lower(): (value or "").strip()
+                    for name, value in row.items()
+                },
+            )
     except UnicodeError:
         raise WorkloadError("the file is not UTF-8 text") from None
 
@@ -292,7 +332,8 @@ def _read_burstgpt(data: bytes) -> Trace:
                 outputs = int(float(row["response tokens"]))
             except (KeyError, ValueError, OverflowError):
                 raise WorkloadError(
-                    f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"
+                    f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response "
+                    f"tokens"
                 ) from None
             if inputs < 1 or outputs < 1:
                 failed += 1
@@ -301,11 +342,15 @@ def _read_burstgpt(data: bytes) -> Trace:
             yield number, at - begin, inputs, outputs
 
     requests = RequestTable.build("line", parse()).sort()
-    return Trace(requests, (f"{failed} failed requests without tokens are skipped",) if failed else ())
+    return Trace(
+        requests, (f"{failed} failed requests without tokens are skipped",) if failed else ()
+    )
 
 
 def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Read conversations: each turn waits for the previous response, and its prompt contains all previous messages."""
+    """Read conversations: each turn waits for the previous response, and its prompt
+    contains all previous messages.
+    """
     try:
         conversations = msgspec.json.decode(data, type=list[_Conversation])
     except msgspec.MsgspecError as error:
@@ -314,7 +359,9 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
     requests: list[WorkloadRequest] = []
     for index, conversation in enumerate(conversations):
         turns: list[tuple[int, int]] = []
-        """New prompt tokens and response tokens of each turn. A conversation may begin with the assistant."""
+        """New prompt tokens and response tokens of each turn. A conversation may begin
+        with the assistant.
+        """
         prompt_tokens = 0
         for message in conversation.conversations:
             tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
@@ -323,7 +370,9 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
             elif prompt_tokens and tokens:
                 turns.append((prompt_tokens, tokens))
                 prompt_tokens = 0
-        if not turns or (options.max_requests is not None and len(requests) >= options.max_requests):
+        if not turns or (
+            options.max_requests is not None and len(requests) >= options.max_requests
+        ):
             continue
         begins = next(times)
         total = 0
@@ -346,7 +395,8 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
     return Trace(
         selected,
         (
-            f"ShareGPT has no times: {options.rate:g} conversations a second, and {options.think_seconds:g} seconds "
+            f"ShareGPT has no times: {options.rate:g} conversations a second, and "
+            f"{options.think_seconds:g} seconds "
             "between turns (--request-rate, --think-time)",
             f"the first {len(selected)} requests of the file (--num-prompts)",
             f"ShareGPT has texts: one token is taken as {CHARACTERS_PER_TOKEN:g} characters",

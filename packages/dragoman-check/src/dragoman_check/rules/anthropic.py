@@ -1,4 +1,5 @@
-"""Checks the wire format of Anthropic Messages: streams, message objects and errors of any server.
+"""Checks the wire format of Anthropic Messages: streams, message objects and errors of
+any server.
 
 stream:  message_start  block*  message_delta  message_stop; a ping may occur anywhere; an error ends it at any point
 block:   content_block_start(i)  content_block_delta(i)*  content_block_stop(i); one open at a time, i = 0, 1, 2 ...
@@ -51,7 +52,12 @@ EMPTY_BLOCKS: dict[str, Json] = {
     "tool_use": {"input": {}},
 }
 """Type of block -> its fields in content_block_start."""
-USAGE_COUNTS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+USAGE_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+)
 
 
 def check_stream(data: bytes) -> list[Json]:
@@ -137,13 +143,19 @@ class _MessagesStreamState:
         index = require_count(event.get("index"), "index")
         block = require_object(event.get("content_block"), "content_block")
         require(self._block is None, f"block {index} begins while another is open")
-        # Indices count the blocks without gaps: SDKs append the block to a list and then address it by its index.
-        require(index == len(self._closed_blocks), f"block {index} begins, expected {len(self._closed_blocks)}")
+        # Indices count the blocks without gaps: SDKs append the block to a list and
+        # then address it by its index.
+        require(
+            index == len(self._closed_blocks),
+            f"block {index} begins, expected {len(self._closed_blocks)}",
+        )
         kind = block.get("type")
         require(isinstance(kind, str) and kind in EMPTY_BLOCKS, f"a block of type {kind!r}")
-        # The text comes in deltas only. The SDKs begin with this block and append the deltas to it, so text here would
-        # be read twice or be lost.
-        begins_empty = all(block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items())
+        # The text comes in deltas only. The SDKs begin with this block and append the
+        # deltas to it, so text here would be read twice or be lost.
+        begins_empty = all(
+            block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items()
+        )
         require(begins_empty, f"block {index} begins with {block}")
         if kind == "tool_use":
             require(
@@ -164,14 +176,20 @@ class _MessagesStreamState:
             case "text", "text_delta":
                 require(require_string(delta.get("text"), "text"), f"{location}: an empty delta")
             case "thinking", "thinking_delta":
-                require(require_string(delta.get("thinking"), "thinking"), f"{location}: an empty delta")
+                require(
+                    require_string(delta.get("thinking"), "thinking"), f"{location}: an empty delta"
+                )
             case "thinking", "signature_delta":
                 require_string(delta.get("signature"), "signature")
                 block.is_signed = True
             case "tool_use", "input_json_delta":
-                # Anthropic's API begins a call with an empty partial_json; later ones carry nothing.
+                # Anthropic's API begins a call with an empty partial_json; later ones
+                # carry nothing.
                 block.input_pieces.append(require_string(delta.get("partial_json"), "partial_json"))
-                require(block.input_pieces[-1] or len(block.input_pieces) == 1, f"{location}: an empty delta")
+                require(
+                    block.input_pieces[-1] or len(block.input_pieces) == 1,
+                    f"{location}: an empty delta",
+                )
             case kind, other:
                 raise Violation(f"{location}: {other!r} in a {kind} block")
 
@@ -183,14 +201,18 @@ class _MessagesStreamState:
         reason = self._final_delta["stop_reason"]
         calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
         require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
-        # Blocks are generated one after another, so only the last can be cut off, for example by max_tokens.
+        # Blocks are generated one after another, so only the last can be cut off, for
+        # example by max_tokens.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
             # A call without arguments may have no deltas: clients read that as {}.
             parse_object("".join(block.input_pieces) or "{}", f"block {block.index}: the input")
 
     def _require_open_block(self, event: Json) -> _OpenBlock:
         index = require_count(event.get("index"), "index")
-        require(self._block is not None and self._block.index == index, f"{event['type']} of block {index}, not open")
+        require(
+            self._block is not None and self._block.index == index,
+            f"{event['type']} of block {index}, not open",
+        )
         assert self._block is not None
         return self._block
 
@@ -203,24 +225,35 @@ def check_object(message: Json) -> None:
         location = f"content[{i}]"
         match block.get("type"):
             case "text":
-                # Clients send the answer back in the next turn, and the API rejects empty text blocks in requests: one
-                # such block would break the conversation.
-                require(require_string(block.get("text"), f"{location}.text"), f"{location}: an empty text")
+                # Clients send the answer back in the next turn, and the API rejects
+                # empty text blocks in requests: one such block would break the
+                # conversation.
+                require(
+                    require_string(block.get("text"), f"{location}.text"),
+                    f"{location}: an empty text",
+                )
             case "thinking":
                 require_string(block.get("thinking"), f"{location}.thinking")
-                # Requests require it, too: without a signature a client cannot send the thinking back.
+                # Requests require it, too: without a signature a client cannot send the
+                # thinking back.
                 require_string(block.get("signature"), f"{location}.signature")
             case "redacted_thinking":
                 require_string(block.get("data"), f"{location}.data")
             case "tool_use":
                 for key in ("id", "name"):
-                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: {key} is empty")
+                    require(
+                        require_string(block.get(key), f"{location}.{key}"),
+                        f"{location}: {key} is empty",
+                    )
                 require_object(block.get("input"), f"{location}.input")
             case kind:
                 raise Violation(f"{location} is of type {kind!r}")
     _check_end(message)
     has_tool_use = any(block["type"] == "tool_use" for block in content)
-    require(message["stop_reason"] != "tool_use" or has_tool_use, "stop_reason is tool_use without a call")
+    require(
+        message["stop_reason"] != "tool_use" or has_tool_use,
+        "stop_reason is tool_use without a call",
+    )
 
 
 def check_error(body: Json) -> None:
@@ -260,7 +293,10 @@ def _check_usage(value: object, required: tuple[str, ...]) -> None:
     details = usage.get("output_tokens_details")
     if details is not None:
         thinking_tokens = require_count(
-            require_object(details, "output_tokens_details").get("thinking_tokens"), "thinking_tokens"
+            require_object(details, "output_tokens_details").get("thinking_tokens"),
+            "thinking_tokens",
         )
         # Thinking is part of output_tokens, not in addition to it.
-        require(thinking_tokens <= usage["output_tokens"], "more thinking_tokens than output_tokens")
+        require(
+            thinking_tokens <= usage["output_tokens"], "more thinking_tokens than output_tokens"
+        )

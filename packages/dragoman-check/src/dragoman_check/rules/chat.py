@@ -22,20 +22,34 @@ from .checks import (
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
 REASONING_DETAILS = "reasoning_details"
-"""OpenRouter's list of reasoning blocks for the client to send back: complete, with the last reasoning or alone."""
-DELTA_FIELDS = REASONING_FIELDS | {"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS}
+"""OpenRouter's list of reasoning blocks for the client to send back: complete, with the
+last reasoning or alone.
+"""
+DELTA_FIELDS = REASONING_FIELDS | {
+    "role",
+    "content",
+    "refusal",
+    "tool_calls",
+    "function_call",
+    REASONING_DETAILS,
+}
 
 
 def check_stream(
-    data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = (), allow_variants: bool = False
+    data: bytes,
+    *,
+    include_usage: bool,
+    extra_reasons: tuple[str, ...] = (),
+    allow_variants: bool = False,
 ) -> list[Json]:
     """Check a stream, and return its chunks. Raises Violation.
 
     include_usage: the request's `stream_options.include_usage`.
     extra_reasons: finish reasons to accept besides OpenAI's.
-    allow_variants: accept deviations that OpenAI's reference does not exclude, though OpenAI's own streams do not have
-    them: null fields in a delta, content together with the role, with another field or with finish_reason, a
-    fingerprint in some chunks only.
+    allow_variants: accept deviations that OpenAI's reference does not exclude, though
+        OpenAI's own streams do not have
+    them: null fields in a delta, content together with the role, with another field or
+    with finish_reason, a fingerprint in some chunks only.
     """
     reasons = (*REASONS, *extra_reasons)
     return _ChatStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
@@ -59,7 +73,9 @@ class _ChoiceState:
 class _ChatStreamState(ChunkState):
     kind = "chat.completion.chunk"
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+    def __init__(
+        self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False
+    ) -> None:
         super().__init__(include_usage, reasons, allow_variants=allow_variants)
         self._choices: list[_ChoiceState] = []
 
@@ -74,16 +90,25 @@ class _ChatStreamState(ChunkState):
         reason = choice.get("finish_reason")
         if self._allow_variants:
             ignored = (None, "") if reason is not None else (None,)
-            delta = {name: value for name, value in delta.items() if value not in ignored or name == "role"}
+            delta = {
+                name: value
+                for name, value in delta.items()
+                if value not in ignored or name == "role"
+            }
         require_key(choice, "finish_reason", location)
         checks.check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
         if index >= len(self._choices):
-            require(index == len(self._choices), f"{location} begins before choice {len(self._choices)}")
+            require(
+                index == len(self._choices), f"{location} begins before choice {len(self._choices)}"
+            )
             require(delta.get("role") == "assistant", f"{location}: the first delta has no role")
             begins_alone = delta.keys() <= {"role", "content"} and not delta.get("content")
-            require(begins_alone or self._allow_variants, f"{location}: begins with more than a role")
+            require(
+                begins_alone or self._allow_variants, f"{location}: begins with more than a role"
+            )
             self._choices.append(_ChoiceState(silent="content" not in delta))
-            # Some servers send the first text, or the first piece of a call with an empty text, together with the role.
+            # Some servers send the first text, or the first piece of a call with an
+            # empty text, together with the role.
             delta = {name: value for name, value in delta.items() if name != "role" and value != ""}
             if delta:
                 self._check_delta(delta, location)
@@ -96,24 +121,35 @@ class _ChatStreamState(ChunkState):
         for call in require_objects(delta.get("tool_calls", []), f"{location}.tool_calls"):
             _check_call(state, call, location)
         if "function_call" in delta:
-            state.legacy_calls += "name" in require_object(delta["function_call"], f"{location}.function_call")
-            require(state.legacy_calls == 1, f"{location}: function_call named {state.legacy_calls} times")
+            state.legacy_calls += "name" in require_object(
+                delta["function_call"], f"{location}.function_call"
+            )
+            require(
+                state.legacy_calls == 1,
+                f"{location}: function_call named {state.legacy_calls} times",
+            )
         if reason is not None:
             require(reason in self._reasons, f"{location}: finish_reason is {reason!r}")
             require(self._allow_variants or not delta, f"{location}: the last delta is not empty")
             if delta:
                 self._check_delta(delta, location)
-            require(reason != "tool_calls" or state.calls > 0, f"{location}: tool_calls without a call")
+            require(
+                reason != "tool_calls" or state.calls > 0, f"{location}: tool_calls without a call"
+            )
             state.finished = True
 
     def _check_delta(self, delta: Json, location: str) -> None:
         require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
         require("role" not in delta, f"{location}: a second role")
         # An empty delta costs a chunk and carries nothing.
-        require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
+        require(
+            all(value not in (None, "", []) for value in delta.values()),
+            f"{location}: an empty field in {delta}",
+        )
         names = {*REASONING_FIELDS, REASONING_DETAILS}
         fields = {"reasoning" if field in names else field for field in delta}
-        # Text, reasoning and calls are ordered relative to each other; one delta with several would lose that order.
+        # Text, reasoning and calls are ordered relative to each other; one delta with
+        # several would lose that order.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
         require(has_fields, f"{location}: a delta has one field, not {sorted(delta)}")
         require(
@@ -126,8 +162,8 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
     index = require_count(call.get("index"), f"{location}: index of a call")
     kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
     body = require_object(call.get(kind), f"{location}: {kind} of call {index}")
-    # Only a call's first delta has its id and name. Clients concatenate strings (`accumulate_delta` in openai-python):
-    # a repeated id or name would be doubled.
+    # Only a call's first delta has its id and name. Clients concatenate strings
+    # (`accumulate_delta` in openai-python): a repeated id or name would be doubled.
     if index == choice.calls:
         require(
             call.get("id") and call.get("type") == kind and body.get("name"),
@@ -135,11 +171,15 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
         )
         choice.calls += 1
         return
-    # The format allows the deltas of parallel calls to alternate, but OpenAI sends one call after another, and clients
-    # may rely on it.
-    require(index == choice.calls - 1, f"{location}: a delta of call {index}, open is {choice.calls - 1}")
+    # The format allows the deltas of parallel calls to alternate, but OpenAI sends one
+    # call after another, and clients may rely on it.
     require(
-        call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name repeated in {call}"
+        index == choice.calls - 1,
+        f"{location}: a delta of call {index}, open is {choice.calls - 1}",
+    )
+    require(
+        call.keys() == {"index", kind} and body.keys() == {text},
+        f"{location}: id, type or name repeated in {call}",
     )
 
 
@@ -151,24 +191,36 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     require_string(response.get("model"), "model")
     checks.check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
-    require([choice.get("index") for choice in choices] == list(range(len(choices))), "the indices are not dense")
+    require(
+        [choice.get("index") for choice in choices] == list(range(len(choices))),
+        "the indices are not dense",
+    )
     for choice in choices:
         message = require_object(choice.get("message"), "message")
         require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
-        # Nullable, but required by OpenAI's types: strictly typed clients fail if the key is missing.
+        # Nullable, but required by OpenAI's types: strictly typed clients fail if the
+        # key is missing.
         for key in ("content", "refusal"):
             require_key(message, key, "message")
         require_key(choice, "logprobs", "choice")
         checks.check_chat_logprobs(choice["logprobs"], "logprobs")
         reason = choice.get("finish_reason")
         require(reason in (*REASONS, *extra_reasons), f"finish_reason is {reason!r}")
-        # Must be absent, not empty: agents test for the key, and take an empty list for a turn with tool calls.
-        is_empty = "tool_calls" in message and not require_array(message["tool_calls"], "tool_calls")
+        # Must be absent, not empty: agents test for the key, and take an empty list for
+        # a turn with tool calls.
+        is_empty = "tool_calls" in message and not require_array(
+            message["tool_calls"], "tool_calls"
+        )
         require(not is_empty, "tool_calls is empty")
         calls = require_objects(message.get("tool_calls", []), "tool_calls")
         require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a call")
         for call in calls:
-            kind, text = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+            kind, text = (
+                ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+            )
             body = require_object(call.get(kind), f"{kind} of a call")
-            require(call.get("id") and call.get("type") == kind and body.get("name"), "a call without id, type or name")
+            require(
+                call.get("id") and call.get("type") == kind and body.get("name"),
+                "a call without id, type or name",
+            )
             require_string(body.get(text), f"{text} of a call")

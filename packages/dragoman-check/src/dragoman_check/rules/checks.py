@@ -1,7 +1,8 @@
-"""Common parts of the wire format checks: `Violation`, checks of JSON values, and parsers of streams.
+"""Common parts of the wire format checks: `Violation`, checks of JSON values, and
+parsers of streams.
 
-The values are those that several dialects have: usage, token logprobs, errors. The streams are server-sent events,
-either unnamed, as in OpenAI's older APIs, or named.
+The values are those that several dialects have: usage, token logprobs, errors. The
+streams are server-sent events, either unnamed, as in OpenAI's older APIs, or named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class Violation(AssertionError):
     """A rule is violated. The message states the rule and the offending value."""
 
 
-# Checks of JSON values. Each raises Violation; `location` is the path of the value in the message.
+# Checks of JSON values. Each raises Violation; `location` is the path of the value in
+# the message.
 
 
 def require(condition: object, rule: str) -> None:
@@ -32,7 +34,10 @@ def require_object(value: object, location: str) -> Json:
 
 
 def require_objects(value: object, location: str) -> list[Json]:
-    return [require_object(item, f"{location}[{i}]") for i, item in enumerate(require_array(value, location))]
+    return [
+        require_object(item, f"{location}[{i}]")
+        for i, item in enumerate(require_array(value, location))
+    ]
 
 
 def require_array(value: object, location: str) -> list[Any]:
@@ -66,10 +71,18 @@ def check_usage(value: object, location: str = "usage") -> None:
         require_count(counts.get(key), f"{location}.{key}")
         for key in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
-    require(total == prompt + completion, f"{location}.total_tokens is {total}, expected {prompt + completion}")
-    details = require_object(counts.get("prompt_tokens_details") or {}, f"{location}.prompt_tokens_details")
-    cached = require_count(details.get("cached_tokens") or 0, f"{location}.prompt_tokens_details.cached_tokens")
-    # prompt_tokens includes the cached tokens; billing subtracts them, and the difference must not be negative.
+    require(
+        total == prompt + completion,
+        f"{location}.total_tokens is {total}, expected {prompt + completion}",
+    )
+    details = require_object(
+        counts.get("prompt_tokens_details") or {}, f"{location}.prompt_tokens_details"
+    )
+    cached = require_count(
+        details.get("cached_tokens") or 0, f"{location}.prompt_tokens_details.cached_tokens"
+    )
+    # prompt_tokens includes the cached tokens; billing subtracts them, and the
+    # difference must not be negative.
     require(cached <= prompt, f"{location}: more cached tokens than prompt tokens")
 
 
@@ -81,17 +94,24 @@ def check_chat_logprobs(value: object, location: str) -> None:
     for name in ("content", "refusal"):
         for i, entry in enumerate(require_objects(logprobs.get(name) or [], f"{location}.{name}")):
             _check_logprob(entry, f"{location}.{name}[{i}]")
-            for other in require_objects(entry.get("top_logprobs"), f"{location}.{name}[{i}].top_logprobs"):
+            for other in require_objects(
+                entry.get("top_logprobs"), f"{location}.{name}[{i}].top_logprobs"
+            ):
                 _check_logprob(other, f"{location}.{name}[{i}].top_logprobs")
 
 
 def _check_logprob(entry: Json, location: str) -> None:
     require_string(entry.get("token"), f"{location}.token")
     logprob = entry.get("logprob")
-    require(isinstance(logprob, int | float) and logprob <= 0, f"{location}.logprob is not a logprob: {logprob!r}")
+    require(
+        isinstance(logprob, int | float) and logprob <= 0,
+        f"{location}.logprob is not a logprob: {logprob!r}",
+    )
     require_key(entry, "bytes", location)
     if entry["bytes"] is not None:
-        byte_values = [require_count(byte, location) for byte in require_array(entry["bytes"], location)]
+        byte_values = [
+            require_count(byte, location) for byte in require_array(entry["bytes"], location)
+        ]
         require(all(byte < 256 for byte in byte_values), f"{location}.bytes has a value above 255")
 
 
@@ -127,14 +147,17 @@ class ParsedStream:
 
 
 def parse_named_events(data: bytes) -> Iterator[Json]:
-    """Parse the payloads of named events, each of which repeats the event's name as `type`. Raises Violation."""
+    """Parse the payloads of named events, each of which repeats the event's name as
+    `type`. Raises Violation.
+    """
     for block in _split_events(data):
         name, newline, data_line = block.partition("\n")
         require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
         payload = parse_object(_parse_data(data_line), "the payload")
         event_name = name.removeprefix("event: ")
         require(
-            payload.get("type") == event_name, f"an event named {event_name} says that it is {payload.get('type')!r}"
+            payload.get("type") == event_name,
+            f"an event named {event_name} says that it is {payload.get('type')!r}",
         )
         yield payload
 
@@ -149,7 +172,8 @@ def _split_events(data: bytes) -> Iterator[str]:
 
 def _parse_data(block: str) -> str:
     require(block.startswith("data: "), f"not a data event: {block[:40]!r}")
-    # Some clients split lines at other characters than \n, too; str.splitlines covers all of them.
+    # Some clients split lines at other characters than \n, too; str.splitlines covers
+    # all of them.
     require(len(block.splitlines()) == 1, f"one event in several lines: {block[:40]!r}")
     return block.removeprefix("data: ")
 
@@ -172,7 +196,8 @@ CONSTANT_FIELDS = ("id", "created", "model")
 
 
 class ChunkState(ABC):
-    """State machine that checks a stream of Chat Completions or Completions: chunks, usage, an error or `[DONE]`.
+    """State machine that checks a stream of Chat Completions or Completions: chunks,
+    usage, an error or `[DONE]`.
 
     kind: the `object` of its chunks.
     reasons: the allowed finish reasons.
@@ -181,7 +206,9 @@ class ChunkState(ABC):
 
     kind: str
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+    def __init__(
+        self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False
+    ) -> None:
         self._include_usage = include_usage
         self._reasons = reasons
         self._allow_variants = allow_variants
@@ -203,28 +230,43 @@ class ChunkState(ABC):
             require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
             require_count(chunk.get("created"), "created")
             require_string(chunk.get("id"), "id")
-            # Clients group chunks by `id`, and take the other fields from the first or from the last chunk.
+            # Clients group chunks by `id`, and take the other fields from the first or
+            # from the last chunk.
             self._first = self._first or chunk
             for key in CONSTANT_FIELDS:
-                require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
+                require(
+                    chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}"
+                )
             fingerprint = chunk.get("system_fingerprint")
-            expected = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+            expected = (
+                self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+            )
             # Some servers send the fingerprint in some chunks only.
             is_absent = self._allow_variants and None in (fingerprint, expected)
-            require(is_absent or fingerprint == expected, f"system_fingerprint changed to {fingerprint!r}")
+            require(
+                is_absent or fingerprint == expected,
+                f"system_fingerprint changed to {fingerprint!r}",
+            )
             self._fingerprint = expected or fingerprint
             choices = require_objects(chunk.get("choices"), "choices")
             for choice in choices:
                 self._check_choice(choice)
-            # The usage chunk (`stream_options.include_usage`) has no choices, and follows the end of all choices.
+            # The usage chunk (`stream_options.include_usage`) has no choices, and
+            # follows the end of all choices.
             if not choices:
                 require(self._include_usage, "a usage chunk that was not requested")
                 require(self._has_ended, "usage before all choices ended")
                 check_usage(chunk.get("usage"))
                 self._has_usage = True
-        require(stream.done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
+        require(
+            stream.done != self._has_failed,
+            "[DONE] after an error" if self._has_failed else "no [DONE]",
+        )
         require(self._has_failed or self._has_ended, "a choice without finish_reason")
-        require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
+        require(
+            self._has_failed or self._has_usage == self._include_usage,
+            "usage was requested and is missing",
+        )
         return stream.payloads
 
     @property

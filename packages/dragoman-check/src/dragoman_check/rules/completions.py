@@ -24,11 +24,19 @@ LOGPROBS_COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
 def check_stream(
-    data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = (), allow_variants: bool = False
+    data: bytes,
+    *,
+    include_usage: bool,
+    extra_reasons: tuple[str, ...] = (),
+    allow_variants: bool = False,
 ) -> list[Json]:
-    """Check a stream, and return its chunks; the arguments are those of `chat.check_stream`. Raises Violation."""
+    """Check a stream, and return its chunks; the arguments are those of
+    `chat.check_stream`. Raises Violation.
+    """
     reasons = (*REASONS, *extra_reasons)
-    return _CompletionsStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
+    return _CompletionsStreamState(include_usage, reasons, allow_variants=allow_variants).check(
+        data
+    )
 
 
 class _CompletionsStreamState(ChunkState):
@@ -40,7 +48,9 @@ class _CompletionsStreamState(ChunkState):
 
     kind = "text_completion"
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+    def __init__(
+        self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False
+    ) -> None:
         super().__init__(include_usage, reasons, allow_variants=allow_variants)
         self._finished: dict[int, bool] = {}
         self._offsets: dict[int, int] = {}
@@ -80,13 +90,16 @@ def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> st
         "the columns of logprobs differ in length",
     )
     # Equal offsets are valid: several tokens may be bytes of one character.
-    require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset decreases")
+    require(
+        all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)),
+        "text_offset decreases",
+    )
     for token, logprob, top in zip(tokens, token_logprobs, top_logprobs, strict=True):
         # Both are null for the first token of an echoed prompt, which nothing precedes.
         require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")
         if top is not None:
-            # OpenAI adds the sampled token if it is not among the most probable ones, so there may be one entry more
-            # than requested.
+            # OpenAI adds the sampled token if it is not among the most probable ones,
+            # so there may be one entry more than requested.
             is_listed = token in require_object(top, "top_logprobs")
             require(is_listed, f"the sampled token {token!r} is not among its top_logprobs")
             require(all(value <= 0 for value in (logprob, *top.values())), "a logprob above 0")
@@ -101,6 +114,11 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     require_string(response.get("model"), "model")
     checks.check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
-    require([choice.get("index") for choice in choices] == list(range(len(choices))), "the indices are not dense")
+    require(
+        [choice.get("index") for choice in choices] == list(range(len(choices))),
+        "the indices are not dense",
+    )
     for choice in choices:
-        require(_check_choice(choice, (*REASONS, *extra_reasons)) is not None, "finish_reason is null")
+        require(
+            _check_choice(choice, (*REASONS, *extra_reasons)) is not None, "finish_reason is null"
+        )

@@ -1,9 +1,11 @@
-"""Checks the wire format of Ollama's /api/chat and /api/generate: streams and objects of any server.
+"""Checks the wire format of Ollama's /api/chat and /api/generate: streams and objects
+of any server.
 
 stream:  chunk*  last        one JSON object per line; `done` is true only in the last one, which has the counts
 
-A chunk of /api/chat has a `message`, one of /api/generate a `response`. A tool call is never split over chunks. An
-error is a line that ends the stream. Blanks may precede a line's object.
+A chunk of /api/chat has a `message`, one of /api/generate a `response`. A tool call is
+never split over chunks. An error is a line that ends the stream. Blanks may precede a
+line's object.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 
 
 def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
-    """Check a stream, and return its chunks; an empty list if it ends with an error. Raises Violation."""
+    """Check a stream, and return its chunks; an empty list if it ends with an error.
+    Raises Violation.
+    """
     chunks = list[Json]()
     n_calls = 0
     has_failed = False
     text = data.decode()
-    # Clients split the stream at newlines: an unfinished line would stay in their buffer.
+    # Clients split the stream at newlines: an unfinished line would stay in their
+    # buffer.
     require(not text or text.endswith("\n"), "the stream ends inside a line")
     for line in text.split("\n")[:-1]:
-        # Some clients split lines at other characters than \n, too; str.splitlines covers all of them.
+        # Some clients split lines at other characters than \n, too; str.splitlines
+        # covers all of them.
         require(len(line.splitlines()) == 1, f"an empty line, or several in one: {line[:40]!r}")
         chunk = parse_object(line, "the line")
         require(not has_failed, "a line after an error")
@@ -59,7 +65,10 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
         # Only the last chunk has counts and durations; any other must have content.
         part = _get_part(chunk, is_chat)
         text_field = "content" if is_chat else "response"
-        has_content = any(part.get(name) for name in (text_field, "thinking", "tool_calls")) or "logprobs" in chunk
+        has_content = (
+            any(part.get(name) for name in (text_field, "thinking", "tool_calls"))
+            or "logprobs" in chunk
+        )
         require(chunk["done"] or has_content, "a chunk without content")
         chunks.append(chunk)
     if has_failed:
@@ -69,7 +78,9 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
 
 
 def check_object(answer: Json, *, is_chat: bool) -> None:
-    """Check a full answer, or the answer to a request that loads or unloads a model. Raises Violation."""
+    """Check a full answer, or the answer to a request that loads or unloads a model.
+    Raises Violation.
+    """
     _check_chunk(answer, is_chat)
     require(answer["done"], "done is false")
     _check_calls(answer, is_chat, 0)
@@ -126,12 +137,20 @@ def _check_chunk(chunk: Json, is_chat: bool) -> None:
 
 
 def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
-    """Check the calls of a chunk, and return the number of calls so far. n_calls: number of calls before it."""
+    """Check the calls of a chunk, and return the number of calls so far. n_calls:
+    number of calls before it.
+    """
     for call in require_objects(_get_part(chunk, is_chat).get("tool_calls", []), "tool_calls"):
         function = require_object(call.get("function"), "function")
-        require(require_string(function.get("name"), "the name of a function") != "", "a function has no name")
+        require(
+            require_string(function.get("name"), "the name of a function") != "",
+            "a function has no name",
+        )
         require_object(function.get("arguments"), "arguments")
-        require(function.get("index", n_calls) == n_calls, f"index is {function.get('index')!r}, expected {n_calls}")
+        require(
+            function.get("index", n_calls) == n_calls,
+            f"index is {function.get('index')!r}, expected {n_calls}",
+        )
         n_calls += 1
     return n_calls
 

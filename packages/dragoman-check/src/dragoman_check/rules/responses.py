@@ -1,12 +1,15 @@
-"""Checks the wire format of Responses: streams and objects of any server, against OpenAI's API and Open Responses.
+"""Checks the wire format of Responses: streams and objects of any server, against
+OpenAI's API and Open Responses.
 
 stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
-         in_progress may be repeated anywhere; failed follows an error; incomplete ends a cancelled response
+         in_progress may be repeated anywhere; failed follows an error; incomplete ends
+         a cancelled response
 item:    output_item.added(i)  content events  output_item.done(i); one open at a time, i = 0, 1, 2 ...
 part:    added  delta*  done  part.done, in messages and reasoning; calls have delta* done without a part
 
-sequence_number counts all events from 0. The text of a `.done` event is the concatenation of its deltas, and the last
-event's response contains the items of all output_item.done events.
+sequence_number counts all events from 0. The text of a `.done` event is the
+concatenation of its deltas, and the last event's response contains the items of all
+output_item.done events.
 """
 
 from __future__ import annotations
@@ -42,13 +45,17 @@ OPTIONAL_FIELDS: Json = {
     "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
     "safety_identifier": None, "prompt_cache_key": None,
 }  # fmt: skip
-"""Those of RESPONSE_FIELDS that OpenAI's schema does not require, with the values that stand for absent ones."""
+"""Those of RESPONSE_FIELDS that OpenAI's schema does not require, with the values that
+stand for absent ones.
+"""
 TERMINAL_STATUSES = ("completed", "incomplete", "failed")
 STATUSES = (*TERMINAL_STATUSES, "in_progress", "queued", "cancelled")
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 INCOMPLETE_REASONS = ("max_output_tokens", "content_filter")
 COMPACTION = "compaction"
-"""Type of an item that has no status, and whose content is only in its output_item.done event."""
+"""Type of an item that has no status, and whose content is only in its output_item.done
+event.
+"""
 CLIENT_CALL_FIELDS = {
     "shell_call": ("action",),
     "local_shell_call": ("action",),
@@ -56,7 +63,9 @@ CLIENT_CALL_FIELDS = {
     "computer_call": ("action", "actions"),
     "tool_search_call": ("arguments",),
 }
-"""Type of a call that the client executes -> its possible fields, exactly one of which it has."""
+"""Type of a call that the client executes -> its possible fields, exactly one of which
+it has.
+"""
 CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Type of a call -> the field with its streamed text."""
 
@@ -81,8 +90,12 @@ class _PartKind:
 
 OUTPUT_TEXT = _PartKind("content_part", "output_text", "content_index", "text", "output_text")
 REFUSAL = _PartKind("content_part", "refusal", "content_index", "refusal", "refusal")
-REASONING_TEXT = _PartKind("content_part", "reasoning_text", "content_index", "text", "reasoning_text")
-SUMMARY_TEXT = _PartKind("reasoning_summary_part", "reasoning_summary_text", "summary_index", "text", "summary_text")
+REASONING_TEXT = _PartKind(
+    "content_part", "reasoning_text", "content_index", "text", "reasoning_text"
+)
+SUMMARY_TEXT = _PartKind(
+    "reasoning_summary_part", "reasoning_summary_text", "summary_index", "text", "summary_text"
+)
 PART_KINDS = {
     "message": (OUTPUT_TEXT, REFUSAL),
     "reasoning": (REASONING_TEXT, SUMMARY_TEXT),
@@ -92,8 +105,8 @@ PART_KINDS = {
 def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
     """Check a stream, and return its events. Raises Violation.
 
-    allow_variants: check against OpenAI's reference only. What Open Responses requires beyond it may be absent:
-    `[DONE]` and the OPTIONAL_FIELDS.
+    allow_variants: check against OpenAI's reference only. What Open Responses requires
+    beyond it may be absent: `[DONE]` and the OPTIONAL_FIELDS.
     """
     require(allow_variants or data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
     events = list(parse_named_events(data.removesuffix(DONE_EVENT)))
@@ -120,12 +133,14 @@ class _OpenPart:
 
 
 class _OpenItem:
-    """The open item; checks the events between its output_item.added and output_item.done.
+    """The open item; checks the events between its output_item.added and
+    output_item.done.
 
     closed_parts: kind and text of each finished part.
     pieces: deltas of a call's text.
     commands: commands of a shell call.
-    done_arguments: the text of the done event of a call or of its last command; None before it.
+    done_arguments: the text of the done event of a call or of its last command; None
+        before it.
     """
 
     def __init__(self, index: int, item: Json) -> None:
@@ -143,7 +158,10 @@ class _OpenItem:
         if self.kind == "shell_call":
             self._feed_command(event, name)
             return
-        require(event.get("item_id") == self.id, f"{event['type']} of item {event.get('item_id')!r}, not {self.id!r}")
+        require(
+            event.get("item_id") == self.id,
+            f"{event['type']} of item {event.get('item_id')!r}, not {self.id!r}",
+        )
         if self.kind in CALL_TEXT_FIELDS:
             self._feed_call(event, name)
         elif self.kind == COMPACTION:
@@ -161,16 +179,28 @@ class _OpenItem:
         else:
             require(name == f"{self.kind}_{field}.done", f"{event['type']} in a {self.kind}")
             self.done_arguments = require_string(event.get(field), field)
-            # Clients read either the deltas or the text of the done event: both must yield the same call.
-            require(self.done_arguments == "".join(self.pieces), f"{event['type']} is not the join of its deltas")
+            # Clients read either the deltas or the text of the done event: both must
+            # yield the same call.
+            require(
+                self.done_arguments == "".join(self.pieces),
+                f"{event['type']} is not the join of its deltas",
+            )
 
     def _feed_command(self, event: Json, name: str) -> None:
-        """Check an event of a shell call's command: added, delta* and done, one command at a time, without item_id."""
+        """Check an event of a shell call's command: added, delta* and done, one command
+        at a time, without item_id.
+        """
         begins = name == "shell_call_command.added"
         expected = len(self.commands) - (0 if begins else 1)
-        require(event.get("command_index") == expected, f"{event['type']} of command {event.get('command_index')!r}")
+        require(
+            event.get("command_index") == expected,
+            f"{event['type']} of command {event.get('command_index')!r}",
+        )
         if begins:
-            require(self.done_arguments is not None or not self.commands, "a command begins while another is open")
+            require(
+                self.done_arguments is not None or not self.commands,
+                "a command begins while another is open",
+            )
             self.commands.append(require_string(event.get("command"), "command"))
             self.done_arguments = None
             return
@@ -180,7 +210,10 @@ class _OpenItem:
         else:
             require(name == "shell_call_command.done", f"{event['type']} in a shell_call")
             self.done_arguments = require_string(event.get("command"), "command")
-            require(self.done_arguments == self.commands[-1], f"{event['type']} is not the join of its deltas")
+            require(
+                self.done_arguments == self.commands[-1],
+                f"{event['type']} is not the join of its deltas",
+            )
 
     def _feed_part(self, event: Json, name: str) -> None:
         part = self.part
@@ -192,8 +225,11 @@ class _OpenItem:
                 raise Violation(f"{event['type']} in a {self.kind} without an open part")
             _check_part(event, kind, "", [])
             index = require_count(event.get(kind.index_field), kind.index_field)
-            # Texts and refusals share one index (content_index); summaries have their own (summary_index).
-            expected = sum(closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts)
+            # Texts and refusals share one index (content_index); summaries have their
+            # own (summary_index).
+            expected = sum(
+                closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts
+            )
             require(index == expected, f"part {index} begins, expected {expected}")
             self.part = _OpenPart(kind, index)
             return
@@ -208,9 +244,15 @@ class _OpenItem:
             part.logprobs.extend(logprobs)
         elif name == f"{part.kind.text_event}.done" and part.done_text is None:
             part.done_text = require_string(event.get(part.kind.text_field), part.kind.text_field)
-            require(part.done_text == "".join(part.pieces), f"{event['type']} is not the join of its deltas")
+            require(
+                part.done_text == "".join(part.pieces),
+                f"{event['type']} is not the join of its deltas",
+            )
             if part.kind is OUTPUT_TEXT:
-                require(event.get("logprobs") == part.logprobs, f"{event['type']} has other logprobs than its deltas")
+                require(
+                    event.get("logprobs") == part.logprobs,
+                    f"{event['type']} has other logprobs than its deltas",
+                )
         else:
             require(
                 name == f"{part.kind.frame_event}.done" and part.done_text is not None,
@@ -233,14 +275,17 @@ class _OpenItem:
         require(self.part is None, "output_item.done while a part is open")
         if self.kind in CALL_TEXT_FIELDS:
             require(
-                self.done_arguments is not None and item.get(CALL_TEXT_FIELDS[self.kind]) == self.done_arguments,
+                self.done_arguments is not None
+                and item.get(CALL_TEXT_FIELDS[self.kind]) == self.done_arguments,
                 "the call is not what was streamed",
             )
             for key in ("call_id", "name", "namespace"):
                 require(item.get(key) == self.first_item.get(key), f"the call's {key} changed")
             return
         if self.kind in CLIENT_CALL_FIELDS:
-            require(item.get("call_id") == self.first_item.get("call_id"), "the call's call_id changed")
+            require(
+                item.get("call_id") == self.first_item.get("call_id"), "the call's call_id changed"
+            )
             if self.kind == "shell_call":
                 commands = require_object(item.get("action"), "action").get("commands")
                 require(commands == self.commands, "the commands are not what was streamed")
@@ -250,7 +295,9 @@ class _OpenItem:
                 part.get("refusal" if part.get("type") == "refusal" else "text")
                 for part in require_objects(item.get(name) or [], name)
             ]
-            streamed = [text for kind, text in self.closed_parts if kind.index_field == f"{name}_index"]
+            streamed = [
+                text for kind, text in self.closed_parts if kind.index_field == f"{name}_index"
+            ]
             require(texts == streamed, f"the item's {name} is not what was streamed")
 
 
@@ -260,7 +307,9 @@ def _check_part(event: Json, kind: _PartKind, text: str, logprobs: list[object])
     require(part.get(kind.text_field) == text, f"{event['type']} has another text")
     if kind is OUTPUT_TEXT:
         require(part.get("annotations") == [], f"{event['type']} has no annotations")
-        require(part.get("logprobs") == logprobs, f"{event['type']} has other logprobs than its deltas")
+        require(
+            part.get("logprobs") == logprobs, f"{event['type']} has other logprobs than its deltas"
+        )
 
 
 class _ResponsesStreamState:
@@ -282,11 +331,15 @@ class _ResponsesStreamState:
             event.get("sequence_number") == self._count,
             f"sequence_number is {event.get('sequence_number')!r}, expected {self._count}",
         )
-        require(self._count or kind == "response.created", f"{kind}: response.created must be the first event")
+        require(
+            self._count or kind == "response.created",
+            f"{kind}: response.created must be the first event",
+        )
         self._count += 1
         name = kind.removeprefix("response.")
         if kind == "error":
-            # The fields are flat in OpenAI's API and nested in Open Responses: an event has both, with equal values.
+            # The fields are flat in OpenAI's API and nested in Open Responses: an event
+            # has both, with equal values.
             nested = require_object(event.get("error"), "error")
             check_error(nested)
             for key in ("code", "message", "param"):
@@ -317,37 +370,51 @@ class _ResponsesStreamState:
             self._item.feed(event, name)
 
     def _feed_lifecycle(self, name: str, response: Json) -> None:
-        require((name == "created") == (self._id is None), f"response.{name} at event {self._count - 1}")
+        require(
+            (name == "created") == (self._id is None), f"response.{name} at event {self._count - 1}"
+        )
         self._id = self._id or response.get("id")
         require(response.get("id") == self._id, "the response's id changed")
         check_object(response, allow_variants=self._allow_variants)
         if name not in TERMINAL_STATUSES:
             require(not self._has_failed, f"response.{name} after an error")
-            require(response["status"] in ("in_progress", "queued"), f"response.{name} is {response['status']!r}")
+            require(
+                response["status"] in ("in_progress", "queued"),
+                f"response.{name} is {response['status']!r}",
+            )
             require(response["usage"] is None, f"response.{name} has usage before the end")
             self._is_running = self._is_running or name == "in_progress"
             return
         self.has_ended = True
-        # The API has no event `response.cancelled`; a cancelled stream ends with response.incomplete.
+        # The API has no event `response.cancelled`; a cancelled stream ends with
+        # response.incomplete.
         is_cancelled = response["status"] == "cancelled" and name == "incomplete"
-        require(response["status"] == name or is_cancelled, f"response.{name} is {response['status']!r}")
+        require(
+            response["status"] == name or is_cancelled, f"response.{name} is {response['status']!r}"
+        )
         require(not self._has_failed or name == "failed", f"response.{name} after an error")
         if name == "failed" or is_cancelled:
             require(
-                # The output may also contain the item that was open, as far as it was generated.
+                # The output may also contain the item that was open, as far as it was
+                # generated.
                 response["output"][: len(self._done_items)] == self._done_items,
                 "the output is not the items that were done",
             )
             return
         require(self._item is None, f"response.{name} while an item is open")
-        require(response["output"] == self._done_items, "the output is not the items that were done")
+        require(
+            response["output"] == self._done_items, "the output is not the items that were done"
+        )
         require(response["usage"] is not None, f"response.{name} has no usage")
 
 
 def check_object(response: Json, *, allow_variants: bool = False) -> None:
-    """Check a response object in any status. allow_variants: see `check_stream`. Raises Violation."""
+    """Check a response object in any status. allow_variants: see `check_stream`. Raises
+    Violation.
+    """
     if allow_variants:
-        # Some servers omit fields of newer API versions, and some send an unset `user` as null.
+        # Some servers omit fields of newer API versions, and some send an unset `user`
+        # as null.
         present = {key: value for key, value in response.items() if (key, value) != ("user", None)}
         response = OPTIONAL_FIELDS | present
     for key in RESPONSE_FIELDS:
@@ -364,16 +431,24 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
         require(isinstance(response[key], bool), f"{key} is {response[key]!r}")
     require_object(require_object(response["text"], "text").get("format"), "text.format")
     require("user" not in response or response["user"] is not None, "user is null")
-    require(response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}")
+    require(
+        response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}"
+    )
     require_count(response["top_logprobs"], "top_logprobs")
     for i, tool in enumerate(require_objects(response["tools"], "tools")):
-        # The echoed tools include defaults, such as `strict`, which show a client how they were parsed.
-        for key in ("name", "description", "parameters", "strict") if tool.get("type") == "function" else ():
+        # The echoed tools include defaults, such as `strict`, which show a client how
+        # they were parsed.
+        for key in (
+            ("name", "description", "parameters", "strict")
+            if tool.get("type") == "function"
+            else ()
+        ):
             require_key(tool, key, f"tools[{i}]")
     items = require_objects(response["output"], "output")
     for i, item in enumerate(items):
         _check_item(item, f"output[{i}]")
-    # Clients refer to items by id, in `item_reference` and when they merge items into a stored conversation.
+    # Clients refer to items by id, in `item_reference` and when they merge items into a
+    # stored conversation.
     ids = [item["id"] for item in items]
     require(len(set(ids)) == len(ids), "two items have the same id")
     _check_state(response, items)
@@ -391,7 +466,8 @@ def _check_state(response: Json, items: list[Json]) -> None:
     if response["error"] is not None:
         error = require_object(response["error"], "error")
         require(
-            require_string(error.get("code"), "error.code") and require_string(error.get("message"), "error.message"),
+            require_string(error.get("code"), "error.code")
+            and require_string(error.get("message"), "error.message"),
             "error.code or error.message is empty",
         )
     incomplete_details = response["incomplete_details"]
@@ -401,10 +477,14 @@ def _check_state(response: Json, items: list[Json]) -> None:
     )
     require(
         incomplete_details is None
-        or require_object(incomplete_details, "incomplete_details").get("reason") in INCOMPLETE_REASONS,
+        or require_object(incomplete_details, "incomplete_details").get("reason")
+        in INCOMPLETE_REASONS,
         f"incomplete_details is {incomplete_details!r}",
     )
-    require(response["completed_at"] is None or status == "completed", f"a {status} response has completed_at")
+    require(
+        response["completed_at"] is None or status == "completed",
+        f"a {status} response has completed_at",
+    )
     unfinished = [item for item in items if item.get("status", "completed") != "completed"]
     require(not unfinished or status != "completed", "a completed response has unfinished items")
     # Items are generated one after another, so only the last one can be cut off.
@@ -413,7 +493,10 @@ def _check_state(response: Json, items: list[Json]) -> None:
 
 def _check_added_item(item: Json) -> None:
     kind = item.get("type")
-    require(kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION), f"an item of type {kind!r}")
+    require(
+        kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION),
+        f"an item of type {kind!r}",
+    )
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
         # An item is added empty; its content follows in deltas, or in output_item.done.
@@ -422,14 +505,18 @@ def _check_added_item(item: Json) -> None:
     require(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
     if kind in CALL_TEXT_FIELDS:
         require(
-            require_string(item.get("call_id"), "call_id") and require_string(item.get("name"), "name"),
+            require_string(item.get("call_id"), "call_id")
+            and require_string(item.get("name"), "name"),
             "a call without id or name",
         )
         require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its text")
     elif kind in CLIENT_CALL_FIELDS:
         _check_client_call(item, str(kind), "item")
         action = item.get("action")
-        require(kind != "shell_call" or action == {**require_object(action, "action"), "commands": []}, "commands")
+        require(
+            kind != "shell_call" or action == {**require_object(action, "action"), "commands": []},
+            "commands",
+        )
     else:
         require(not item.get("content") and not item.get("summary"), "an item begins with content")
 
@@ -448,7 +535,9 @@ def _check_item(item: Json, location: str) -> None:
                 _check_content(part, f"{location}.content[{i}]")
         case "reasoning":
             for name in ("summary", "content"):
-                for part in require_objects(item.get(name, [] if name == "content" else None), f"{location}.{name}"):
+                for part in require_objects(
+                    item.get(name, [] if name == "content" else None), f"{location}.{name}"
+                ):
                     require_string(part.get("text"), f"{location}.{name}.text")
         case "function_call" | "custom_tool_call" as kind:
             for key in ("call_id", "name", CALL_TEXT_FIELDS[kind]):
@@ -461,9 +550,14 @@ def _check_item(item: Json, location: str) -> None:
 
 
 def _check_client_call(item: Json, kind: str, location: str) -> None:
-    require(require_string(item.get("call_id"), f"{location}.call_id"), f"{location}.call_id is empty")
+    require(
+        require_string(item.get("call_id"), f"{location}.call_id"), f"{location}.call_id is empty"
+    )
     present = [name for name in CLIENT_CALL_FIELDS[kind] if item.get(name) is not None]
-    require(len(present) == 1, f"{location} has {present or 'none'} of {', '.join(CLIENT_CALL_FIELDS[kind])}")
+    require(
+        len(present) == 1,
+        f"{location} has {present or 'none'} of {', '.join(CLIENT_CALL_FIELDS[kind])}",
+    )
 
 
 def _check_content(part: Json, location: str) -> None:
@@ -471,7 +565,9 @@ def _check_content(part: Json, location: str) -> None:
         case "output_text":
             require_string(part.get("text"), f"{location}.text")
             require_array(part.get("annotations"), f"{location}.annotations")
-            check_chat_logprobs({"content": require_array(part.get("logprobs"), f"{location}.logprobs")}, location)
+            check_chat_logprobs(
+                {"content": require_array(part.get("logprobs"), f"{location}.logprobs")}, location
+            )
         case "refusal":
             require_string(part.get("refusal"), f"{location}.refusal")
         case kind:
@@ -481,10 +577,12 @@ def _check_content(part: Json, location: str) -> None:
 def _check_usage(value: object) -> None:
     usage = require_object(value, "usage")
     input_tokens, output_tokens, total = (
-        require_count(usage.get(key), f"usage.{key}") for key in ("input_tokens", "output_tokens", "total_tokens")
+        require_count(usage.get(key), f"usage.{key}")
+        for key in ("input_tokens", "output_tokens", "total_tokens")
     )
     require(
-        total == input_tokens + output_tokens, f"usage.total_tokens is {total}, expected {input_tokens + output_tokens}"
+        total == input_tokens + output_tokens,
+        f"usage.total_tokens is {total}, expected {input_tokens + output_tokens}",
     )
     input_details = require_object(usage.get("input_tokens_details"), "usage.input_tokens_details")
     require_count(input_details.get("cache_write_tokens"), "cache_write_tokens")
@@ -492,7 +590,9 @@ def _check_usage(value: object) -> None:
         require_count(input_details.get("cached_tokens"), "cached_tokens") <= input_tokens,
         "more cached tokens than input tokens",
     )
-    output_details = require_object(usage.get("output_tokens_details"), "usage.output_tokens_details")
+    output_details = require_object(
+        usage.get("output_tokens_details"), "usage.output_tokens_details"
+    )
     require(
         require_count(output_details.get("reasoning_tokens"), "reasoning_tokens") <= output_tokens,
         "more reasoning_tokens than output_tokens",

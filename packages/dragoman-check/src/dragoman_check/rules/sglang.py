@@ -1,4 +1,5 @@
-"""Checks SGLang's wire format of /generate, for any server whose events carry the cumulative text.
+"""Checks SGLang's wire format of /generate, for any server whose events carry the
+cumulative text.
 
 each choice:  partial*  finished       each event's text starts with the text of the previous one
 the stream:   choices interleaved, identified by `index` if there are several; then [DONE], unless an error came
@@ -24,7 +25,9 @@ TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 
 def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
-    """Check a stream, and return each choice's last event, in order; none if the stream failed. Raises Violation."""
+    """Check a stream, and return each choice's last event, in order; none if the stream
+    failed. Raises Violation.
+    """
     stream = ParsedStream(data)
     last_answers = dict[int, Json]()
     has_failed = False
@@ -39,9 +42,15 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
         _check_answer(answer)
         previous = last_answers.get(index)
         if previous is not None:
-            require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
+            require(
+                previous["meta_info"]["finish_reason"] is None,
+                "an event after the one that finished",
+            )
             require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
-            require(answer["text"].startswith(previous["text"]), "the text does not start with the previous text")
+            require(
+                answer["text"].startswith(previous["text"]),
+                "the text does not start with the previous text",
+            )
             earlier_ids = previous["output_ids"]
             starts_with_ids = answer["output_ids"][: len(earlier_ids)] == earlier_ids
             require(starts_with_ids, "the ids do not start with the previous ids")
@@ -50,7 +59,8 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     if has_failed:
         return []
     require(
-        sorted(last_answers) == list(range(choices)), f"{choices} choices were requested, got {sorted(last_answers)}"
+        sorted(last_answers) == list(range(choices)),
+        f"{choices} choices were requested, got {sorted(last_answers)}",
     )
     for answer in last_answers.values():
         check_object(answer)
@@ -65,13 +75,20 @@ def check_object(answer: Json) -> None:
 
 def _check_answer(answer: Json) -> None:
     require_string(answer.get("text"), "text")
-    ids = [require_count(id, "output_ids") for id in require_array(answer.get("output_ids"), "output_ids")]
+    ids = [
+        require_count(id, "output_ids")
+        for id in require_array(answer.get("output_ids"), "output_ids")
+    ]
     meta = require_object(answer.get("meta_info"), "meta_info")
     require_string(meta.get("id"), "meta_info.id")
     require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
     completion_tokens = require_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
-    # Every event has the whole text and all ids so far, so counts and ids can be compared in each.
-    require(completion_tokens == len(ids), f"completion_tokens is {completion_tokens}, there are {len(ids)} ids")
+    # Every event has the whole text and all ids so far, so counts and ids can be
+    # compared in each.
+    require(
+        completion_tokens == len(ids),
+        f"completion_tokens is {completion_tokens}, there are {len(ids)} ids",
+    )
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")
         require(kind in REASONS, f"finish_reason.type is {kind!r}")
@@ -85,15 +102,24 @@ def _check_answer(answer: Json) -> None:
     if "output_token_logprobs" in meta:
         logprob_ids = [entry[1] for entry in meta["output_token_logprobs"]]
         require(logprob_ids == ids, "output_token_logprobs are of other tokens")
-        require(meta.get("output_token_logprobs_length") == len(ids), "output_token_logprobs_length is wrong")
+        require(
+            meta.get("output_token_logprobs_length") == len(ids),
+            "output_token_logprobs_length is wrong",
+        )
         for name, top_field in zip(LOGPROB_FIELDS, TOP_LOGPROB_FIELDS, strict=True):
             tops = require_array(meta.get(top_field, meta[name]), top_field)
             require(len(tops) == len(meta[name]), f"{top_field} are of other tokens")
     if meta.get("weight_versions"):
         spans = require_objects(meta["weight_versions"], "weight_versions")
-        require(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
+        require(
+            meta.get("weight_version") == spans[-1].get("version"),
+            "weight_version is not that of the last token",
+        )
         location = 0
         for span in spans:
-            require(require_count(span.get("start"), "start") == location, "a gap between weight_versions")
+            require(
+                require_count(span.get("start"), "start") == location,
+                "a gap between weight_versions",
+            )
             location = require_count(span.get("end"), "end")
         require(location == len(ids), "weight_versions end before the answer, or after it")

@@ -1,8 +1,10 @@
-"""Checks the wire formats of /generate and /generate_stream in TGI and LightLLM, for any server.
+"""Checks the wire formats of /generate and /generate_stream in TGI and LightLLM, for
+any server.
 
 the stream:  token*  last        `index` counts the events; the concatenated token texts are `generated_text`
 
-The text of a control token is part of `generated_text` only if the request has `skip_special_tokens: false`.
+The text of a control token is part of `generated_text` only if the request has
+`skip_special_tokens: false`.
 
 An error event ends the stream. There is no [DONE].
 """
@@ -40,9 +42,13 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
         if has_failed:
             check_error(event)
             continue
-        require(not events or events[-1].get("generated_text") is None, "an event after the last one")
+        require(
+            not events or events[-1].get("generated_text") is None, "an event after the last one"
+        )
         index = len(events) + 1
-        require(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
+        require(
+            event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}"
+        )
         _check_token(require_object(event.get("token"), "token"))
         for top_token in require_objects(event.get("top_tokens") or [], "top_tokens"):
             _check_token(top_token)
@@ -59,12 +65,15 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
     if has_failed:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
-    # The text is the prefix and the tokens' texts; those of control tokens may be missing. `ends` holds the positions
-    # in the text at which the tokens so far may end.
+    # The text is the prefix and the tokens' texts; those of control tokens may be
+    # missing. `ends` holds the positions in the text at which the tokens so far may
+    # end.
     text = events[-1]["generated_text"]
     ends = {len(prefix)} if text.startswith(prefix) else set[int]()
     for token in (event["token"] for event in events):
-        next_ends = {end + len(token["text"]) for end in ends if text.startswith(token["text"], end)}
+        next_ends = {
+            end + len(token["text"]) for end in ends if text.startswith(token["text"], end)
+        }
         ends = ends | next_ends if token["special"] else next_ends
     require(len(text) in ends, "generated_text is not the text of the tokens")
     return events
@@ -98,7 +107,10 @@ def check_lightllm(answer: Json) -> None:
     require(len(texts) == 1, "there is not one text")
     require_string(texts[0], "generated_text[0]")
     require_count(answer.get("prompt_tokens"), "prompt_tokens")
-    require(answer.get("finish_reason") in ("stop", "length"), f"finish_reason is {answer.get('finish_reason')!r}")
+    require(
+        answer.get("finish_reason") in ("stop", "length"),
+        f"finish_reason is {answer.get('finish_reason')!r}",
+    )
     output_tokens = require_count(answer.get("count_output_tokens"), "count_output_tokens")
     if "tokens" in answer:
         tokens = require_objects(answer["tokens"], "tokens")
@@ -108,7 +120,10 @@ def check_lightllm(answer: Json) -> None:
         )
         for number, token in enumerate(tokens, start=1):
             _check_token(token)
-            require(token.get("count_output_tokens", number) == number, "tokens are not counted one by one")
+            require(
+                token.get("count_output_tokens", number) == number,
+                "tokens are not counted one by one",
+            )
 
 
 def check_error(body: Json) -> None:
@@ -118,7 +133,10 @@ def check_error(body: Json) -> None:
 
 
 def _check_reason(details: Json) -> None:
-    require(details.get("finish_reason") in REASONS, f"finish_reason is {details.get('finish_reason')!r}")
+    require(
+        details.get("finish_reason") in REASONS,
+        f"finish_reason is {details.get('finish_reason')!r}",
+    )
 
 
 def _check_token(token: Json) -> None:
@@ -131,4 +149,7 @@ def _check_token_logprob(token: Json) -> None:
     require_string(token.get("text"), "token.text")
     require_key(token, "logprob", "token")
     logprob = token["logprob"]
-    require(logprob is None or (isinstance(logprob, int | float) and logprob <= 0), f"token.logprob is {logprob!r}")
+    require(
+        logprob is None or (isinstance(logprob, int | float) and logprob <= 0),
+        f"token.logprob is {logprob!r}",
+    )

@@ -1,4 +1,6 @@
-"""The same four requests in the log format of each tool: written from the tools' sources, not measured."""
+"""The same four requests in the log format of each tool: written from the tools'
+sources, not measured.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,15 @@ def vllm_bench(**changes: Any) -> bytes:
 def guidellm(version: str = "0.5") -> bytes:
     """Return a result of `guidellm benchmark --output-path benchmarks.json`."""
     items = [_guidellm_item(index, version) for index in range(4)]
-    requests = {"successful": items, "incomplete": [{"request_id": "cut"}], "errored": [], "total": None}
-    return json.dumps({"metadata": {"version": 1}, "benchmarks": [{"type_": "x", "requests": requests}]}).encode()
+    requests = {
+        "successful": items,
+        "incomplete": [{"request_id": "cut"}],
+        "errored": [],
+        "total": None,
+    }
+    return json.dumps(
+        {"metadata": {"version": 1}, "benchmarks": [{"type_": "x", "requests": requests}]}
+    ).encode()
 
 
 def _guidellm_item(index: int, version: str) -> dict[str, Any]:
@@ -69,7 +78,11 @@ def _guidellm_item(index: int, version: str) -> dict[str, Any]:
         case "0.3":
             times = {"request_start": start, "first_iteration": begin, "last_iteration": end}
         case _:
-            times = {"request_start": start, "first_token_iteration": begin, "last_token_iteration": end}
+            times = {
+                "request_start": start,
+                "first_token_iteration": begin,
+                "last_token_iteration": end,
+            }
     return {**item, "info": {"request_id": f"q{index}", "status": "completed", "timings": times}}
 
 
@@ -77,7 +90,11 @@ def aiperf(phase: str = "benchmark_phase") -> bytes:
     """Return AIPerf's profile_export.jsonl."""
     records = [_aiperf_record(index, {phase: "profiling"}) for index in range(4)]
     warmup = _aiperf_record(0, {phase: "warmup"})
-    failed = {"metadata": {"request_start_ns": 5}, "metrics": {}, "error": {"code": 500, "message": "no"}}
+    failed = {
+        "metadata": {"request_start_ns": 5},
+        "metrics": {},
+        "error": {"code": 500, "message": "no"},
+    }
     return b"\n".join(json.dumps(record).encode() for record in (warmup, *records, failed))
 
 
@@ -107,20 +124,30 @@ def _aiperf_record(index: int, metadata: dict[str, Any]) -> dict[str, Any]:
 def genai_perf(*, usage: bool = True) -> bytes:
     """Return GenAI-Perf's profile export of a streamed chat."""
     requests = [_genai_perf_request(index, usage=usage) for index in range(4)]
-    experiment = {"experiment": {"mode": "request_rate", "value": 2.0}, "requests": requests, "window_boundaries": []}
-    return json.dumps({"service_kind": "openai", "endpoint": "v1/chat", "experiments": [experiment]}).encode()
+    experiment = {
+        "experiment": {"mode": "request_rate", "value": 2.0},
+        "requests": requests,
+        "window_boundaries": [],
+    }
+    return json.dumps(
+        {"service_kind": "openai", "endpoint": "v1/chat", "experiments": [experiment]}
+    ).encode()
 
 
 def _genai_perf_request(index: int, *, usage: bool) -> dict[str, Any]:
     inputs, outputs = COUNTS[index]
     start = T0 + ARRIVALS[index]
     moments = [first(index) + GAP * token for token in range(outputs)]
-    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+    ]
     chunks += [{"choices": [{"index": 0, "delta": {"content": "x"}}]} for _ in moments]
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
     times = [first(index) - 0.01, *moments, last(index) + 0.01]
     if usage:
-        chunks.append({"choices": [], "usage": {"prompt_tokens": inputs, "completion_tokens": outputs}})
+        chunks.append(
+            {"choices": [], "usage": {"prompt_tokens": inputs, "completion_tokens": outputs}}
+        )
         times.append(times[-1])
     return {
         "timestamp": int(start * 1e9),
@@ -131,7 +158,9 @@ def _genai_perf_request(index: int, *, usage: bool) -> dict[str, Any]:
 
 
 def recording(*, usage: bool = True) -> bytes:
-    """Return a recording of `dragoman record`, with pieces as they arrived from the network."""
+    """Return a recording of `dragoman record`, with pieces as they arrived from the
+    network.
+    """
     lines: list[dict[str, Any]] = [{"dragoman_recording": 1, "upstream": "http://gpu-box"}]
     lines.append({**_exchange(0, usage=usage), "path": "/v1/models"})
     lines += [_exchange(index, usage=usage) for index in range(4)]
@@ -166,7 +195,9 @@ def rows() -> list[dict[str, Any]]:
 
 def table_csv() -> bytes:
     heading = ",".join(rows()[0])
-    return "\n".join([heading, *(",".join(str(value) for value in row.values()) for row in rows())]).encode()
+    return "\n".join(
+        [heading, *(",".join(str(value) for value in row.values()) for row in rows())]
+    ).encode()
 
 
 def table_json() -> bytes:
@@ -174,7 +205,9 @@ def table_json() -> bytes:
 
 
 def table_columns() -> bytes:
-    return json.dumps({name: [row[name] for row in rows()] for name in rows()[0]} | {"seed": 1}).encode()
+    return json.dumps(
+        {name: [row[name] for row in rows()] for name in rows()[0]} | {"seed": 1}
+    ).encode()
 
 
 def table_lines() -> bytes:

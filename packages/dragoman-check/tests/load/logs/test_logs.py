@@ -1,4 +1,6 @@
-"""The logs of all tools for the same requests are parsed to the same log; missing columns are errors with a remedy."""
+"""The logs of all tools for the same requests are parsed to the same log; missing
+columns are errors with a remedy.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,17 @@ SAME: dict[str, Callable[[], bytes]] = {
 def test_the_same_requests_are_read_from_every_tools_log(tool: str) -> None:
     log = read_any(SAME[tool]())
     assert tool.startswith(log.format)
-    assert [(timing.input_tokens, timing.output_tokens) for timing in log.timings] == list(examples.COUNTS)
+    assert [(timing.input_tokens, timing.output_tokens) for timing in log.timings] == list(
+        examples.COUNTS
+    )
     for index, timing in enumerate(log.timings):
         assert timing.arrival_s == pytest.approx(examples.ARRIVALS[index], abs=1e-5)
         assert timing.first_token_s == pytest.approx(examples.first(index), abs=1e-5)
         assert timing.last_token_s == pytest.approx(examples.last(index), abs=1e-5)
     assert [request.id for request in log.requests] == [timing.id for timing in log.timings]
-    assert [request.output_tokens for request in log.requests] == [outputs for _, outputs in examples.COUNTS]
+    assert [request.output_tokens for request in log.requests] == [
+        outputs for _, outputs in examples.COUNTS
+    ]
 
 
 def test_a_log_of_our_own_keeps_what_prompts_share() -> None:
@@ -106,14 +112,23 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (json.dumps(SUMMARY).encode(), "has no individual requests; run it again with --save-detailed"),
-        (examples.vllm_bench(start_times=None), "start_times are missing; vLLM 0.11 and later write them"),
+        (
+            json.dumps(SUMMARY).encode(),
+            "has no individual requests; run it again with --save-detailed",
+        ),
+        (
+            examples.vllm_bench(start_times=None),
+            "start_times are missing; vLLM 0.11 and later write them",
+        ),
         (examples.vllm_bench(itls=None), "run it again with --save-detailed"),
         (examples.vllm_bench(ttfts=[1.0]), "differ in length"),
         (examples.vllm_bench(errors=["x"] * 4), "no successful request .4 failed"),
         (examples.genai_perf(usage=False), "no usage.*include_usage"),
         (examples.recording(usage=False), "record with stream_options.include_usage"),
-        (examples.aiperf().replace(b"time_to_first_token", b"other"), "time_to_first_token.*--streaming"),
+        (
+            examples.aiperf().replace(b"time_to_first_token", b"other"),
+            "time_to_first_token.*--streaming",
+        ),
         (examples.guidellm().replace(b"_token_iteration", b"_x"), "were the responses streamed"),
         (b"a,b\n1,2", "the columns a, b have no arrival"),
         (b'[{"start": 1, "isl": 1, "osl": 1, "latency": 1}]', r"have no first \(first_token"),

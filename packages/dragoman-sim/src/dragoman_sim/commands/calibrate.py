@@ -1,4 +1,5 @@
-"""`dragoman calibrate`: fits a simulator profile to benchmark logs, or to a live server that it benchmarks.
+"""`dragoman calibrate`: fits a simulator profile to benchmark logs, or to a live server
+that it benchmarks.
 
 Log parsing and fitting are in `simulation`.
 """
@@ -14,7 +15,15 @@ import msgspec
 import typer
 
 from ..engine.config import SimulatedSchedulerConfig
-from dragoman.commands.options import EngineOptions, build_api_key_option, build_command, build_extra_body_option, print_warning, read_file, show_progress
+from dragoman.commands.options import (
+    EngineOptions,
+    build_api_key_option,
+    build_command,
+    build_extra_body_option,
+    print_warning,
+    read_file,
+    show_progress,
+)
 from dragoman_check.commands.workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
@@ -25,7 +34,9 @@ HARDWARE_PANEL = "Hardware and model"
 SERVER_PANEL = "Measuring a live server"
 OUTPUT_PANEL = "Output"
 FIT_FRACTION = 3
-"""By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others are held out."""
+"""By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others
+are held out.
+"""
 WARN_ERROR = 0.05
 """Relative error of a mean above which a warning is printed."""
 HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
@@ -40,27 +51,38 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     """Options of `dragoman calibrate`; None means not set."""
 
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG", help="Benchmark logs; with --url a workload.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="LOG", help="Benchmark logs; with --url a workload.", show_default=False
+        ),
     ]
     name: Annotated[str, typer.Option(help="Name of the new profile.")] = "mine"
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File for the profile (.yaml).", show_default=False),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="File for the profile (.yaml).", show_default=False
+        ),
     ] = None
     fit_requests: Annotated[
         int | None,
         typer.Option(
-            help="Number of requests to fit on, the first of each log; by default a third.", show_default=False, min=1
+            help="Number of requests to fit on, the first of each log; by default a third.",
+            show_default=False,
+            min=1,
         ),
     ] = None
     spread: Annotated[
         bool,
         typer.Option(
-            "--spread/--no-spread", help="Fit six more times, to tell how far the error moves with meaningless choices."
+            "--spread/--no-spread",
+            help="Fit six more times, to tell how far the error moves with meaningless choices.",
         ),
     ] = True
     unit: Annotated[
-        str, typer.Option(help="Time unit of tables whose column names do not state it: s, ms, us or ns.")
+        str,
+        typer.Option(
+            help="Time unit of tables whose column names do not state it: s, ms, us or ns."
+        ),
     ] = "s"
 
     like: Annotated[
@@ -73,7 +95,10 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = None
     hardware: Annotated[
-        str | None, typer.Option(help="Name of the hardware.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+        str | None,
+        typer.Option(
+            help="Name of the hardware.", rich_help_panel=HARDWARE_PANEL, show_default=False
+        ),
     ] = None
     memory_bandwidth: Annotated[
         float | None,
@@ -87,7 +112,10 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     tensor_parallel_size: Annotated[
         int | None,
         typer.Option(
-            help="Number of tensor-parallel devices.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1
+            help="Number of tensor-parallel devices.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
         ),
     ] = None
     data_parallel_size: Annotated[
@@ -109,7 +137,8 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = None
     model: Annotated[
-        str | None, typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+        str | None,
+        typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False),
     ] = None
     weight_bytes: Annotated[
         float | None,
@@ -133,13 +162,20 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     url: Annotated[
         str | None,
         typer.Option(
-            help="Base URL of an OpenAI-compatible server to measure.", rich_help_panel=SERVER_PANEL, show_default=False
+            help="Base URL of an OpenAI-compatible server to measure.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
         ),
     ] = None
     served_model: Annotated[
-        str | None, typer.Option(help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False)
+        str | None,
+        typer.Option(
+            help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False
+        ),
     ] = None
-    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of that server.")] = None
+    api_key: Annotated[
+        str | None, build_api_key_option(SERVER_PANEL, "API key of that server.")
+    ] = None
     extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
     save_log: Annotated[
         str | None,
@@ -157,7 +193,8 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             metavar="FILE",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
-            help="Write plots of measured against simulated times to this .png, .svg, .pdf or .html file (requires "
+            help="Write plots of measured against simulated times to this .png, .svg, .pdf or "
+            ".html file (requires "
             "the extra `plots`).",
         ),
     ] = None
@@ -190,17 +227,24 @@ def _run_calibration(options: CalibrateOptions) -> None:
         Path(options.out).write_text(dumps(profile), encoding="utf-8")
     typer.echo(_format_fit(profile), nl=False)
     error = None if profile.calibration is None else profile.calibration.error
-    worst = 0.0 if error is None else max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot))
+    worst = (
+        0.0
+        if error is None
+        else max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot))
+    )
     if worst > WARN_ERROR:
         print_warning(
-            f"the error of a mean is {worst:.0%}. Check that the engine settings match the server's (--max-num-seqs, "
+            f"the error of a mean is {worst:.0%}. Check that the engine settings match the "
+            f"server's (--max-num-seqs, "
             "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
         )
     if options.plots is not None:
         from .plots import draw_calibration  # noqa: PLC0415
 
         ranks = profile.hardware.ranks
-        result = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks)
+        result = simulate(
+            log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks
+        )
         draw_calibration(options.plots, log.timings, result.timings, fitted_ids, profile.name)
 
 
@@ -226,12 +270,17 @@ def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
     with show_progress("requests completed", len(workload)) as tick:
         log = measure_server(target, workload, tick)
     if options.save_log is not None:
-        Path(options.save_log).write_bytes(b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings))
+        Path(options.save_log).write_bytes(
+            b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings)
+        )
     return [log]
 
 
 def _fit_profile(
-    options: CalibrateOptions, base_profile: SimulatorProfile | None, log: MeasuredLog, fitted_ids: frozenset[str]
+    options: CalibrateOptions,
+    base_profile: SimulatorProfile | None,
+    log: MeasuredLog,
+    fitted_ids: frozenset[str],
 ) -> SimulatorProfile:
     """Fit a profile. Options override the base profile's hardware, model and engine."""
     from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
@@ -245,7 +294,8 @@ def _fit_profile(
         hardware = base_profile.hardware
         model = base_profile.model
         engine = base_profile.engine
-        # A log does not determine the cost curve of shared experts: its shape comes from the base profile's prediction.
+        # A log does not determine the cost curve of shared experts: its shape comes
+        # from the base profile's prediction.
         prior = base_profile.expert_prior
     hardware_overrides = {
         "name": options.hardware,
@@ -274,7 +324,9 @@ def _fit_profile(
     with show_progress("fits", NUM_VARIATIONS) as tick:
         spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick, prior)
     assert profile.calibration is not None
-    return msgspec.structs.replace(profile, calibration=msgspec.structs.replace(profile.calibration, spread=spread))
+    return msgspec.structs.replace(
+        profile, calibration=msgspec.structs.replace(profile.calibration, spread=spread)
+    )
 
 
 def _select_set(overrides: Mapping[str, object]) -> dict[str, Any]:
@@ -296,10 +348,14 @@ def _format_fit(profile: SimulatorProfile) -> str:
             f"  + per token    {1e6 * cost.seconds:.4g} us for each token beyond {cost.beyond}"
             for cost in latency.per_token
         ),
-        f"  + context      {1e9 * latency.per_context_token:.4g} ns per context token while decoding",
+        f"  + context      {1e9 * latency.per_context_token:.4g} ns per context token while "
+        f"decoding",
         f"  + prompts      {1e12 * latency.per_prefill_pair:.4g} ps per query-key pair",
         *(
-            [f"  + mixed steps  {1e6 * latency.per_mixed_sequence:.4g} us per sequence of a step with a prompt"]
+            [
+                f"  + mixed steps  {1e6 * latency.per_mixed_sequence:.4g} us per sequence of a "
+                f"step with a prompt"
+            ]
             if latency.per_mixed_sequence
             else []
         ),
@@ -307,7 +363,11 @@ def _format_fit(profile: SimulatorProfile) -> str:
         "",
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
     ]
-    rows = (("TTFT", calibration.error.ttft), ("latency", calibration.error.latency), ("TPOT", calibration.error.tpot))
+    rows = (
+        ("TTFT", calibration.error.ttft),
+        ("latency", calibration.error.latency),
+        ("TPOT", calibration.error.tpot),
+    )
     lines += [f"{name:<27}{_format_row(row)}" for name, row in rows]
     if calibration.spread is not None:
         lowest = calibration.spread.lowest

@@ -1,4 +1,5 @@
-"""`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan` finds the cheapest fleet for an SLO.
+"""`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan`
+finds the cheapest fleet for an SLO.
 
 The prediction and the search are in `simulation`.
 """
@@ -40,24 +41,38 @@ engine settings is predicted from datasheets, and the smallest sufficient number
 class ProfileOptions(EngineOptions):
     """Options of `dragoman profile`."""
 
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures.")]
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures."
+        ),
+    ]
     model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.", show_default=False
+            help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.",
+            show_default=False,
         ),
     ] = None
     tensor_parallel_size: Annotated[
         int,
         typer.Option(
-            "--tensor-parallel-size", "--tp", help="Devices per replica.", min=1, rich_help_panel=PARALLEL_PANEL
+            "--tensor-parallel-size",
+            "--tp",
+            help="Devices per replica.",
+            min=1,
+            rich_help_panel=PARALLEL_PANEL,
         ),
     ] = 1
     data_parallel_size: Annotated[
         int,
         typer.Option(
-            "--data-parallel-size", "--dp", help="Data-parallel ranks.", min=1, rich_help_panel=PARALLEL_PANEL
+            "--data-parallel-size",
+            "--dp",
+            help="Data-parallel ranks.",
+            min=1,
+            rich_help_panel=PARALLEL_PANEL,
         ),
     ] = 1
     enable_expert_parallel: Annotated[
@@ -71,12 +86,23 @@ class ProfileOptions(EngineOptions):
     ] = False
     gpu_memory_utilization: Annotated[
         float,
-        typer.Option(help="Share of a device's memory for weights, activations and KV cache.", min=0.01, max=1.0),
+        typer.Option(
+            help="Share of a device's memory for weights, activations and KV cache.",
+            min=0.01,
+            max=1.0,
+        ),
     ] = 0.9
-    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = None
+    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = (
+        None
+    )
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File for the profile (.yaml); by default standard output."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File for the profile (.yaml); by default standard output.",
+        ),
     ] = None
 
 
@@ -85,9 +111,14 @@ def _predict(options: ProfileOptions) -> None:
     from ..lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile  # noqa: PLC0415
 
     shape = load_model_shape(options.model, _read_dtype(options.dtype))
-    parallelism = Parallelism(options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel)
+    parallelism = Parallelism(
+        options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel
+    )
     gpu = find_gpu(options.gpu)
-    name = options.name or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
+    name = (
+        options.name
+        or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
+    )
     profile = predict_profile(
         gpu,
         shape,
@@ -101,7 +132,10 @@ def _predict(options: ProfileOptions) -> None:
         typer.echo(text, nl=False)
     else:
         Path(options.out).write_text(text, encoding="utf-8")
-        typer.echo(f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from datasheets")
+        typer.echo(
+            f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from "
+            f"datasheets"
+        )
 
 
 def _read_dtype(value: str | None) -> Dtype | None:
@@ -118,25 +152,35 @@ def _read_dtype(value: str | None) -> Dtype | None:
 class PlanOptions(WorkloadOptions):
     """Options of `dragoman plan`."""
 
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
+    trace: Annotated[
+        str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
+    ]
     slo: Annotated[
         str,
         typer.Option(
-            metavar="OBJECTIVES", help='Objectives of the whole workload, such as "p99 ttft < 1s, p99 itl < 50ms".'
+            metavar="OBJECTIVES",
+            help='Objectives of the whole workload, such as "p99 ttft < 1s, p99 itl < 50ms".',
         ),
     ]
     gpus: Annotated[
         str,
         typer.Option(
-            metavar="NAME:PRICE,...", help="GPUs with the price of one per hour, such as h100-sxm:2.5,l40s:0.9."
+            metavar="NAME:PRICE,...",
+            help="GPUs with the price of one per hour, such as h100-sxm:2.5,l40s:0.9.",
         ),
     ]
-    models: Annotated[str, typer.Option("--models", "--model", metavar="MODEL,...", help=MODEL_HELP)]
+    models: Annotated[
+        str, typer.Option("--models", "--model", metavar="MODEL,...", help=MODEL_HELP)
+    ]
     dtype: Annotated[
-        str | None, typer.Option(help="Format of the weights; by default the config's.", show_default=False)
+        str | None,
+        typer.Option(help="Format of the weights; by default the config's.", show_default=False),
     ] = None
     tp: Annotated[
-        str, typer.Option(metavar="N,...", help="Tensor-parallel sizes to try.", rich_help_panel=SEARCH_PANEL)
+        str,
+        typer.Option(
+            metavar="N,...", help="Tensor-parallel sizes to try.", rich_help_panel=SEARCH_PANEL
+        ),
     ] = "1,2,4,8"
     max_num_seqs: Annotated[
         str,
@@ -158,16 +202,22 @@ class PlanOptions(WorkloadOptions):
         str,
         typer.Option(
             metavar="P:D,...",
-            help="Also try disaggregated fleets with these ratios of prefill to decode replicas, such as 1:1,1:3.",
+            help="Also try disaggregated fleets with these ratios of prefill to decode replicas, "
+            "such as 1:1,1:3.",
             rich_help_panel=SEARCH_PANEL,
         ),
     ] = ""
     routing: Annotated[
         str,
-        typer.Option(help="Routing policy, as of `dragoman simulate`.", rich_help_panel=SEARCH_PANEL),
+        typer.Option(
+            help="Routing policy, as of `dragoman simulate`.", rich_help_panel=SEARCH_PANEL
+        ),
     ] = "least-loaded"
     max_devices: Annotated[
-        int, typer.Option(help="Maximum number of devices of a fleet.", min=1, rich_help_panel=SEARCH_PANEL)
+        int,
+        typer.Option(
+            help="Maximum number of devices of a fleet.", min=1, rich_help_panel=SEARCH_PANEL
+        ),
     ] = 64
     processes: Annotated[
         int | None,
@@ -178,7 +228,9 @@ class PlanOptions(WorkloadOptions):
             rich_help_panel=SEARCH_PANEL,
         ),
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
+    ] = False
     plots: Annotated[
         str | None,
         typer.Option(
@@ -207,14 +259,19 @@ def _plan(options: PlanOptions) -> None:
         raise ValueError(f"--routing: {error}") from None
     dtype = _read_dtype(options.dtype)
     shapes = [load_model_shape(model.strip(), dtype) for model in options.models.split(",")]
-    gpus = [(name, find_gpu(name), price) for name, price in map(_read_price, options.gpus.split(","))]
-    # The split 0:1 is the fleet without disaggregation, whose replicas both prefill and decode.
+    gpus = [
+        (name, find_gpu(name), price) for name, price in map(_read_price, options.gpus.split(","))
+    ]
+    # The split 0:1 is the fleet without disaggregation, whose replicas both prefill and
+    # decode.
     candidates, refused = build_candidates(
         gpus,
         shapes,
         tensor_parallel=_read_numbers("--tp", options.tp),
         max_num_seqs=_read_numbers("--max-num-seqs", options.max_num_seqs),
-        max_num_batched_tokens=_read_numbers("--max-num-batched-tokens", options.max_num_batched_tokens),
+        max_num_batched_tokens=_read_numbers(
+            "--max-num-batched-tokens", options.max_num_batched_tokens
+        ),
         splits=((0, 1), *_read_splits(options.prefill_decode)),
     )
     # Many combinations fail for the same reason: print each reason once.
@@ -222,7 +279,8 @@ def _plan(options: PlanOptions) -> None:
         print_warning(reason)
     if not candidates:
         raise ValueError(
-            "no configuration is possible, for the reasons above; change --gpus, --models, --tp or --dtype"
+            "no configuration is possible, for the reasons above; change --gpus, --models, --tp "
+            "or --dtype"
         )
     workload = load_workload(options.trace, options)
     processes = min(options.processes or os.cpu_count() or 1, len(candidates))
@@ -271,7 +329,9 @@ def _read_splits(text: str) -> list[tuple[int, int]]:
 
 
 def _format_json(result: Plan) -> str:
-    """Format all fleets with their reports as JSON. Of each profile it has the settings, not the coefficients."""
+    """Format all fleets with their reports as JSON. Of each profile it has the
+    settings, not the coefficients.
+    """
     front = {id(fleet) for fleet in result.pareto}
     fleets: list[dict[str, Any]] = [
         {

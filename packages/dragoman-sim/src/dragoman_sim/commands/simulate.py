@@ -1,7 +1,8 @@
-"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLM servers.
+"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated
+vLLM servers.
 
-It is faster than real time. `dragoman profiles` lists the built-in hardware and model profiles. The simulation itself
-is in `dragoman.simulation`.
+It is faster than real time. `dragoman profiles` lists the built-in hardware and model
+profiles. The simulation itself is in `dragoman.simulation`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dragoman.commands.options import ENGINE_PANEL, EngineOptions, build_command, build_engine_option, show_progress
-from dragoman_check.commands.workload import WorkloadOptions, build_slo_option, load_workload, read_slo
+from dragoman.commands.options import (
+    ENGINE_PANEL,
+    EngineOptions,
+    build_command,
+    build_engine_option,
+    show_progress,
+)
+from dragoman_check.commands.workload import (
+    WorkloadOptions,
+    build_slo_option,
+    load_workload,
+    read_slo,
+)
 
 if TYPE_CHECKING:
     from ..engine.offloading import OffloadingSettings
@@ -38,13 +50,18 @@ benchmark tool; - is the standard input), or a generated workload: `poisson`, `b
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(WorkloadOptions, EngineOptions):
-    """Options of `dragoman simulate`. Times are in seconds, those of `--slo` in milliseconds as in vLLM's benchmark."""
+    """Options of `dragoman simulate`. Times are in seconds, those of `--slo` in
+    milliseconds as in vLLM's benchmark.
+    """
 
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
+    trace: Annotated[
+        str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")
+    ]
     profile: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="Hardware and model profile; `dragoman profiles` lists the built-in ones."
+            metavar="NAME|FILE",
+            help="Hardware and model profile; `dragoman profiles` lists the built-in ones.",
         ),
     ] = "rtx4090-llama-3.1-8b"
 
@@ -59,7 +76,8 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = 1
     prefill_replicas: Annotated[
-        int, typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET_PANEL, min=0)
+        int,
+        typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET_PANEL, min=0),
     ] = 0
     add_replicas: Annotated[
         list[str],
@@ -72,7 +90,8 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     routing: Annotated[
         str,
         typer.Option(
-            help="Routing policy: round-robin, least-loaded, least-requests, least-tokens, power-of-two, prefix-aware, "
+            help="Routing policy: round-robin, least-loaded, least-requests, least-tokens, "
+            "power-of-two, prefix-aware, "
             "session-affinity or llm-d.",
             rich_help_panel=FLEET_PANEL,
         ),
@@ -80,24 +99,33 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     routing_delay: Annotated[
         float,
         typer.Option(
-            help="Staleness, in seconds, of the load that the router sees.", rich_help_panel=FLEET_PANEL, min=0
+            help="Staleness, in seconds, of the load that the router sees.",
+            rich_help_panel=FLEET_PANEL,
+            min=0,
         ),
     ] = 0.0
     autoscale: Annotated[
         str | None,
         typer.Option(
             metavar="METRIC:TARGET",
-            help="Scale from --replicas to --max-replicas by a target per replica: waiting:5, requests:100, "
+            help="Scale from --replicas to --max-replicas by a target per replica: waiting:5, "
+            "requests:100, "
             "tokens:50000 or kv:0.8.",
             rich_help_panel=FLEET_PANEL,
             show_default=False,
         ),
     ] = None
     autoscale_interval: Annotated[
-        float, typer.Option(help="Seconds between two decisions of the autoscaler.", rich_help_panel=FLEET_PANEL)
+        float,
+        typer.Option(
+            help="Seconds between two decisions of the autoscaler.", rich_help_panel=FLEET_PANEL
+        ),
     ] = 15.0
     startup_time: Annotated[
-        float, typer.Option(help="Seconds until a new replica serves.", rich_help_panel=FLEET_PANEL, min=0)
+        float,
+        typer.Option(
+            help="Seconds until a new replica serves.", rich_help_panel=FLEET_PANEL, min=0
+        ),
     ] = 60.0
     scale_down_window: Annotated[
         float,
@@ -109,22 +137,32 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     ] = 300.0
 
     kv_transfer_bandwidth: Annotated[
-        float, typer.Option(help="Bandwidth of a KV transfer link, in bytes per second.", rich_help_panel=FLEET_PANEL)
+        float,
+        typer.Option(
+            help="Bandwidth of a KV transfer link, in bytes per second.",
+            rich_help_panel=FLEET_PANEL,
+        ),
     ] = 25e9
     kv_transfer_latency: Annotated[
-        float, typer.Option(help="Latency of a KV transfer in seconds, without its bytes.", rich_help_panel=FLEET_PANEL)
+        float,
+        typer.Option(
+            help="Latency of a KV transfer in seconds, without its bytes.",
+            rich_help_panel=FLEET_PANEL,
+        ),
     ] = 0.001
     kv_links: Annotated[
         str,
         typer.Option(
-            help="Links for KV transfers: `shared`, a single one, or `pairs`, one per pair of replicas.",
+            help="Links for KV transfers: `shared`, a single one, or `pairs`, one per pair of "
+            "replicas.",
             rich_help_panel=FLEET_PANEL,
         ),
     ] = "shared"
     kv_protocol: Annotated[
         str,
         typer.Option(
-            help="When prefill replicas free transferred blocks: `kv_transfer_params`, once they are fetched; "
+            help="When prefill replicas free transferred blocks: `kv_transfer_params`, once they "
+            "are fetched; "
             "`plain`, immediately (two independent calls).",
             rich_help_panel=FLEET_PANEL,
         ),
@@ -132,40 +170,55 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     kv_lease: Annotated[
         float,
         typer.Option(
-            help="Seconds that a prefill replica keeps blocks for their transfer.", rich_help_panel=FLEET_PANEL
+            help="Seconds that a prefill replica keeps blocks for their transfer.",
+            rich_help_panel=FLEET_PANEL,
         ),
     ] = 480.0
 
     kv_offloading_size: Annotated[
         float | None,
         build_engine_option(
-            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.", metavar="GIB"
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in "
+            "GiB.",
+            metavar="GIB",
         ),
     ] = None
     kv_offloading_backend: Annotated[
         str,
-        typer.Option(help="KV offloading backend; only `native` is simulated.", rich_help_panel=ENGINE_PANEL),
+        typer.Option(
+            help="KV offloading backend; only `native` is simulated.", rich_help_panel=ENGINE_PANEL
+        ),
     ] = "native"
     kv_offloading_bandwidth: Annotated[
         float | None,
         build_engine_option(
-            "Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default."
+            "Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by "
+            "default."
         ),
     ] = None
     kv_offloading_latency: Annotated[
         float | None,
-        build_engine_option("Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default."),
+        build_engine_option(
+            "Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default."
+        ),
     ] = None
     enable_lora: Annotated[
-        bool, typer.Option("--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL)
+        bool,
+        typer.Option(
+            "--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL
+        ),
     ] = False
     tensor_parallel_size: Annotated[
-        int | None, build_engine_option("Number of devices that share every layer; must match the profile.", minimum=1)
+        int | None,
+        build_engine_option(
+            "Number of devices that share every layer; must match the profile.", minimum=1
+        ),
     ] = None
     data_parallel_size: Annotated[
         int | None,
         build_engine_option(
-            "Data-parallel ranks of a replica; must match the profile if they share experts.", minimum=1
+            "Data-parallel ranks of a replica; must match the profile if they share experts.",
+            minimum=1,
         ),
     ] = None
     enable_expert_parallel: Annotated[
@@ -178,28 +231,45 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     acceptance_rates: Annotated[
         str | None,
         build_engine_option(
-            "Share of the drafts of --speculative-config whose first, second, ... token is accepted.", metavar="RATES"
+            "Share of the drafts of --speculative-config whose first, second, ... token is "
+            "accepted.",
+            metavar="RATES",
         ),
     ] = None
 
     slo: Annotated[list[str], build_slo_option(SLO_PANEL)] = field(default_factory=list[str])
     sweep: Annotated[
         bool,
-        typer.Option("--sweep", help="Find the number of replicas that meets the SLO.", rich_help_panel=SLO_PANEL),
+        typer.Option(
+            "--sweep",
+            help="Find the number of replicas that meets the SLO.",
+            rich_help_panel=SLO_PANEL,
+        ),
     ] = False
     slo_share: Annotated[
-        float, typer.Option(help="Share of the requests that must meet the SLO.", rich_help_panel=SLO_PANEL)
+        float,
+        typer.Option(
+            help="Share of the requests that must meet the SLO.", rich_help_panel=SLO_PANEL
+        ),
     ] = 0.99
     max_replicas: Annotated[
-        int, typer.Option(help="Maximum number of replicas to try, or to scale to.", rich_help_panel=SLO_PANEL, min=1)
+        int,
+        typer.Option(
+            help="Maximum number of replicas to try, or to scale to.",
+            rich_help_panel=SLO_PANEL,
+            min=1,
+        ),
     ] = 64
 
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)
+    ] = False
     save_detailed: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the timings of each request as JSON Lines, a format that `calibrate` reads.",
+            help="Write the timings of each request as JSON Lines, a format that `calibrate` "
+            "reads.",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
         ),
@@ -207,14 +277,18 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     save_trace: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Write the workload as a trace.", rich_help_panel=OUTPUT_PANEL, show_default=False
+            metavar="FILE",
+            help="Write the workload as a trace.",
+            rich_help_panel=OUTPUT_PANEL,
+            show_default=False,
         ),
     ] = None
     plots: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`). With --sweep, of "
+            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra "
+            "`plots`). With --sweep, of "
             "the fleet that meets the SLO.",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
@@ -255,18 +329,28 @@ def _run_simulation(options: SimulateOptions) -> None:
     typer.echo(text, nl=False)
 
 
-def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None) -> None:
+def _run_sweep(
+    options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None
+) -> None:
     from ..lab.fleet import render_sweep, sweep  # noqa: PLC0415
 
     if slo is None:
         raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
     with show_progress("fleets simulated", 2 * options.max_replicas.bit_length()) as on_progress:
         result = sweep(
-            fleet, workload, slo, target_share=options.slo_share, max_replicas=options.max_replicas, tick=on_progress
+            fleet,
+            workload,
+            slo,
+            target_share=options.slo_share,
+            max_replicas=options.max_replicas,
+            tick=on_progress,
         )
     if options.save_detailed is not None or options.plots is not None:
-        # Replay it once more: the search keeps only reports, since the timings of all fleets would not fit in memory.
-        sufficient = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
+        # Replay it once more: the search keeps only reports, since the timings of all
+        # fleets would not fit in memory.
+        sufficient = msgspec.structs.replace(
+            fleet, replicas=result.enough or result.trials[-1].replicas
+        )
         _save_outputs(options, sufficient, workload, sufficient.serve(workload), slo)
     typer.echo(
         _format_pretty_json(_SweepFile(fleet.profile.name, fleet.routing, result))
@@ -277,17 +361,25 @@ def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[Worklo
 
 
 def _save_outputs(
-    options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], replay: ReplayResult, slo: Slo | None
+    options: SimulateOptions,
+    fleet: Fleet,
+    workload: Sequence[WorkloadRequest],
+    replay: ReplayResult,
+    slo: Slo | None,
 ) -> None:
     if options.save_detailed is not None:
         requests_by_id = {request.id: request for request in workload}
         with Path(options.save_detailed).open("wb") as file:
             for timing in replay.timings:
-                # A line of the log is also a line of a trace, so it keeps the hashes of shared prefixes.
+                # A line of the log is also a line of a trace, so it keeps the hashes of
+                # shared prefixes.
                 fields = msgspec.to_builtins(timing)
                 request = requests_by_id[timing.id]
                 if request.block_hashes:
-                    fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
+                    fields |= {
+                        "block_hashes": request.block_hashes,
+                        "block_size": request.block_size,
+                    }
                 file.write(msgspec.json.encode(fields) + b"\n")
     if options.plots is not None:
         from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
@@ -320,12 +412,20 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     profile = load(options.profile)
     hardware = profile.hardware
     engine = options.merge_into(profile.engine)
-    # The times of a profile hold for its hardware: only the number of independent ranks may differ.
-    advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
+    # The times of a profile hold for its hardware: only the number of independent ranks
+    # may differ.
+    advice = (
+        f"the times of {profile.name} are for {hardware.name}; use a profile of such servers "
+        f"(`dragoman profile`)"
+    )
     if options.tensor_parallel_size not in (None, hardware.tensor_parallel):
         raise ValueError(f"--tensor-parallel-size {options.tensor_parallel_size}: {advice}")
     if options.enable_expert_parallel not in (None, hardware.lock_step):
-        flag = "--enable-expert-parallel" if options.enable_expert_parallel else "--no-enable-expert-parallel"
+        flag = (
+            "--enable-expert-parallel"
+            if options.enable_expert_parallel
+            else "--no-enable-expert-parallel"
+        )
         raise ValueError(f"{flag}: {advice}")
     ranks = options.data_parallel_size or hardware.data_parallel
     if hardware.lock_step and ranks != hardware.data_parallel:
@@ -339,7 +439,9 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     for group in options.add_replicas:
         name, separator, count = group.rpartition(":")
         if not separator or not count.isdecimal() or int(count) < 1:
-            raise ValueError(f"--add-replicas: {group!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
+            raise ValueError(
+                f"--add-replicas: {group!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2"
+            )
         other = load(name)
         other = msgspec.structs.replace(other, engine=options.merge_into(other.engine))
         others.append(ReplicaGroup(other, int(count)))
@@ -363,13 +465,20 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
         raise ValueError(f"--routing, --autoscale, --kv-links, --kv-protocol: {error}") from None
 
 
-def _build_offloading(options: SimulateOptions, profile: SimulatorProfile) -> OffloadingSettings | None:
+def _build_offloading(
+    options: SimulateOptions, profile: SimulatorProfile
+) -> OffloadingSettings | None:
     if options.kv_offloading_backend != "native":
-        raise ValueError(f"--kv-offloading-backend {options.kv_offloading_backend}: only `native` is simulated")
+        raise ValueError(
+            f"--kv-offloading-backend {options.kv_offloading_backend}: only `native` is simulated"
+        )
     if options.kv_offloading_size is None:
         return None
     if profile.engine.num_speculative_tokens or not profile.engine.enable_prefix_caching:
-        raise ValueError("--kv-offloading-size is simulated with prefix caching and without --speculative-config only")
+        raise ValueError(
+            "--kv-offloading-size is simulated with prefix caching and without "
+            "--speculative-config only"
+        )
     offloading = profile.build_offloading(
         options.kv_offloading_size, options.kv_offloading_bandwidth, options.kv_offloading_latency
     )
@@ -386,7 +495,9 @@ def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
     try:
         goal = float(target)
     except ValueError:
-        raise ValueError(f"--autoscale: {options.autoscale!r} is not METRIC:TARGET, such as waiting:5") from None
+        raise ValueError(
+            f"--autoscale: {options.autoscale!r} is not METRIC:TARGET, such as waiting:5"
+        ) from None
     return msgspec.convert(
         {
             "metric": metric,
@@ -401,7 +512,9 @@ def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
     )
 
 
-def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> DisaggregationConfig | None:
+def _build_split(
+    options: SimulateOptions, profile: SimulatorProfile
+) -> DisaggregationConfig | None:
     from ..engine.disaggregation import TransferCost  # noqa: PLC0415
     from ..lab.replay import DisaggregationConfig  # noqa: PLC0415
 
@@ -409,23 +522,40 @@ def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> Disaggr
         return None
     bytes_per_token = profile.model.kv_bytes_per_token
     if bytes_per_token is None:
-        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token is missing; KV transfers need it")
+        raise ValueError(
+            f"profile {profile.name}: model.kv_bytes_per_token is missing; KV transfers need it"
+        )
     cost = TransferCost(bytes_per_token, options.kv_transfer_bandwidth, options.kv_transfer_latency)
-    split_options = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
-    return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **split_options}, DisaggregationConfig)
+    split_options = {
+        "prefill": options.prefill_replicas,
+        "links": options.kv_links,
+        "lease_seconds": options.kv_lease,
+    }
+    return msgspec.convert(
+        {"cost": cost, "protocol": options.kv_protocol, **split_options}, DisaggregationConfig
+    )
 
 
 simulate = build_command(SimulateOptions, _run_simulation, about=HELP)
 
 
 def profiles() -> None:
-    """List the simulator's profiles: measured ones with their error on held-out requests, predicted ones as such."""
+    """List the simulator's profiles: measured ones with their error on held-out
+    requests, predicted ones as such.
+    """
     from ..engine.profile import list_profiles, load  # noqa: PLC0415 - numpy is slow to load
 
-    typer.echo(f"{'profile':<28}{'hardware':<32}{'model':<28}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   error of the mean")
+    typer.echo(
+        f"{'profile':<28}{'hardware':<32}{'model':<28}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   "
+        f"error of the mean"
+    )
     for name in list_profiles():
         profile = load(name)
         error = None if profile.calibration is None else profile.calibration.error
         means = () if error is None else (error.ttft.mean, error.latency.mean, error.tpot.mean)
-        errors_text = "{:>+8.1%}{:>+9.1%}{:>+8.1%}".format(*means) if means else "   predicted from datasheets"
+        errors_text = (
+            "{:>+8.1%}{:>+9.1%}{:>+8.1%}".format(*means)
+            if means
+            else "   predicted from datasheets"
+        )
         typer.echo(f"{name:<28}{profile.hardware.name:<32}{profile.model.name:<28}{errors_text}")

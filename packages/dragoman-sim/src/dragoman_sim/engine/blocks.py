@@ -1,9 +1,11 @@
-"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. It handles block numbers only.
+"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. It handles
+block numbers only.
 
-A block is either held (reference count above 0) or free. A free block keeps its contents and its hash until it is
-reallocated. Blocks without a hash, which no lookup finds, are reallocated first, the last one freed first; then the
-cached ones, the first one freed first. Two blocks may hold the same contents (both were computed before either was
-cached): lookups return the older one until it is evicted.
+A block is either held (reference count above 0) or free. A free block keeps its
+contents and its hash until it is reallocated. Blocks without a hash, which no lookup
+finds, are reallocated first, the last one freed first; then the cached ones, the first
+one freed first. Two blocks may hold the same contents (both were computed before either
+was cached): lookups return the older one until it is evicted.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class SimulatedBlockPool:
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
-        # The first block of each hash serves lookups; later duplicates replace it once it is evicted. They are rare, so
-        # most hashes have no list.
+        # The first block of each hash serves lookups; later duplicates replace it once
+        # it is evicted. They are rare, so most hashes have no list.
         self._block_by_hash: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
         self._hashes: list[bytes | None] = [None] * size
@@ -83,7 +85,9 @@ class SimulatedBlockPool:
         return self._ref_counts[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Allocate blocks and evict their cached contents. Raises ValueError if fewer than `count` blocks are free."""
+        """Allocate blocks and evict their cached contents. Raises ValueError if fewer
+        than `count` blocks are free.
+        """
         if count > len(self._free):
             raise ValueError(f"cannot allocate {count} blocks: {len(self._free)} are free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
@@ -97,8 +101,9 @@ class SimulatedBlockPool:
             if duplicates is None:
                 del self._block_by_hash[block_hash]
             elif self._block_by_hash[block_hash] == block:
-                # Two sequences may compute the same block at the same time; as long as one copy is left, the prefix is
-                # a hit: the oldest duplicate takes its place.
+                # Two sequences may compute the same block at the same time; as long as
+                # one copy is left, the prefix is a hit: the oldest duplicate takes its
+                # place.
                 self._block_by_hash[block_hash] = duplicates.pop(0)
             else:
                 duplicates.remove(block)
@@ -109,7 +114,9 @@ class SimulatedBlockPool:
         return blocks
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """Find the cached blocks of the longest prefix of these hashes. Does not acquire them."""
+        """Find the cached blocks of the longest prefix of these hashes. Does not
+        acquire them.
+        """
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_by_hash.get(block_hash)
@@ -119,7 +126,9 @@ class SimulatedBlockPool:
         return blocks
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """Count how many of these blocks are free: acquiring them reduces `num_free` by that number."""
+        """Count how many of these blocks are free: acquiring them reduces `num_free` by
+        that number.
+        """
         return sum(self._ref_counts[block] == 0 for block in blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:
@@ -130,15 +139,18 @@ class SimulatedBlockPool:
             self._ref_counts[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Decrement the reference counts of a sequence's blocks, given in sequence order.
+        """Decrement the reference counts of a sequence's blocks, given in sequence
+        order.
 
-        The last blocks are reused first: a prefix has more cache hits than what follows it.
+        The last blocks are reused first: a prefix has more cache hits than what follows
+        it.
         """
         free = self._free
         counts = self._ref_counts
         hashes = self._hashes
         unhashed = list[int]()
-        # In reverse, as in vLLM: the end of a prompt is evicted before its beginning, which other prompts may share.
+        # In reverse, as in vLLM: the end of a prompt is evicted before its beginning,
+        # which other prompts may share.
         for block in reversed(blocks):
             # A block that is freed twice would later be allocated to two sequences.
             if counts[block] < 1:
@@ -148,7 +160,8 @@ class SimulatedBlockPool:
                 free[block] = None
                 if hashes[block] is None:
                     unhashed.append(block)
-        # Blocks without a hash move to the front: nothing is lost by reusing a block that no lookup can find.
+        # Blocks without a hash move to the front: nothing is lost by reusing a block
+        # that no lookup can find.
         for block in reversed(unhashed):
             free.move_to_end(block, last=False)
 
@@ -163,7 +176,9 @@ class SimulatedBlockPool:
             self._events.append(BlockCached(block, block_hash))
 
     def reset(self) -> bool:
-        """Empty the prefix cache. As in vLLM, returns False without a change while any block is held."""
+        """Empty the prefix cache. As in vLLM, returns False without a change while any
+        block is held.
+        """
         if self.num_used:
             return False
         self._block_by_hash.clear()
@@ -174,8 +189,14 @@ class SimulatedBlockPool:
         return True
 
     def list_cached_blocks(self) -> dict[int, bytes]:
-        """List every cached block with its hash: the state of an index that consumes all events."""
-        return {block: block_hash for block, block_hash in enumerate(self._hashes) if block_hash is not None}
+        """List every cached block with its hash: the state of an index that consumes
+        all events.
+        """
+        return {
+            block: block_hash
+            for block, block_hash in enumerate(self._hashes)
+            if block_hash is not None
+        }
 
     def take_events(self) -> list[CacheEvent]:
         """Take the events since the last call, in order."""

@@ -1,4 +1,6 @@
-"""Settings of a simulated vLLM's scheduler, named as in vLLM. Independent of hardware and time."""
+"""Settings of a simulated vLLM's scheduler, named as in vLLM. Independent of hardware
+and time.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,27 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and policies of the scheduler. Defaults are those of vLLM's API server.
 
-    num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
-    max_model_len: most tokens of a prompt and its output; None is the capacity of the cache.
+    num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and
+        never used.
+    max_model_len: most tokens of a prompt and its output; None is the capacity of the
+        cache.
     max_num_active_seqs: most sequences that run at once; None is max_num_seqs.
-    max_loras: most adapters that run at once; requests for further ones wait, and later requests may overtake them.
-    long_prefill_token_threshold: most prompt tokens of one request in a step, unless it is the only one; 0 is no limit.
-    long_prefill_token_threshold_adaptive: the threshold is at least max_num_batched_tokens / number of requests.
-    async_scheduling: a step is scheduled while the previous one runs, so an arrival or an end takes effect one step
-        later.
-    scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
+    max_loras: most adapters that run at once; requests for further ones wait, and later
+        requests may overtake them.
+    long_prefill_token_threshold: most prompt tokens of one request in a step, unless it
+        is the only one; 0 is no limit.
+    long_prefill_token_threshold_adaptive: the threshold is at least
+        max_num_batched_tokens / number of requests.
+    async_scheduling: a step is scheduled while the previous one runs, so an arrival or
+        an end takes effect one step later.
+    scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just
+        its first chunk.
     watermark: share of the cache that must stay free when a request is admitted.
-    num_speculative_tokens: draft tokens that a decoding request verifies in each step; 0 is no speculative decoding.
-    num_lookahead_tokens: further slots reserved for a drafter with a KV cache of its own (EAGLE, MTP, a draft model),
-        as many as num_speculative_tokens; 0 for n-grams.
+    num_speculative_tokens: draft tokens that a decoding request verifies in each step;
+        0 is no speculative decoding.
+    num_lookahead_tokens: further slots reserved for a drafter with a KV cache of its
+        own (EAGLE, MTP, a draft model), as many as num_speculative_tokens; 0 for
+        n-grams.
     """
 
     max_num_seqs: int = 256
@@ -48,7 +58,13 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     num_lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_num_active_seqs"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+            "max_loras",
+            "max_num_active_seqs",
+        ):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if self.num_gpu_blocks < 2:
@@ -65,9 +81,15 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("num_speculative_tokens must be less than max_num_batched_tokens")
         if not 0 <= self.watermark < 1:
             raise ValueError("watermark must be at least 0 and less than 1")
-        # Without chunked prefill each prompt must fit into one step; vLLM refuses to start for the same reason.
-        if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:
-            raise ValueError("without chunked prefill max_num_batched_tokens must be at least max_model_len")
+        # Without chunked prefill each prompt must fit into one step; vLLM refuses to
+        # start for the same reason.
+        if (
+            not self.enable_chunked_prefill
+            and (self.max_model_len or 0) > self.max_num_batched_tokens
+        ):
+            raise ValueError(
+                "without chunked prefill max_num_batched_tokens must be at least max_model_len"
+            )
 
     @property
     def kv_tokens(self) -> int:
@@ -76,7 +98,9 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def max_context(self) -> int:
-        """Most tokens of a prompt and its output that can ever run, even if recomputed after a preemption."""
+        """Most tokens of a prompt and its output that can ever run, even if recomputed
+        after a preemption.
+        """
         limits = [self.kv_tokens]
         if self.max_model_len is not None:
             limits.append(self.max_model_len)

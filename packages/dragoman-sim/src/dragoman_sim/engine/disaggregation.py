@@ -1,8 +1,11 @@
-"""Disaggregated prefill and decode: roles, transfer parameters, block leases, transfers. Callers pass the time.
+"""Disaggregated prefill and decode: roles, transfer parameters, block leases,
+transfers. Callers pass the time.
 
-The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and `do_remote_decode`; its response
-names the prompt's blocks, which stay held until the decode side has fetched them or their lease has expired. The
-decode call carries these parameters, allocates its own blocks, waits for the transfer and computes the last token only.
+The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and
+`do_remote_decode`; its response names the prompt's blocks, which stay held until the
+decode side has fetched them or their lease has expired. The decode call carries these
+parameters, allocates its own blocks, waits for the transfer and computes the last token
+only.
 """
 
 from __future__ import annotations
@@ -27,11 +30,15 @@ LEASE_SECONDS = 480.0
 
 
 class KvTransferParams(Struct, frozen=True):
-    """`kv_transfer_params` of a request or response. Fields are vLLM's; those of other connectors are ignored.
+    """`kv_transfer_params` of a request or response. Fields are vLLM's; those of other
+    connectors are ignored.
 
-    remote_block_ids: a list per cache group (there is one), or, from older versions, the ids themselves.
-    remote_blocks_expiry_time: applies only to blocks that the decode side holds, which is not simulated.
-    remote_prefill_cached_tokens: prompt tokens that the prefill side found in its cache.
+    remote_block_ids: a list per cache group (there is one), or, from older versions,
+        the ids themselves.
+    remote_blocks_expiry_time: applies only to blocks that the decode side holds, which
+        is not simulated.
+    remote_prefill_cached_tokens: prompt tokens that the prefill side found in its
+        cache.
     """
 
     do_remote_prefill: bool = False
@@ -61,7 +68,9 @@ class KvAddress(Struct, frozen=True):
 
 
 def build_transfer_params(sequence: SimulatedSequence, address: KvAddress) -> KvTransferParams:
-    """Build the prefill side's response parameters, for a sequence that holds its blocks."""
+    """Build the prefill side's response parameters, for a sequence that holds its
+    blocks.
+    """
     return KvTransferParams(
         do_remote_prefill=True,
         remote_block_ids=[list(sequence.blocks)],
@@ -85,7 +94,8 @@ class BlockLeases:
     def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
         self._scheduler = scheduler
         self._seconds = seconds
-        # All leases have the same duration, so the order of insertion is the order of expiry.
+        # All leases have the same duration, so the order of insertion is the order of
+        # expiry.
         self._leases: OrderedDict[str, tuple[float, SimulatedSequence]] = OrderedDict()
         self._fetching: dict[str, SimulatedSequence] = {}
 
@@ -102,7 +112,9 @@ class BlockLeases:
         self._leases[sequence.id] = (now + self._seconds, sequence)
 
     def begin_fetch(self, id: str) -> bool:
-        """Begin a fetch: the lease holds until `release`. Returns False if it has expired or does not exist."""
+        """Begin a fetch: the lease holds until `release`. Returns False if it has
+        expired or does not exist.
+        """
         entry = self._leases.pop(id, None)
         if entry is not None:
             self._fetching[id] = entry[1]
@@ -150,7 +162,9 @@ class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NetworkLink:
-    """Transfers that share one bandwidth, equally at every moment. Each ends base_seconds after its last byte."""
+    """Transfers that share one bandwidth, equally at every moment. Each ends
+    base_seconds after its last byte.
+    """
 
     def __init__(self, cost: TransferCost) -> None:
         self._cost = cost
@@ -163,7 +177,9 @@ class NetworkLink:
 
     @property
     def next_completion(self) -> float | None:
-        """The time at which the next transfer ends, if no other begins; None if there is none."""
+        """The time at which the next transfer ends, if no other begins; None if there
+        is none.
+        """
         ends = list(self._completing.values())
         if self._flows:
             ends.append(self._compute_flow_end() + self._cost.base_seconds)
@@ -193,8 +209,9 @@ class NetworkLink:
 
     def _advance(self, now: float) -> None:
         while self._flows and (end := self._compute_flow_end()) <= now:
-            # Flows share the bandwidth equally, so the one with the fewest bytes left ends next, and until then every
-            # flow has transferred the same number of bytes.
+            # Flows share the bandwidth equally, so the one with the fewest bytes left
+            # ends next, and until then every flow has transferred the same number of
+            # bytes.
             smallest = min(self._flows.values())
             for key, remaining in list(self._flows.items()):
                 if remaining == smallest:
@@ -226,18 +243,26 @@ class TransferContext(Struct, frozen=True):
 
 
 def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
-    """Parse a request's transfer parameters. Raises RequestError, also for what this role does not support."""
+    """Parse a request's transfer parameters. Raises RequestError, also for what this
+    role does not support.
+    """
     try:
         params = msgspec.json.decode(text, type=KvTransferParams)
     except msgspec.DecodeError as error:
         raise RequestError(f"{_PARAM}: {error}", param=_PARAM) from None
     if params.do_remote_decode and params.do_remote_prefill:
-        raise RequestError(f"{_PARAM}: do_remote_decode and do_remote_prefill cannot be combined", param=_PARAM)
+        raise RequestError(
+            f"{_PARAM}: do_remote_decode and do_remote_prefill cannot be combined", param=_PARAM
+        )
     if params.do_remote_decode and role == "kv_consumer":
-        raise RequestError(f"{_PARAM}: this instance is a kv_consumer; do_remote_decode needs a producer", param=_PARAM)
+        raise RequestError(
+            f"{_PARAM}: this instance is a kv_consumer; do_remote_decode needs a producer",
+            param=_PARAM,
+        )
     if params.do_remote_prefill and role == "kv_producer":
         raise RequestError(
-            f"{_PARAM}: this instance is a kv_producer; do_remote_prefill needs a consumer", param=_PARAM
+            f"{_PARAM}: this instance is a kv_producer; do_remote_prefill needs a consumer",
+            param=_PARAM,
         )
     return params
 
@@ -263,7 +288,9 @@ class KvTransfers:
         self._leases = BlockLeases(scheduler, context.lease_seconds)
         self._link = NetworkLink(context.cost)
         self._sources: dict[SimulatedSequence, KvTransferParams] = {}
-        """Parameters of sequences with a remote prompt, until its instance was notified that it may free the blocks."""
+        """Parameters of sequences with a remote prompt, until its instance was notified
+        that it may free the blocks.
+        """
         self._fetching: dict[str, SimulatedSequence] = {}
         self._link_timer_at: float | None = None
         self.num_fetched_tokens = 0
@@ -280,11 +307,15 @@ class KvTransfers:
         if params.do_remote_prefill:
             remote_tokens = params.remote_num_tokens
             count = sequence.num_prompt_tokens
-            sequence.num_remote_tokens = count if remote_tokens is None else min(remote_tokens, count)
+            sequence.num_remote_tokens = (
+                count if remote_tokens is None else min(remote_tokens, count)
+            )
             self._sources[sequence] = params
 
     def fetch(self, fetch: RemoteFetch, at: float) -> None:
-        """Start the transfer of a fetch whose blocks the scheduler has allocated. A fetch of 0 tokens ends at once."""
+        """Start the transfer of a fetch whose blocks the scheduler has allocated. A
+        fetch of 0 tokens ends at once.
+        """
         if not fetch.num_tokens:
             self._report(fetch.sequence)
             return
@@ -300,7 +331,9 @@ class KvTransfers:
             self._schedule_link()
         self._report(sequence)
 
-    def finish(self, sequence: SimulatedSequence, last: Ended | Failed, at: float) -> Ended | Failed:
+    def finish(
+        self, sequence: SimulatedSequence, last: Ended | Failed, at: float
+    ) -> Ended | Failed:
         """Add transfer parameters to a sequence's last output and lease its blocks.
 
         As in vLLM, only the finish reasons length and stop leave blocks to fetch.
@@ -308,18 +341,26 @@ class KvTransfers:
         self.cancel(sequence, at)
         if not sequence.keeps_blocks or not sequence.blocks:
             return last
-        if not isinstance(last, Ended) or last.reason not in (FinishReason.LENGTH, FinishReason.STOP):
+        if not isinstance(last, Ended) or last.reason not in (
+            FinishReason.LENGTH,
+            FinishReason.STOP,
+        ):
             self._scheduler.release(sequence)
             return last
         params = build_transfer_params(sequence, self._context.address)
         self._leases.release(sequence.id)  # of an earlier request with the same id
         self._leases.add(sequence, at)
         self._call_at(at + self._context.lease_seconds, self._expire)
-        return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(params).decode())
+        return msgspec.structs.replace(
+            last, kv_transfer_params=msgspec.json.encode(params).decode()
+        )
 
     def release(self, id: str, at: float) -> None:
-        """Release a lease after another instance has fetched its blocks or cancelled the fetch. Idempotent."""
-        # A sequence may be waiting for these blocks while no step is running whose end would schedule it.
+        """Release a lease after another instance has fetched its blocks or cancelled
+        the fetch. Idempotent.
+        """
+        # A sequence may be waiting for these blocks while no step is running whose end
+        # would schedule it.
         self._leases.release(id)
         self._call_at(at, self._wake)
 
@@ -341,7 +382,8 @@ class KvTransfers:
             self._call_at(due, self._complete_transfers)
 
     def _complete_transfers(self, at: float) -> None:
-        # Timers are not cancelled when another transfer moves the end, so this one may be outdated.
+        # Timers are not cancelled when another transfer moves the end, so this one may
+        # be outdated.
         if at == self._link_timer_at:
             self._link_timer_at = None
         for id in self._link.pop_completed(at):

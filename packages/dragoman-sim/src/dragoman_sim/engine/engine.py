@@ -1,7 +1,8 @@
-"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's administrative operations.
+"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's
+administrative operations.
 
-`engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this module connects them
-with requests, a clock and control operations.
+`engine_core` and `latency` determine steps and their duration, `reply_generator` the
+output; this module connects them with requests, a clock and control operations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import numpy as np
 from msgspec import Struct
 
 from dragoman.core.control import PauseMode, RankState, SimulationState
-from dragoman.core.engine import CONSTRAINT_FEATURES, Capabilities, Failed, Feature, Health, OutputCallback, TokenRequest, check_prompt
+from dragoman.core.engine import (
+    CONSTRAINT_FEATURES,
+    Capabilities,
+    Failed,
+    Feature,
+    Health,
+    OutputCallback,
+    TokenRequest,
+    check_prompt,
+)
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.metrics import EngineStats
 from dragoman.core.request import GenerateRequest
@@ -29,7 +39,14 @@ from .disaggregation import KvAddress, TransferContext, TransferCost, parse_tran
 from .engine_core import EngineCore
 from .faults import Fault, FaultInjector, build_fault_error
 from .hashing import KeyedRandom, TokenContents, hash_root
-from .kv_events import KvEvent, KvEventsConfig, KvEventsVersion, KvNotifier, KvPublisher, KvTransferConfig
+from .kv_events import (
+    KvEvent,
+    KvEventsConfig,
+    KvEventsVersion,
+    KvNotifier,
+    KvPublisher,
+    KvTransferConfig,
+)
 from .latency import DraftAcceptance, LatencyModel, StepLoad, StepTime, add_noise
 from .offloading import OffloadingSettings
 from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest, TimerQueue
@@ -37,7 +54,8 @@ from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence
 
-# Settings of a served simulation, and the capabilities and step times that follow from them.
+# Settings of a served simulation, and the capabilities and step times that follow from
+# them.
 
 _FEATURES = frozenset(
     {
@@ -73,12 +91,16 @@ _PARAMETERS = frozenset(
         "close_at_limit",
     }
 )
-"""Parameters of a real engine. Those that shape a distribution have no effect on a planned reply."""
+"""Parameters of a real engine. Those that shape a distribution have no effect on a
+planned reply.
+"""
 _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransferSettings(Struct, frozen=True):
-    """Settings of disaggregated prefill and decode. tp_size: number of this instance's devices."""
+    """Settings of disaggregated prefill and decode. tp_size: number of this instance's
+    devices.
+    """
 
     config: KvTransferConfig
     cost: TransferCost
@@ -93,7 +115,8 @@ class SimulatorConfig(Struct, frozen=True):
     time_scale: speed of simulated time; 10 is ten times real time.
     warm_up: seconds from startup to readiness.
     ranks: number of data-parallel copies of the engine core.
-    acceptance_rates: of drafts, by position, see `latency.DraftAcceptance`; empty means its defaults.
+    acceptance_rates: of drafts, by position, see `latency.DraftAcceptance`; empty means
+        its defaults.
     max_num_waiting: most requests that wait; further ones are rejected.
     """
 
@@ -127,7 +150,11 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
 def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
     """Build the step time of a rank, with its own noise, in simulated seconds."""
     seconds: StepTime = config.latency.compute_seconds
-    return add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank])) if config.noise else seconds
+    return (
+        add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank]))
+        if config.noise
+        else seconds
+    )
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
@@ -146,12 +173,17 @@ MAX_RECENT_STEPS = 120
 class SimulatorEngine:
     """The simulated engine.
 
-    Implements `core.engine.TokenEngine`, `core.metrics.StatsSource`, and `EngineControl`, `Scriptable` and `Simulated`
-    of `core.control`.
+    Implements `core.engine.TokenEngine`, `core.metrics.StatsSource`, and
+    `EngineControl`, `Scriptable` and `Simulated` of `core.control`.
     """
 
     def __init__(
-        self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
+        self,
+        config: SimulatorConfig,
+        replies: ReplyGenerator,
+        *,
+        vocab_size: int,
+        unix_time: Callable[[], float],
     ) -> None:
         """unix_time: returns Unix seconds, for the timestamps of KV events."""
         self._unix_time = unix_time
@@ -201,7 +233,9 @@ class SimulatorEngine:
             self._replies.enqueue_reply(entry)
 
     def get_simulation(self) -> SimulationState:
-        """Return the state of the simulation, see `core.control.Simulated.get_simulation`."""
+        """Return the state of the simulation, see
+        `core.control.Simulated.get_simulation`.
+        """
         states: list[RankState] = []
         for rank, recent_steps in zip(self._ranks, self._recent_steps, strict=True):
             scheduler = rank.core.scheduler
@@ -220,17 +254,25 @@ class SimulatorEngine:
             )
         config = self._config
         return SimulationState(
-            config.time_scale, config.scheduler.block_size, config.scheduler.max_num_seqs, tuple(states)
+            config.time_scale,
+            config.scheduler.block_size,
+            config.scheduler.max_num_seqs,
+            tuple(states),
         )
 
     def set_time_scale(self, time_scale: float) -> None:
         """Set the time scale, see `core.control.Simulated.set_time_scale`."""
         if self._config.kv_transfer is not None:
             # The bandwidth of a transfer that is in progress cannot change.
-            message = "The time scale of an instance that transfers KV caches is set at startup (--time-scale)."
+            message = (
+                "The time scale of an instance that transfers KV caches is set at startup "
+                "(--time-scale)."
+            )
             raise Unsupported(message, param="time_scale")
         if self._config.offloading is not None:
-            message = "The time scale of an instance with KV offloading is set at startup (--time-scale)."
+            message = (
+                "The time scale of an instance with KV offloading is set at startup (--time-scale)."
+            )
             raise Unsupported(message, param="time_scale")
         self._config = msgspec.structs.replace(self._config, time_scale=time_scale)
 
@@ -246,12 +288,16 @@ class SimulatorEngine:
             port = await self._notifier.open()
             context = TransferContext(
                 KvAddress(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
-                TransferCost(cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale),
+                TransferCost(
+                    cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale
+                ),
                 config.kv_connector_extra_config.lease_seconds / scale,
                 self._notifier.notify,
             )
         self._recent_steps = []
-        self._ranks = [self._build_rank(number, timers, context) for number in range(self._config.ranks)]
+        self._ranks = [
+            self._build_rank(number, timers, context) for number in range(self._config.ranks)
+        ]
         self._ready_at = timers.now() + self._config.warm_up
         self._down_reason = None
 
@@ -261,7 +307,9 @@ class SimulatorEngine:
             if rank.transfers is not None:
                 rank.transfers.release(id, self._now())
 
-    def _build_rank(self, number: int, timers: TimerQueue, context: TransferContext | None) -> DataParallelRank:
+    def _build_rank(
+        self, number: int, timers: TimerQueue, context: TransferContext | None
+    ) -> DataParallelRank:
         config = self._config
         publish = None
         if config.kv_events is not None and config.kv_events.is_publishing:
@@ -284,7 +332,9 @@ class SimulatorEngine:
         offloading = config.offloading
         core = EngineCore(
             SimulatedScheduler(
-                config.scheduler, pool, None if offloading is None else offloading.build_config(block_size)
+                config.scheduler,
+                pool,
+                None if offloading is None else offloading.build_config(block_size),
             ),
             measure_step,
             acceptance.count_sampled,
@@ -326,7 +376,9 @@ class SimulatorEngine:
         return Health(reason is None, reason, waiting, running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """Add a request, see `TokenEngine.add`. Also raises the error of a script or a fault plan."""
+        """Add a request, see `TokenEngine.add`. Also raises the error of a script or a
+        fault plan.
+        """
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
@@ -337,15 +389,18 @@ class SimulatorEngine:
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
-        # Checked now: the sequence is queued only after the front end's time, too late for an HTTP error status.
+        # Checked now: the sequence is queued only after the front end's time, too late
+        # for an HTTP error status.
         rank.core.scheduler.check(live.sequence)
         if request.extras.kv_transfer_params is not None:
             self._register_transfer(request, live, rank, request.extras.kv_transfer_params)
         self._live[request.id] = live
         self._rank_of[request.id] = rank
-        # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
+        # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting
+        # during the front end's time.
         self._num_arriving += 1
-        # Counted from arrival: the time that this server's own front end takes is part of the modeled time.
+        # Counted from arrival: the time that this server's own front end takes is part
+        # of the modeled time.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
         self._clock.call_at(queued_at, lambda at: self._arrive(live, rank, at))
 
@@ -363,21 +418,29 @@ class SimulatorEngine:
             rank.enqueue(live, at)
 
     def _build_live(
-        self, request: TokenRequest, deliver: OutputCallback, fault: Fault | None, rank: DataParallelRank
+        self,
+        request: TokenRequest,
+        deliver: OutputCallback,
+        fault: Fault | None,
+        rank: DataParallelRank,
     ) -> LiveRequest:
         lora = request.extras.lora or ""
         rng = self._build_rng(request)
         reply = self._replies.plan_reply(request, rng)
-        # Prompt logprobs require computing the whole prompt: a private key prevents cache hits.
+        # Prompt logprobs require computing the whole prompt: a private key prevents
+        # cache hits.
         private_key = request.id if request.prompt_logprobs is not None else ""
         block_size = self._config.scheduler.block_size
         event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
-            # An array of C ints: one object per token would dominate the memory of a stream.
+            # An array of C ints: one object per token would dominate the memory of a
+            # stream.
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
-            None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
+            None
+            if event_builder is None
+            else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
             request.images,
         )
         sequence = SimulatedSequence(
@@ -391,13 +454,14 @@ class SimulatorEngine:
         origin = request.origin
         choice_lengths = None
         if origin is not None:
-            # The choices of a request are added consecutively and share one ChoiceLengths.
+            # The choices of a request are added consecutively and share one
+            # ChoiceLengths.
             if self._last_choices is None or self._last_choices[0] is not origin:
                 self._last_choices = (origin, ChoiceLengths(origin.choices))
             choice_lengths = self._last_choices[1]
         if self._tick_time is None:
-            # Requests that are added in one iteration of the event loop arrive together, as in one message to vLLM's
-            # engine core.
+            # Requests that are added in one iteration of the event loop arrive
+            # together, as in one message to vLLM's engine core.
             self._tick_time = self._now()
             asyncio.get_running_loop().call_soon(self._reset_tick_time)
         now = self._tick_time
@@ -408,13 +472,17 @@ class SimulatorEngine:
             contents,
             reply,
             rng,
-            arrived_at=now if request.arrival_time is None else min(now, self._clock.convert(request.arrival_time)),
+            arrived_at=now
+            if request.arrival_time is None
+            else min(now, self._clock.convert(request.arrival_time)),
             lora=lora,
             fault=fault,
             choice_lengths=choice_lengths,
         )
 
-    def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str) -> None:
+    def _register_transfer(
+        self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str
+    ) -> None:
         """Register the request's transfer parameters, a JSON text.
 
         A response names one location, so only the first choice holds its blocks.
@@ -423,18 +491,22 @@ class SimulatorEngine:
         if transfer is None or rank.transfers is None or self._notifier is None:
             return
         params = parse_transfer_params(text, transfer.config.kv_role)
-        # The address comes from the request; without this check a client could have this server connect anywhere.
+        # The address comes from the request; without this check a client could have
+        # this server connect anywhere.
         if params.do_remote_prefill and not self._notifier.is_peer(params):
             raise RequestError(
-                "kv_transfer_params: remote_host is not among this instance's peers", param="kv_transfer_params"
+                "kv_transfer_params: remote_host is not among this instance's peers",
+                param="kv_transfer_params",
             )
         if params.do_remote_prefill or request.choice == 0:
             rank.transfers.register(live.sequence, params)
 
     def _build_rng(self, request: TokenRequest) -> KeyedRandom:
-        """Build a request's random generator: equal prompts with equal seeds draw equal numbers.
+        """Build a request's random generator: equal prompts with equal seeds draw equal
+        numbers.
 
-        Without a seed and at a temperature above 0, every request draws different numbers.
+        Without a seed and at a temperature above 0, every request draws different
+        numbers.
         """
         sampling = request.sampling
         config = self._config
@@ -450,7 +522,8 @@ class SimulatorEngine:
     def _find_fault(self, request: TokenRequest) -> Fault | None:
         """Find the fault to inject into this request's output; None if there is none.
 
-        Raises the fault's error if it rejects the request, or EngineError if it crashes the engine.
+        Raises the fault's error if it rejects the request, or EngineError if it crashes
+        the engine.
         """
         fault = self._fault_injector.find_fault(request)
         if fault is None:
@@ -499,7 +572,8 @@ class SimulatorEngine:
         """Fail all requests and reject new ones for `seconds`; the cache is lost."""
         self._fail_all("The engine crashed.", "the engine crashed and is being restarted")
         for rank in self._ranks:
-            # After all requests have ended: a pool cannot be reset while a block is held.
+            # After all requests have ended: a pool cannot be reset while a block is
+            # held.
             rank.core.scheduler.pool.reset()
         self._clock.call_at(self._now() + seconds, self._recover)
 
@@ -507,10 +581,13 @@ class SimulatorEngine:
         self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause generation, see `EngineControl.pause`. New requests queue; with mode keep, running ones keep blocks."""
+        """Pause generation, see `EngineControl.pause`. New requests queue; with mode
+        keep, running ones keep blocks.
+        """
         if mode == "wait":
             raise Unsupported(
-                "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"
+                "A simulated engine cannot wait for running requests: use `abort` or `keep`.",
+                param="mode",
             )
         if mode == "abort":
             for rank in self._ranks:
@@ -557,32 +634,45 @@ class SimulatorEngine:
         return self._reset_cache()
 
     def _reset_cache(self) -> bool:
-        """Reset the cache. Returns False, without any change, while a block is held, as in vLLM."""
+        """Reset the cache. Returns False, without any change, while a block is held, as
+        in vLLM.
+        """
         done = all([rank.core.scheduler.pool.reset() for rank in self._ranks])
         for rank in self._ranks:
             rank.publish_cache_events()
         return done
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
-        """Count a prompt's cached tokens on the rank that has the most, see `PrefixCache.count_cached_tokens`."""
+        """Count a prompt's cached tokens on the rank that has the most, see
+        `PrefixCache.count_cached_tokens`.
+        """
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size
         contents = TokenContents(block_size, list(prompt), hash_root("", cache_salt, ""))
-        probe = SimulatedSequence("", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents)
+        probe = SimulatedSequence(
+            "", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents
+        )
         hits = (len(rank.core.scheduler.find_cached_prefix(probe)) for rank in self._ranks)
         return block_size * max(hits, default=0)
 
     async def simulate_prefill(self, inputs: Sequence[tuple[int, ...]]) -> int:
-        """Wait for the duration of a prefill of these tokens. Returns their number. Raises Overloaded, RequestError."""
+        """Wait for the duration of a prefill of these tokens. Returns their number.
+        Raises Overloaded, RequestError.
+        """
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
         for ids in inputs:
-            # One more, since `check_prompt` reserves a token for the output, which an embedding does not have.
+            # One more, since `check_prompt` reserves a token for the output, which an
+            # embedding does not have.
             check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
-        load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
+        load = StepLoad(
+            tokens=tokens,
+            prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs),
+            sequences=len(inputs),
+        )
         seconds = self._config.latency.compute_seconds(load) / self._config.time_scale
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

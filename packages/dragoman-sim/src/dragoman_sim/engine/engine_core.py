@@ -1,7 +1,9 @@
-"""One simulated vLLM engine core: when its steps begin and end, and which sequences get a token.
+"""One simulated vLLM engine core: when its steps begin and end, and which sequences get
+a token.
 
-Sans-I/O: a driver passes in requests and the time, and waits until `next_due` on its own clock. All times are absolute
-deadlines on that clock, so a late wake-up does not shift later steps.
+Sans-I/O: a driver passes in requests and the time, and waits until `next_due` on its
+own clock. All times are absolute deadlines on that clock, so a late wake-up does not
+shift later steps.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ class StepOutcome(Struct, frozen=True):
 
     at: time at which the completed step ended; without one, the time passed in.
     began, load: start and load of that step; None if none ended.
-    sampled: sequences that got a token at `at`, or with speculative decoding `num_sampled` tokens.
+    sampled: sequences that got a token at `at`, or with speculative decoding
+        `num_sampled` tokens.
     finished: sequences among `sampled` that got their last token.
     admitted: sequences that left the queue for a launched step.
     preempted: sequences that went back into the queue.
-    fetching: sequences that left the queue to wait for another instance; call `scheduler.complete_fetch` or
-        `fail_fetch` when it responds.
+    fetching: sequences that left the queue to wait for another instance; call
+        `scheduler.complete_fetch` or `fail_fetch` when it responds.
     """
 
     at: float
@@ -56,10 +59,13 @@ class _InFlightStep(Struct, frozen=True):
 
 
 class EngineCore:
-    """A scheduler whose steps take time. With asynchronous scheduling, a step is scheduled while another one runs.
+    """A scheduler whose steps take time. With asynchronous scheduling, a step is
+    scheduled while another one runs.
 
-    count_sampled: counts the tokens that a sequence with drafts gets in a step; None accepts no draft.
-    host_link: the link to host memory; required exactly if the scheduler has KV offloading.
+    count_sampled: counts the tokens that a sequence with drafts gets in a step; None
+        accepts no draft.
+    host_link: the link to host memory; required exactly if the scheduler has KV
+        offloading.
     """
 
     def __init__(
@@ -70,7 +76,9 @@ class EngineCore:
         host_link: HostLink | None = None,
     ) -> None:
         if (host_link is None) != (scheduler.offloading is None):
-            raise ValueError("a link to the host is required with KV offloading, and not allowed without it")
+            raise ValueError(
+                "a link to the host is required with KV offloading, and not allowed without it"
+            )
         self.scheduler = scheduler
         self.host_link = host_link
         self._count_sampled = count_sampled
@@ -87,9 +95,11 @@ class EngineCore:
 
     @property
     def next_due(self) -> float | None:
-        """The time to call `step` next: the end of the running step, else that of the next transfer with the host.
+        """The time to call `step` next: the end of the running step, else that of the
+        next transfer with the host.
 
-        As in vLLM, transfers that end while a step runs are processed at the end of the step.
+        As in vLLM, transfers that end while a step runs are processed at the end of the
+        step.
         """
         if self._in_flight:
             return self._in_flight[0].ends
@@ -101,34 +111,48 @@ class EngineCore:
         return len(self._in_flight) < self._max_in_flight
 
     def compute_seconds(self, load: StepLoad) -> float:
-        """Compute the seconds that a step with this load takes, without regard to other ranks."""
+        """Compute the seconds that a step with this load takes, without regard to other
+        ranks.
+        """
         return self._step_time(load)
 
     def add(self, sequence: SimulatedSequence) -> None:
-        """Queue a sequence. It is considered when a step ends; if nothing runs, call `step` at once.
+        """Queue a sequence. It is considered when a step ends; if nothing runs, call
+        `step` at once.
 
         Raises: RequestError if it can never run.
         """
         self.scheduler.add(sequence)
 
     def abort(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
-        """End a sequence: its blocks are freed and it gets no more tokens. aborted: whether it ends prematurely."""
+        """End a sequence: its blocks are freed and it gets no more tokens. aborted:
+        whether it ends prematurely.
+        """
         self.scheduler.finish(sequence, aborted=aborted)
 
     def step(self, now: float) -> StepOutcome:
         """End the oldest step if it is due by `now`, then launch new steps.
 
-        Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that
-        do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
-        the contents, call `abort` for every sequence that ends, in the order of `sampled`, and call `launch`.
+        Call it at `next_step_end` with exactly that time, or at the time of an arrival
+        when nothing runs. Drivers that do not know the sampled tokens and the end of a
+        sequence beforehand call `commit`, append the sampled tokens to the contents,
+        call `abort` for every sequence that ends, in the order of `sampled`, and call
+        `launch`.
         """
         outcome = self.complete(now)
         return StepOutcome(
-            outcome.at, outcome.began, outcome.load, outcome.sampled, outcome.finished, *self.launch(outcome.at)
+            outcome.at,
+            outcome.began,
+            outcome.load,
+            outcome.sampled,
+            outcome.finished,
+            *self.launch(outcome.at),
         )
 
     def commit(self, now: float) -> StepOutcome:
-        """End the oldest step if it is due: the first half of `step`. Finished sequences stay in the running set."""
+        """End the oldest step if it is due: the first half of `step`. Finished
+        sequences stay in the running set.
+        """
         if not self._in_flight or self._in_flight[0].ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()
@@ -138,16 +162,20 @@ class EngineCore:
     def complete(self, now: float) -> StepOutcome:
         """Call `commit`, and end the sequences that got their last token."""
         outcome = self.commit(now)
-        # vLLM frees blocks in the order of the step, which decides which cached blocks are evicted first.
+        # vLLM frees blocks in the order of the step, which decides which cached blocks
+        # are evicted first.
         for sequence in outcome.finished:
             self.scheduler.finish(sequence)
         return outcome
 
     def launch(self, now: float) -> LaunchedSteps:
-        """Launch new steps up to the limit of steps in flight: the second half of `step`."""
+        """Launch new steps up to the limit of steps in flight: the second half of
+        `step`.
+        """
         launched: LaunchedSteps | None = None
         if self.host_link is not None:
-            # Before scheduling, so that sequences that are loaded by now can run in the next step.
+            # Before scheduling, so that sequences that are loaded by now can run in the
+            # next step.
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
         while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()
@@ -157,32 +185,44 @@ class EngineCore:
                 launched.admitted.extend(step.admitted)
                 launched.preempted.extend(step.preempted)
                 launched.fetching.extend(step.fetching)
-            begins = now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
+            begins = (
+                now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
+            )
             if step.num_tokens:
                 load = step.load
                 self.begin(step, begins, self._step_time(load), load)
                 if self.host_link is not None:
-                    # Stores that no step waits for begin when the step has computed the blocks that they read.
+                    # Stores that no step waits for begin when the step has computed the
+                    # blocks that they read.
                     ends = self._in_flight[-1].ends
                     assert step.transfers is not None
                     for store in step.transfers.stores:
                         if store.id not in step.transfers.flushed:
                             self.host_link.begin(store, ends)
-            # After a step without tokens, scheduling again helps only if the step preempted, which freed blocks.
+            # After a step without tokens, scheduling again helps only if the step
+            # preempted, which freed blocks.
             elif self._in_flight or not step.preempted:
                 break
         return LaunchedSteps([], [], []) if launched is None else launched
 
-    def begin(self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None) -> None:
-        """Launch a scheduled step, now or after the running one. load: its load; None computes it."""
+    def begin(
+        self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None
+    ) -> None:
+        """Launch a scheduled step, now or after the running one. load: its load; None
+        computes it.
+        """
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
-        self._in_flight.append(_InFlightStep(step, step.load if load is None else load, begins, begins + seconds))
+        self._in_flight.append(
+            _InFlightStep(step, step.load if load is None else load, begins, begins + seconds)
+        )
         self.num_steps += 1
 
     def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:
-        """Begin the loads of a step and the stores that it waits for; without tokens, all of its stores.
+        """Begin the loads of a step and the stores that it waits for; without tokens,
+        all of its stores.
 
-        Returns the time at which the step begins: after the stores that read blocks which the step writes.
+        Returns the time at which the step begins: after the stores that read blocks
+        which the step writes.
         """
         assert step.transfers is not None
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now

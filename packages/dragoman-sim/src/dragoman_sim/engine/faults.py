@@ -1,4 +1,5 @@
-"""Fault injection: selects the fault of each request, from the request itself or from a plan.
+"""Fault injection: selects the fault of each request, from the request itself or from a
+plan.
 
 The selection is deterministic. The engine injects the fault. A plan:
 
@@ -26,7 +27,8 @@ Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A fault and the requests to which it applies; all requests if request, every and probability are None.
+    """A fault and the requests to which it applies; all requests if request, every and
+    probability are None.
 
     request: number of the request, from 1.
     every: applies to the requests whose number is a multiple of it.
@@ -35,7 +37,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     retry_after: seconds, for the `Retry-After` header of that response.
     hang: seconds without output before the first token.
     cut_after: number of tokens after which the connection is cut.
-    fail_after: number of tokens after which the stream ends with an error in the format of its API.
+    fail_after: number of tokens after which the stream ends with an error in the format
+        of its API.
     crash: seconds until the engine restarts, after failing all requests.
     """
 
@@ -52,7 +55,9 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            raise ValueError("a fault needs at least one of status, hang, cut_after, fail_after and crash")
+            raise ValueError(
+                "a fault needs at least one of status, hang, cut_after, fail_after and crash"
+            )
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -61,11 +66,16 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         return tuple(name for name in effects if getattr(self, name) is not None)
 
     def matches(self, number: int, seed: int, index: int) -> bool:
-        """Whether the fault applies to the request of this number. index: of this fault in its plan."""
+        """Whether the fault applies to the request of this number. index: of this fault
+        in its plan.
+        """
         return (
             (self.request is None or self.request == number)
             and (self.every is None or number % self.every == 0)
-            and (self.probability is None or KeyedRandom("fault", seed, index, number).random() < self.probability)
+            and (
+                self.probability is None
+                or KeyedRandom("fault", seed, index, number).random() < self.probability
+            )
         )
 
 
@@ -91,7 +101,11 @@ class FaultPlan:
         if not self._faults:
             return None
         number = self._requests
-        hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
+        hits = (
+            fault
+            for index, fault in enumerate(self._faults)
+            if fault.matches(number, self._seed, index)
+        )
         return next(hits, None)
 
 
@@ -104,7 +118,9 @@ def parse_faults(value: object) -> tuple[Fault, ...]:
 
 
 class FaultInjector:
-    """The active plan, and the fault of the most recent request: its choices share one fault."""
+    """The active plan, and the fault of the most recent request: its choices share one
+    fault.
+    """
 
     def __init__(self, faults: Sequence[Fault], seed: int) -> None:
         self._plan = FaultPlan(faults, seed)
@@ -122,8 +138,11 @@ class FaultInjector:
             raise RequestError(str(error), code="invalid_fault") from None
 
     def find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault of a request; None without one. Raises RequestError if its own fault is invalid or a crash."""
-        # Compared by identity: the choices of one request share a fault, but equal requests count separately.
+        """Find the fault of a request; None without one. Raises RequestError if its own
+        fault is invalid or a crash.
+        """
+        # Compared by identity: the choices of one request share a fault, but equal
+        # requests count separately.
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
             header = request.extras.fault
             self._last_lookup = (
@@ -134,14 +153,17 @@ class FaultInjector:
 
 
 def _parse_request_fault(text: str) -> Fault:
-    """Parse a request's own fault. It may not crash the engine, which other requests share."""
+    """Parse a request's own fault. It may not crash the engine, which other requests
+    share.
+    """
     try:
         (fault,) = parse_faults(msgspec.json.decode(text))
     except (ValueError, msgspec.DecodeError) as error:
         raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
     if fault.crash is not None:
         raise RequestError(
-            "x-dragoman-fault: only faults set by an administrator can crash the engine", code="invalid_fault"
+            "x-dragoman-fault: only faults set by an administrator can crash the engine",
+            code="invalid_fault",
         )
     return fault
 

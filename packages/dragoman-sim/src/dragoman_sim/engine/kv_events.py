@@ -1,9 +1,11 @@
-"""The messages that a simulated vLLM sends: KV cache events for routers, KV transfer notifications for other instances.
+"""The messages that a simulated vLLM sends: KV cache events for routers, KV transfer
+notifications for other instances.
 
-KV cache events are those of vLLM, for prefix-aware routers. A batch is msgpack: [ts, [events], data_parallel_rank]; an
-event is a map whose `type` is its name; vLLM 0.19 and earlier publish an array that begins with the name. Hashes are
-the lower 64 bits, vLLM's default. Several blocks may hold the same hash: events report when the first becomes available
-and when the last is evicted.
+KV cache events are those of vLLM, for prefix-aware routers. A batch is msgpack: [ts,
+[events], data_parallel_rank]; an event is a map whose `type` is its name; vLLM 0.19 and
+earlier publish an array that begins with the name. Hashes are the lower 64 bits, vLLM's
+default. Several blocks may hold the same hash: events report when the first becomes
+available and when the last is evicted.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
     parent_block_hash: hash of the block before the first; None if there is none.
     token_ids: tokens of all blocks.
     lora_id: deprecated in vLLM.
-    extra_keys: for each block, what its hash covers besides its tokens: the adapter, images with their offsets, and for
-        a first block the cache salt.
+    extra_keys: for each block, what its hash covers besides its tokens: the adapter,
+        images with their offsets, and for a first block the cache salt.
     """
 
     block_hashes: list[int]
@@ -74,7 +76,9 @@ class KvEventBatch(Struct, frozen=True, array_like=True):
     data_parallel_rank: int | None = None
 
 
-def build_batch(ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33") -> KvEventBatch:
+def build_batch(
+    ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33"
+) -> KvEventBatch:
     """Build a batch of events in the format of this version of vLLM."""
     if version == "0.33":
         return KvEventBatch(ts, events, rank)
@@ -82,8 +86,15 @@ def build_batch(ts: float, events: Sequence[KvEvent], rank: int, version: KvEven
     for event in events:
         match event:
             case BlockStored():
-                stored = (event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size)
-                arrays.append(("BlockStored", *stored, event.lora_id, event.medium, event.lora_name))
+                stored = (
+                    event.block_hashes,
+                    event.parent_block_hash,
+                    event.token_ids,
+                    event.block_size,
+                )
+                arrays.append(
+                    ("BlockStored", *stored, event.lora_id, event.medium, event.lora_name)
+                )
             case BlockRemovedEvent():
                 arrays.append(("BlockRemoved", event.block_hashes, event.medium))
             case CacheClearedEvent():
@@ -108,11 +119,14 @@ _NO_BLOCK = _HashedBlock(None, (), "", "")
 
 
 class KvEventBuilder:
-    """A converter of one pool's events, which tracks block contents and the reported hashes."""
+    """A converter of one pool's events, which tracks block contents and the reported
+    hashes.
+    """
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
-        # Waiting sequences are hashed long before their blocks are stored; the bound is several times the pool's size.
+        # Waiting sequences are hashed long before their blocks are stored; the bound is
+        # several times the pool's size.
         self._max_hashed = 4 * num_blocks + 4096
         self._hashed: OrderedDict[bytes, _HashedBlock] = OrderedDict()
         self._copies: dict[bytes, int] = {}
@@ -140,16 +154,22 @@ class KvEventBuilder:
             match event:
                 case BlockCached(_, block_hash):
                     self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
-                    # Subscribers track what is cached, not in how many blocks: further copies change nothing for them.
+                    # Subscribers track what is cached, not in how many blocks: further
+                    # copies change nothing for them.
                     if self._copies[block_hash] > 1:
                         continue
-                    # Missing only if `add_hashed` has dropped it for its bound; subscribers still learn the hash.
+                    # Missing only if `add_hashed` has dropped it for its bound;
+                    # subscribers still learn the hash.
                     hashed = self._hashed.get(block_hash, _NO_BLOCK)
                     number = truncate_hash(block_hash)
                     parent = None if hashed.parent is None else truncate_hash(hashed.parent)
                     last = events[-1] if events else None
                     # Consecutive blocks share one event.
-                    if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
+                    if (
+                        isinstance(last, BlockStored)
+                        and parent is not None
+                        and last.block_hashes[-1] == parent
+                    ):
                         last.block_hashes.append(number)
                         last.token_ids.extend(hashed.tokens)
                         last.extra_keys.append(hashed.extra_keys)
@@ -190,7 +210,9 @@ class ReplayBuffer:
         self._next = 0
 
     def add(self, batch: KvEventBatch) -> tuple[bytes, bytes]:
-        """Encode and buffer a batch. Returns its number, 8 bytes big-endian, and its payload."""
+        """Encode and buffer a batch. Returns its number, 8 bytes big-endian, and its
+        payload.
+        """
         number = self._next
         payload = msgspec.msgpack.encode(batch)
         self._next += 1
@@ -246,7 +268,9 @@ def parse_kv_events_config(text: str) -> KvEventsConfig:
 
 
 def offset_endpoint_port(endpoint: str, rank: int) -> str:
-    """Return a rank's endpoint as in vLLM: its number is added to the port; an inproc name gets it as a suffix."""
+    """Return a rank's endpoint as in vLLM: its number is added to the port; an inproc
+    name gets it as a suffix.
+    """
     if endpoint.startswith("inproc"):
         return endpoint if not rank else f"{endpoint}_dp{rank}"
     base, colon, port = endpoint.rpartition(":")
@@ -254,15 +278,23 @@ def offset_endpoint_port(endpoint: str, rank: int) -> str:
 
 
 class KvPublisher:
-    """One rank's publisher; used on the event loop. A slow subscriber misses batches and may request a replay."""
+    """One rank's publisher; used on the event loop. A slow subscriber misses batches
+    and may request a replay.
+    """
 
-    def __init__(self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33") -> None:
-        """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not available."""
+    def __init__(
+        self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33"
+    ) -> None:
+        """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not
+        available.
+        """
         try:
             import zmq  # noqa: PLC0415 - an extra, and only for publishing engines
             import zmq.asyncio  # noqa: PLC0415
         except ImportError:
-            raise ValueError("KV events need pyzmq: pip install '.[kv-events]' in the clone of Dragoman") from None
+            raise ValueError(
+                "KV events need pyzmq: pip install '.[kv-events]' in the clone of Dragoman"
+            ) from None
         self._zmq: Any = zmq
         self._rank = rank
         self._topic = config.topic.encode()
@@ -277,7 +309,9 @@ class KvPublisher:
             if config.replay_endpoint is not None:
                 router: Any = self._context.socket(zmq.ROUTER)
                 router.bind(offset_endpoint_port(config.replay_endpoint, rank))
-                self._replay_task = asyncio.get_running_loop().create_task(self._serve_replay(router))
+                self._replay_task = asyncio.get_running_loop().create_task(
+                    self._serve_replay(router)
+                )
         except zmq.ZMQError as error:
             self._pub_socket.close(linger=0)
             self._context.destroy(linger=0)
@@ -285,15 +319,20 @@ class KvPublisher:
 
     def publish(self, timestamp: float, events: list[KvEvent]) -> None:
         """Publish a batch. timestamp: Unix seconds. Never blocks."""
-        number, payload = self._replay_buffer.add(build_batch(timestamp, events, self._rank, self._version))
+        number, payload = self._replay_buffer.add(
+            build_batch(timestamp, events, self._rank, self._version)
+        )
         with suppress(self._zmq.Again):
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
     async def _serve_replay(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
-        """Answer each replay request, a sequence number, with all batches from it on and an end marker."""
+        """Answer each replay request, a sequence number, with all batches from it on
+        and an end marker.
+        """
         while True:
             frames: list[bytes] = await router.recv_multipart()
-            # As vLLM's subscribers send them: identity, empty delimiter, number. Other messages are ignored.
+            # As vLLM's subscribers send them: identity, empty delimiter, number. Other
+            # messages are ignored.
             if len(frames) != 3 or len(frames[2]) != 8:
                 continue
             client = frames[0]
@@ -304,12 +343,14 @@ class KvPublisher:
     def close(self) -> None:
         if self._replay_task is not None:
             self._replay_task.cancel()
-        # The context does not close a socket that its factory did not create, and its termination would wait for it.
+        # The context does not close a socket that its factory did not create, and its
+        # termination would wait for it.
         self._pub_socket.close(linger=0)
         self._context.destroy(linger=0)
 
 
-# Notifications from the decode side to the prefill side: one JSON datagram per fetch, signed with a shared secret.
+# Notifications from the decode side to the prefill side: one JSON datagram per fetch,
+# signed with a shared secret.
 
 
 class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -332,9 +373,11 @@ class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-transfer-config`. kv_buffer_* and kv_load_failure_policy are accepted without effect.
+    """vLLM's `--kv-transfer-config`. kv_buffer_* and kv_load_failure_policy are
+    accepted without effect.
 
-    kv_ip, kv_port: address on which notifications are received; port 0 is any free port.
+    kv_ip, kv_port: address on which notifications are received; port 0 is any free
+        port.
     """
 
     kv_connector: str | None = None
@@ -351,8 +394,10 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
         extra = self.kv_connector_extra_config
         if self.kv_connector not in (None, "NixlConnector"):
             raise ValueError(
-                f"kv_connector {self.kv_connector!r} is not simulated: transfers are those of NixlConnector. For "
-                "OffloadingConnector use --kv-offloading-size; LMCacheConnectorV1 and others have no counterpart"
+                f"kv_connector {self.kv_connector!r} is not simulated: transfers are those of "
+                f"NixlConnector. For "
+                "OffloadingConnector use --kv-offloading-size; LMCacheConnectorV1 and others have "
+                "no counterpart"
             )
         for address in (self.kv_ip, *extra.peers):
             ip_address(address)  # a host name would need a DNS lookup for each notification
@@ -360,9 +405,12 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("kv_port must be a port, or 0")
         if not 0 < extra.lease_seconds < float("inf"):
             raise ValueError("lease_seconds must be more than 0")
-        # A notification frees blocks of other requests, so only this machine may send unsigned ones.
+        # A notification frees blocks of other requests, so only this machine may send
+        # unsigned ones.
         if not extra.secret and not ip_address(self.kv_ip).is_loopback:
-            raise ValueError("kv_connector_extra_config.secret is required if kv_ip is not a loopback address")
+            raise ValueError(
+                "kv_connector_extra_config.secret is required if kv_ip is not a loopback address"
+            )
 
     @property
     def is_producer(self) -> bool:
@@ -389,7 +437,9 @@ class FetchedNotice(Struct, frozen=True):
 
 
 class KvNotifier(asyncio.DatagramProtocol):
-    """The notification socket of one instance. on_fetched: called for each valid notification with the request id."""
+    """The notification socket of one instance. on_fetched: called for each valid
+    notification with the request id.
+    """
 
     def __init__(self, config: KvTransferConfig, on_fetched: Callable[[str], None]) -> None:
         self._config = config
@@ -399,9 +449,12 @@ class KvNotifier(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self) -> int:
-        """Bind the socket and return its port. Raises ValueError if it is not available."""
+        """Bind the socket and return its port. Raises ValueError if it is not
+        available.
+        """
         config = self._config
-        # Only producers are notified. A consumer sends from any port, so that it can share an address with a producer.
+        # Only producers are notified. A consumer sends from any port, so that it can
+        # share an address with a producer.
         local = (config.kv_ip, config.kv_port if config.is_producer else 0)
         loop = asyncio.get_running_loop()
         try:
@@ -415,7 +468,9 @@ class KvNotifier(asyncio.DatagramProtocol):
             self._transport.close()
 
     def is_peer(self, source: KvTransferParams) -> bool:
-        """Whether the source's address is an allowed peer. A source without an address is not notified."""
+        """Whether the source's address is an allowed peer. A source without an address
+        is not notified.
+        """
         return source.remote_host is None or source.remote_host in self._peers
 
     def notify(self, source: KvTransferParams) -> None:
@@ -433,7 +488,9 @@ class KvNotifier(asyncio.DatagramProtocol):
         return msgspec.json.encode(FetchedNotice(engine, id, self._sign(engine, id)))
 
     def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:  # noqa: ARG002 - asyncio's
-        """Handle a datagram. Invalid, unsigned or misdirected ones are dropped: UDP has no error response."""
+        """Handle a datagram. Invalid, unsigned or misdirected ones are dropped: UDP has
+        no error response.
+        """
         try:
             notice = msgspec.json.decode(data, type=FetchedNotice)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,19 +1,20 @@
-"""The latency model, a step's duration as a function of its load; and the accepted drafts of speculative decoding.
+"""The latency model, a step's duration as a function of its load; and the accepted
+drafts of speculative decoding.
 
     seconds = base
-              + per_token, a curve over the step's tokens
-              + per_expert_token, a curve over the mean tokens of all ranks that share experts
-              + per_context_token * tokens of context read by decoding sequences
-              + per_prefill_pair * query-key pairs of the prompt chunks
-              + per_sequence * sequences
-              + per_mixed_sequence * sequences, if the step has a prompt chunk
-              + draft_base + per_draft * drafts, if any draft is verified
-              + lora_base + per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is used
+              + per_token, a curve over the step's tokens + per_expert_token, a curve
+              over the mean tokens of all ranks that share experts + per_context_token *
+              tokens of context read by decoding sequences + per_prefill_pair *
+              query-key pairs of the prompt chunks + per_sequence * sequences +
+              per_mixed_sequence * sequences, if the step has a prompt chunk +
+              draft_base + per_draft * drafts, if any draft is verified + lora_base +
+              per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is
+              used
     but never less than floor
 
-The curves are piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
-the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every duration
-is positive.
+The curves are piecewise linear: the first tokens of a step may be free (the weights are
+read anyway), or cost more than the others (each activates further experts). Every
+coefficient is at least 0 and base is more than 0, so every duration is positive.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class StepLoad(Struct, frozen=True, gc=False):
 
     tokens: number of scheduled tokens.
     context: number of tokens whose keys and values decoding sequences read.
-    prefill_pairs: query-key pairs; for each prompt chunk of n tokens, n * (computed before + n / 2).
+    prefill_pairs: query-key pairs; for each prompt chunk of n tokens, n * (computed
+        before + n / 2).
     sequences: number of scheduled sequences.
     drafts: number of speculative tokens to verify.
     lora_tokens: scheduled tokens of sequences with an adapter.
     loaded_loras: adapters that the device does not have yet.
-    expert_tokens: mean of the tokens over the data-parallel ranks that share experts; None without such ranks.
+    expert_tokens: mean of the tokens over the data-parallel ranks that share experts;
+        None without such ranks.
     """
 
     tokens: int
@@ -58,7 +61,9 @@ StepTime = Callable[[StepLoad], float]
 
 
 class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
-    """One piece of a cost curve: `seconds` for each token of a step above `beyond`, up to the next piece."""
+    """One piece of a cost curve: `seconds` for each token of a step above `beyond`, up
+    to the next piece.
+    """
 
     beyond: int
     seconds: float
@@ -86,9 +91,11 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_expert_token: matrix products of shared experts, and their communication.
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
-    per_mixed_sequence: additional cost of a sequence in a step with a prompt chunk, which is no single CUDA graph.
+    per_mixed_sequence: additional cost of a sequence in a step with a prompt chunk,
+        which is no single CUDA graph.
     floor: minimum duration of a step.
-    draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens of the step.
+    draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens
+        of the step.
     lora_base, per_lora_token: matrix products of adapters.
     lora_load: loading an adapter onto the device.
     """
@@ -113,12 +120,17 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
         for name in _AMOUNTS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must not be negative")
-        for name, curve in (("per_token", self.per_token), ("per_expert_token", self.per_expert_token)):
+        for name, curve in (
+            ("per_token", self.per_token),
+            ("per_expert_token", self.per_expert_token),
+        ):
             if any(not 0 <= cost.seconds < float("inf") for cost in curve):
                 raise ValueError(f"{name} must not be negative")
             begins = [cost.beyond for cost in curve]
             if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
-                raise ValueError(f"the token counts of {name} must be greater than 0 and in ascending order")
+                raise ValueError(
+                    f"the token counts of {name} must be greater than 0 and in ascending order"
+                )
 
     def compute_seconds(self, load: StepLoad) -> float:
         """Compute the duration of a step, as a `StepTime`."""
@@ -129,16 +141,22 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_sequence * load.sequences
         )
         if load.prefill_pairs:
-            # A step with a prompt cannot replay the CUDA graph of pure decoding, so each of its sequences costs more.
+            # A step with a prompt cannot replay the CUDA graph of pure decoding, so
+            # each of its sequences costs more.
             total += self.per_mixed_sequence * load.sequences
         total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:
             total += self.draft_base + self.per_draft * load.drafts
         if load.lora_tokens:
-            total += self.lora_base + self.per_lora_token * load.lora_tokens + self.lora_load * load.loaded_loras
+            total += (
+                self.lora_base
+                + self.per_lora_token * load.lora_tokens
+                + self.lora_load * load.loaded_loras
+            )
         if self.per_expert_token:
             total += integrate_curve(
-                self.per_expert_token, load.tokens if load.expert_tokens is None else load.expert_tokens
+                self.per_expert_token,
+                load.tokens if load.expert_tokens is None else load.expert_tokens,
             )
         return max(self.floor, total)
 
@@ -167,7 +185,8 @@ class MemoizedLatency:
         return max(model.floor, total + token_seconds + expert_seconds)
 
     def compute_decoding(self, sequences: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compute the durations of steps in which the same sequences decode, without prompts.
+        """Compute the durations of steps in which the same sequences decode, without
+        prompts.
 
         contexts: for each step, the context of its `StepLoad`.
         """
@@ -179,7 +198,10 @@ class MemoizedLatency:
     def _read_curves(self, tokens: int) -> tuple[float, float]:
         if (curves := self._curves.get(tokens)) is None:
             model = self._model
-            curves = (integrate_curve(model.per_token, tokens), integrate_curve(model.per_expert_token, tokens))
+            curves = (
+                integrate_curve(model.per_token, tokens),
+                integrate_curve(model.per_expert_token, tokens),
+            )
             self._curves[tokens] = curves
         return curves
 
@@ -201,7 +223,8 @@ def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator)
     """
 
     def seconds(load: StepLoad) -> float:
-        # The mean of a log-normal factor is exp(mu + sigma^2 / 2), so this mu makes it 1.
+        # The mean of a log-normal factor is exp(mu + sigma^2 / 2), so this mu makes it
+        # 1.
         return step_time(load) * float(np.exp(generator.normal(-sigma * sigma / 2, sigma)))
 
     return seconds
@@ -218,13 +241,19 @@ def speed_up(step_time: StepTime, scale: float) -> StepTime:
 
 NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
 MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
-"""Methods whose drafter is a model. All but Medusa, which only adds heads, have a KV cache of their own."""
+"""Methods whose drafter is a model. All but Medusa, which only adds heads, have a KV
+cache of their own.
+"""
 DEFAULT_RATES = (0.75, 0.6, 0.5)
-"""Acceptance rates of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""
+"""Acceptance rates of the first three positions: an assumption, in the range that
+EAGLE-3 reaches in chats.
+"""
 
 
 class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's --speculative-config, as far as it affects scheduling. model: accepted without effect."""
+    """vLLM's --speculative-config, as far as it affects scheduling. model: accepted
+    without effect.
+    """
 
     num_speculative_tokens: int
     method: str = "draft_model"
@@ -269,13 +298,18 @@ def parse_acceptance_rates(text: str) -> tuple[float, ...]:
 
 
 def check_acceptance_rates(rates: Sequence[float]) -> None:
-    """Raise ValueError unless rates are from 0 to 1 and do not rise: a draft is accepted only with those before it."""
+    """Raise ValueError unless rates are from 0 to 1 and do not rise: a draft is
+    accepted only with those before it.
+    """
     if any(not 0 <= rate <= 1 for rate in rates) or list(rates) != sorted(rates, reverse=True):
-        raise ValueError("acceptance rates must be from 0 to 1, and none higher than the one before it")
+        raise ValueError(
+            "acceptance rates must be from 0 to 1, and none higher than the one before it"
+        )
 
 
 class DraftAcceptance:
-    """Draws the number of accepted draft tokens. A request draws the same numbers regardless of its batch.
+    """Draws the number of accepted draft tokens. A request draws the same numbers
+    regardless of its batch.
 
     rates: share of drafts whose first, second, ... token is accepted.
     """
@@ -291,13 +325,18 @@ class DraftAcceptance:
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
         """Count the tokens that a sequence gets in a step, as `scheduler.CountSampled`."""
-        # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
+        # One number for all positions: rates do not rise, so a draft is accepted only
+        # together with those before it.
         drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
         rates = self._rates
         last = len(self._rates) - 1
         accepted = 0
         while accepted < num_drafts:
-            rate = rates[accepted] if accepted <= last else rates[last] * self._decay ** (accepted - last)
+            rate = (
+                rates[accepted]
+                if accepted <= last
+                else rates[last] * self._decay ** (accepted - last)
+            )
             if drawn >= rate:
                 break
             accepted += 1

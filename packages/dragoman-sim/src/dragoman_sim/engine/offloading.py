@@ -1,11 +1,14 @@
-"""KV offloading: a second tier of the KV cache in host memory, and the link over which its chunks are transferred.
+"""KV offloading: a second tier of the KV cache in host memory, and the link over which
+its chunks are transferred.
 
-The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full attention: every step stores the
-chunks that its sequences complete; a waiting sequence loads those that follow its prefix in the device's cache.
+The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full
+attention: every step stores the chunks that its sequences complete; a waiting sequence
+loads those that follow its prefix in the device's cache.
 
-A chunk in host memory is being written, idle, or being read by one or more transfers. Only idle chunks are evicted, the
-least recently used first. All chunks that a request uses share its recency, ordered so that the end of a prefix is
-evicted before its beginning; the end of the request makes them the most recent ones.
+A chunk in host memory is being written, idle, or being read by one or more transfers.
+Only idle chunks are evicted, the least recently used first. All chunks that a request
+uses share its recency, ordered so that the end of a prefix is evicted before its
+beginning; the end of the request makes them the most recent ones.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ class HostCache:
 
     @property
     def usage(self) -> float:
-        """Share of the cache that transfers hold (`vllm:kv_offload_cpu_cache_usage_perc`)."""
+        """Share of the cache that transfers hold
+        (`vllm:kv_offload_cpu_cache_usage_perc`).
+        """
         return (len(self._counts) - self.num_idle) / self.size
 
     @property
@@ -77,7 +82,9 @@ class HostCache:
         return self._counts.get(key) == _WRITTEN
 
     def list_chunks(self) -> dict[bytes, int]:
-        """List the chunks with the number of transfers that read each; -1 while a chunk is being written."""
+        """List the chunks with the number of transfers that read each; -1 while a chunk
+        is being written.
+        """
         return dict(self._counts)
 
     def begin_load(self, keys: Sequence[bytes], use: HostCacheUse) -> None:
@@ -97,21 +104,26 @@ class HostCache:
                 self._add_idle(key)
 
     def begin_store(self, keys: Sequence[bytes], use: HostCacheUse) -> list[bytes] | None:
-        """Reserve room for the chunks that the cache does not have, and return their keys.
+        """Reserve room for the chunks that the cache does not have, and return their
+        keys.
 
-        Other idle chunks are evicted for them, the least recently used first. Returns None, without evicting any, if
-        even all of those were too few.
+        Other idle chunks are evicted for them, the least recently used first. Returns
+        None, without evicting any, if even all of those were too few.
         """
         missing = [key for key in keys if key not in self._counts]
         self._record([key for key in keys if self._counts.get(key) != _WRITTEN], use)
         protected = frozenset(keys)
         skipped = list[tuple[tuple[int, int], bytes]]()
         num_needed = len(missing) - (self.size - len(self._counts))
-        if num_needed > 0 and self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < num_needed:
+        if (
+            num_needed > 0
+            and self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < num_needed
+        ):
             return None
         while num_needed > 0:
             rank, key = entry = heappop(self._heap)
-            # Entries of the heap are not removed when a chunk is used again: stale ones are recognized here.
+            # Entries of the heap are not removed when a chunk is used again: stale ones
+            # are recognized here.
             if self._counts.get(key) != 0 or self._ranks[key] != rank:
                 continue
             if key in protected:
@@ -136,7 +148,8 @@ class HostCache:
 
     def finish(self, use: HostCacheUse) -> None:
         """End a request: its chunks become the most recently used ones."""
-        # The first chunk is evicted last, since the chunks after it cannot be used without it.
+        # The first chunk is evicted last, since the chunks after it cannot be used
+        # without it.
         for key in sorted(use.used, key=use.positions.__getitem__, reverse=True):
             if key in self._counts:
                 self._last_rank += 1
@@ -166,13 +179,17 @@ class HostCache:
 
     def _push(self, key: bytes) -> None:
         heappush(self._heap, (self._ranks[key], key))
-        # Rebuilt when more than half of the entries are outdated: this bounds the heap at an amortized constant cost.
+        # Rebuilt when more than half of the entries are outdated: this bounds the heap
+        # at an amortized constant cost.
         if len(self._heap) > max(64, 2 * self.num_idle):
-            self._heap = [(self._ranks[idle], idle) for idle, count in self._counts.items() if not count]
+            self._heap = [
+                (self._ranks[idle], idle) for idle, count in self._counts.items() if not count
+            ]
             heapify(self._heap)
 
 
-# The offloading of one scheduler, which decides what is stored and loaded in which step.
+# The offloading of one scheduler, which decides what is stored and loaded in which
+# step.
 
 
 class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +206,9 @@ class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.num_chunks < 1 or self.blocks_per_chunk < 1:
-            raise ValueError("the host's part of the KV cache must hold at least 1 chunk of at least 1 block")
+            raise ValueError(
+                "the host's part of the KV cache must hold at least 1 chunk of at least 1 block"
+            )
 
 
 class HostTransfer(Struct, frozen=True, gc=False):
@@ -209,7 +228,8 @@ class HostTransfer(Struct, frozen=True, gc=False):
 class StepTransfers(Struct):
     """Transfers that a step begins: loads when it begins, stores when it ends.
 
-    flushed: ids of transfers that must end before the step, because it writes blocks that they read.
+    flushed: ids of transfers that must end before the step, because it writes blocks
+        that they read.
     """
 
     loads: list[HostTransfer] = []
@@ -218,7 +238,9 @@ class StepTransfers(Struct):
 
 
 class OffloadingStats(Struct):
-    """Counts since the start. queries, hits: tokens of admitted requests that were never preempted."""
+    """Counts since the start. queries, hits: tokens of admitted requests that were
+    never preempted.
+    """
 
     queries: int = 0
     hits: int = 0
@@ -233,10 +255,19 @@ class OffloadedRequest:
     num_blocks: number of `blocks` that earlier steps have recorded.
     next_chunk: index of the first chunk that was not offered to the host.
     transfers: ids of running transfers.
-    finished_tokens: number of tokens whose chunks may be stored at its end; None while it runs.
+    finished_tokens: number of tokens whose chunks may be stored at its end; None while
+        it runs.
     """
 
-    __slots__ = ("blocks", "finished_tokens", "keys", "next_chunk", "num_blocks", "transfers", "use")
+    __slots__ = (
+        "blocks",
+        "finished_tokens",
+        "keys",
+        "next_chunk",
+        "num_blocks",
+        "transfers",
+        "use",
+    )
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
@@ -254,7 +285,9 @@ class OffloadedRequest:
 
 
 class KvOffloading:
-    """The offloading of one scheduler. The scheduler calls `build_transfers` once per step."""
+    """The offloading of one scheduler. The scheduler calls `build_transfers` once per
+    step.
+    """
 
     def __init__(self, config: OffloadingConfig, block_size: int) -> None:
         self.config = config
@@ -267,7 +300,9 @@ class KvOffloading:
         self._num_transfers = 0
         self._loading: set[bytes] = set()
         self._fences: dict[int, set[int]] = {}
-        """Stores that read a block whose sequence has ended, so that it may be allocated again."""
+        """Stores that read a block whose sequence has ended, so that it may be
+        allocated again.
+        """
         self.finished: list[SimulatedSequence] = []
         """Sequences that ended since the last step."""
         self._loads: list[HostTransfer] = []
@@ -281,14 +316,16 @@ class KvOffloading:
         return list(self._requests[sequence].keys)
 
     def find_loadable(self, sequence: SimulatedSequence, num_cached: int) -> int | None:
-        """Count the tokens after the first num_cached ones that can be loaded; None if the caller must retry later.
+        """Count the tokens after the first num_cached ones that can be loaded; None if
+        the caller must retry later.
 
-        That is the case while the sequence has transfers, another sequence loads the same chunks, or a chunk is still
-        being stored.
+        That is the case while the sequence has transfers, another sequence loads the
+        same chunks, or a chunk is still being stored.
         """
         state = self._requests[sequence]
         size = self._chunk_size
-        # A waiting sequence holds no blocks; those of an admission before a preemption are void.
+        # A waiting sequence holds no blocks; those of an admission before a preemption
+        # are void.
         state.reset()
         if state.transfers:
             return None
@@ -306,15 +343,21 @@ class KvOffloading:
             return 0
         return num_tokens if self._loading.isdisjoint(keys) else None
 
-    def record_admission(self, sequence: SimulatedSequence, num_cached: int, num_loaded: int) -> None:
-        """Record an admission: its blocks were allocated, and it counts as a query. Called for loads as well."""
+    def record_admission(
+        self, sequence: SimulatedSequence, num_cached: int, num_loaded: int
+    ) -> None:
+        """Record an admission: its blocks were allocated, and it counts as a query.
+        Called for loads as well.
+        """
         self._allocated.update(sequence.blocks)
         if not sequence.num_preemptions:
             self.stats.queries += sequence.num_prompt_tokens - num_cached
             self.stats.hits += num_loaded
 
     def begin_load(self, sequence: SimulatedSequence, num_cached: int, num_tokens: int) -> None:
-        """Begin to load num_tokens tokens after the first num_cached ones into the sequence's blocks."""
+        """Begin to load num_tokens tokens after the first num_cached ones into the
+        sequence's blocks.
+        """
         state = self._requests[sequence]
         size = self._chunk_size
         end = num_cached + num_tokens
@@ -326,16 +369,20 @@ class KvOffloading:
         self._loads.append(self._add_transfer(sequence, state, keys, blocks, is_store=False))
 
     def finish(self, sequence: SimulatedSequence, num_computed: int, *, aborted: bool) -> None:
-        """End a sequence; call it before its blocks are freed. The next step stores the chunks that it completed last.
+        """End a sequence; call it before its blocks are freed. The next step stores the
+        chunks that it completed last.
 
         num_computed: its computed tokens.
         aborted: whether it ends before its last token.
         """
         state = self._requests[sequence]
         num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        # The last sampled token is never computed, so the cache has no keys and values for it.
+        # The last sampled token is never computed, so the cache has no keys and values
+        # for it.
         state.finished_tokens = (
-            min(num_computed, num_known) if aborted else max(sequence.num_prompt_tokens, num_known - 1)
+            min(num_computed, num_known)
+            if aborted
+            else max(sequence.num_prompt_tokens, num_known - 1)
         )
         self._extend_keys(state, sequence, state.finished_tokens)
         for id in state.transfers:
@@ -347,11 +394,14 @@ class KvOffloading:
     def build_transfers(
         self, scheduled: Iterable[SimulatedSequence], preempted: Iterable[SimulatedSequence]
     ) -> StepTransfers:
-        """Build the transfers of a step that computes these sequences, whose num_computed_tokens include it."""
+        """Build the transfers of a step that computes these sequences, whose
+        num_computed_tokens include it.
+        """
         scheduled = list(scheduled)
         for sequence in scheduled:
             state = self._requests[sequence]
-            # The scheduler extends the list in place and replaces it after a preemption: a new list has new blocks.
+            # The scheduler extends the list in place and replaces it after a
+            # preemption: a new list has new blocks.
             if state.blocks is not sequence.blocks:
                 state.blocks = sequence.blocks
                 state.num_blocks = 0
@@ -360,10 +410,12 @@ class KvOffloading:
         step = StepTransfers(loads=self._loads)
         begun = {load.id for load in self._loads}
         for sequence in preempted:
-            # This step may reallocate its blocks, so stores that read them must end before it.
+            # This step may reallocate its blocks, so stores that read them must end
+            # before it.
             step.flushed |= self._requests[sequence].transfers - begun
         for block in self._allocated & self._fences.keys():
-            # The block was freed while a store reads it: the step that writes it must wait for that store.
+            # The block was freed while a store reads it: the step that writes it must
+            # wait for that store.
             step.flushed |= self._fences[block]
         for sequence in chain(scheduled, self.finished):
             self._store(sequence, step)
@@ -380,7 +432,9 @@ class KvOffloading:
         return step
 
     def complete(self, ids: Iterable[int]) -> list[SimulatedSequence]:
-        """Complete transfers. Returns the sequences that were loaded, including those that have ended meanwhile."""
+        """Complete transfers. Returns the sequences that were loaded, including those
+        that have ended meanwhile.
+        """
         loaded: list[SimulatedSequence] = []
         for id in ids:
             transfer = self._transfers.pop(id)
@@ -398,8 +452,13 @@ class KvOffloading:
                 self._loading.difference_update(transfer.keys)
                 loaded.append(transfer.sequence)
             state.transfers.remove(id)
-            # A sequence in `finished` is still needed: the next step stores its last chunks.
-            if state.finished_tokens is not None and not state.transfers and transfer.sequence not in self.finished:
+            # A sequence in `finished` is still needed: the next step stores its last
+            # chunks.
+            if (
+                state.finished_tokens is not None
+                and not state.transfers
+                and transfer.sequence not in self.finished
+            ):
                 del self._requests[transfer.sequence]
         return loaded
 
@@ -429,10 +488,15 @@ class KvOffloading:
             return
         stored = set(keys)
         indices = [begin + index for index, key in enumerate(offered) if key in stored]
-        blocks = [block for index in indices for block in state.blocks[index * per_chunk : (index + 1) * per_chunk]]
+        blocks = [
+            block
+            for index in indices
+            for block in state.blocks[index * per_chunk : (index + 1) * per_chunk]
+        ]
         transfer = self._add_transfer(sequence, state, keys, blocks, is_store=True)
         step.stores.append(transfer)
-        # An ended sequence does not protect its blocks: the step may have allocated some of them already.
+        # An ended sequence does not protect its blocks: the step may have allocated
+        # some of them already.
         if state.finished_tokens is not None:
             self._add_fences(transfer)
             if not self._allocated.isdisjoint(blocks):
@@ -457,17 +521,21 @@ class KvOffloading:
         for block in transfer.blocks:
             self._fences.setdefault(block, set()).add(transfer.id)
 
-    def _extend_keys(self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int) -> None:
+    def _extend_keys(
+        self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int
+    ) -> None:
         """Extend the keys to the chunks that the first num_tokens tokens fill."""
         per_chunk = self.config.blocks_per_chunk
         for index in range(len(state.keys), num_tokens // self._chunk_size):
-            # Hashes are chained, so the one of a chunk's last block identifies the whole chunk.
+            # Hashes are chained, so the one of a chunk's last block identifies the
+            # whole chunk.
             key = sequence.contents.get_block_hash((index + 1) * per_chunk - 1)
             state.keys.append(key)
             state.use.positions[key] = index
 
 
-# The hardware: the size of the host's cache, and the link over which its chunks are transferred.
+# The hardware: the size of the host's cache, and the link over which its chunks are
+# transferred.
 
 TRANSFER_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
 """Buckets of vLLM's histograms of transfer sizes, in bytes."""
@@ -478,8 +546,8 @@ class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     size: bytes of host memory.
     bytes_per_token: size of a token's keys and values on all devices of an engine.
-    bandwidth: bytes per second between one device and the host, in one direction; by default about that of PCIe 4.0
-        x16.
+    bandwidth: bytes per second between one device and the host, in one direction; by
+        default about that of PCIe 4.0 x16.
     base_seconds: latency of a transfer, without the time for its bytes.
     """
 
@@ -501,17 +569,26 @@ class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("KV offloading: blocks_per_chunk must be at least 1")
 
     def build_config(self, block_size: int) -> OffloadingConfig:
-        """Build the scheduler's settings. Raises ValueError if the host memory is smaller than one chunk."""
+        """Build the scheduler's settings. Raises ValueError if the host memory is
+        smaller than one chunk.
+        """
         chunk_bytes = self.bytes_per_token * block_size * self.blocks_per_chunk
         num_chunks = int(self.size // (-(-chunk_bytes // PAGESIZE) * PAGESIZE))
         if not num_chunks:
-            raise ValueError(f"KV offloading: {self.size:.0f} bytes are less than one chunk of {chunk_bytes:.0f}")
+            raise ValueError(
+                f"KV offloading: {self.size:.0f} bytes are less than one chunk of {chunk_bytes:.0f}"
+            )
         return OffloadingConfig(num_chunks, self.blocks_per_chunk, self.offload_prompt_only)
 
     def build_link(self, block_size: int, time_scale: float = 1.0) -> HostLink:
         """Build the link, on a clock that runs `time_scale` times as fast."""
         chunk_bytes = self.bytes_per_token * block_size * self.blocks_per_chunk / self.num_devices
-        return HostLink(chunk_bytes, self.bandwidth * time_scale, self.base_seconds / time_scale, self.num_devices)
+        return HostLink(
+            chunk_bytes,
+            self.bandwidth * time_scale,
+            self.base_seconds / time_scale,
+            self.num_devices,
+        )
 
 
 class LinkTotals:
@@ -528,9 +605,13 @@ class LinkTotals:
 
 
 class HostLink:
-    """The link between the devices of one engine and their host. chunk_bytes: each device's part of a chunk."""
+    """The link between the devices of one engine and their host. chunk_bytes: each
+    device's part of a chunk.
+    """
 
-    def __init__(self, chunk_bytes: float, bandwidth: float, base_seconds: float, num_devices: int = 1) -> None:
+    def __init__(
+        self, chunk_bytes: float, bandwidth: float, base_seconds: float, num_devices: int = 1
+    ) -> None:
         self._chunk_bytes = chunk_bytes
         self._bandwidth = bandwidth
         self._base_seconds = base_seconds
@@ -546,7 +627,9 @@ class HostLink:
         return self._queue[0][0] if self._queue else None
 
     def begin(self, transfer: HostTransfer, at: float) -> float:
-        """Begin a transfer now or after the previous one in its direction. Returns the time at which it ends."""
+        """Begin a transfer now or after the previous one in its direction. Returns the
+        time at which it ends.
+        """
         # PCIe is full duplex: the directions do not slow each other down.
         totals = self.stores if transfer.is_store else self.loads
         size = len(transfer.keys) * self._chunk_bytes

@@ -1,4 +1,5 @@
-"""Profiles of hardware and model: engine settings, latency coefficients and their error, in a YAML file.
+"""Profiles of hardware and model: engine settings, latency coefficients and their
+error, in a YAML file.
 
 Profiles that ship with the package are named after hardware and model.
 """
@@ -19,11 +20,14 @@ from .offloading import OffloadingSettings
 
 
 class Prior(Struct, frozen=True, forbid_unknown_fields=True):
-    """Expected coefficients from hardware and model, in seconds; None is no expectation.
+    """Expected coefficients from hardware and model, in seconds; None is no
+    expectation.
 
-    base: needed because a log of a saturated server does not separate it from load-dependent cost.
+    base: needed because a log of a saturated server does not separate it from
+        load-dependent cost.
     frontend: time from the client to the queue.
-    per_expert_token: cost of experts that data-parallel ranks share; the fit scales the curve as a whole.
+    per_expert_token: cost of experts that data-parallel ranks share; the fit scales the
+        curve as a whole.
     """
 
     base: float | None = None
@@ -40,15 +44,19 @@ def build_prior(
     tensor_parallel: int = 1,
     all_reduce_seconds: float = 0.0,
 ) -> Prior:
-    """Build the prior of a roofline model: a step reads all weights once, at about 80% of the bandwidth.
+    """Build the prior of a roofline model: a step reads all weights once, at about 80%
+    of the bandwidth.
 
     weight_bytes: bytes of the weights.
     memory_bandwidth: of one device, in bytes per second.
-    all_reduce_seconds: latency of all layers' all-reduces together, without the time for the tokens' bytes.
+    all_reduce_seconds: latency of all layers' all-reduces together, without the time
+        for the tokens' bytes.
     """
     bandwidth = memory_bandwidth * tensor_parallel
     context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
-    return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
+    return Prior(
+        base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context
+    )
 
 
 SUFFIX = ".yaml"
@@ -64,9 +72,12 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     memory_bandwidth: of one device, bytes a second.
     tensor_parallel: devices that share every layer.
-    data_parallel: ranks of a server, each with its own scheduler and KV cache; engine settings and latency are of one.
-    lock_step: whether the ranks share experts, and so begin and end every step together.
-    link_latency: seconds of a collective between these devices, without the time for its bytes.
+    data_parallel: ranks of a server, each with its own scheduler and KV cache; engine
+        settings and latency are of one.
+    lock_step: whether the ranks share experts, and so begin and end every step
+        together.
+    link_latency: seconds of a collective between these devices, without the time for
+        its bytes.
     watts: board power of one device.
     """
 
@@ -98,7 +109,9 @@ class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
-    """The relative error of a metric, (simulated - measured) / measured; 0.01 is one percent too slow."""
+    """The relative error of a metric, (simulated - measured) / measured; 0.01 is one
+    percent too slow.
+    """
 
     mean: float
     p50: float
@@ -115,7 +128,9 @@ class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ErrorSpread(Struct, frozen=True, forbid_unknown_fields=True):
-    """The range of the error over arbitrary choices of the fit: clock offsets, and which requests are fitted."""
+    """The range of the error over arbitrary choices of the fit: clock offsets, and
+    which requests are fitted.
+    """
 
     lowest: HeldOutError
     highest: HeldOutError
@@ -140,7 +155,8 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     frontend_seconds: time from the client to the engine's queue.
     noise: sigma of a step's log-normal factor; 0 is no noise.
-    acceptance_rates: of the first, second, ... draft of speculative decoding; empty means `latency.DEFAULT_RATES`.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty
+        means `latency.DEFAULT_RATES`.
     """
 
     name: str
@@ -161,12 +177,15 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     def build_offloading(
         self, gibibytes: float, bandwidth: float | None = None, base_seconds: float | None = None
     ) -> OffloadingSettings:
-        """Build the settings of KV offloading for each engine core. None keeps a default. Raises ValueError.
+        """Build the settings of KV offloading for each engine core. None keeps a
+        default. Raises ValueError.
 
         gibibytes: size of the host memory.
         """
         if self.model.kv_bytes_per_token is None:
-            raise ValueError(f"profile {self.name}: model.kv_bytes_per_token is missing; KV offloading needs it")
+            raise ValueError(
+                f"profile {self.name}: model.kv_bytes_per_token is missing; KV offloading needs it"
+            )
         settings = OffloadingSettings(
             size=gibibytes * 2**30,
             bytes_per_token=self.model.kv_bytes_per_token,
@@ -186,7 +205,8 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     def expert_prior(self) -> Prior | None:
         """The prior for ranks that share experts; None without per_expert_token.
 
-        With shared experts a step reads more weights the more tokens it has, which `prior` does not model.
+        With shared experts a step reads more weights the more tokens it has, which
+        `prior` does not model.
         """
         if not self.latency.per_expert_token:
             return None
@@ -202,8 +222,13 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
     if hardware.memory_bandwidth is None or model.weight_bytes is None:
         return Prior()
     all_reduce_seconds = 0.0
-    if hardware.tensor_parallel > 1 and hardware.link_latency is not None and model.layers is not None:
-        # Two all-reduces per layer: after the attention and after the MLP (Megatron-LM's tensor parallelism).
+    if (
+        hardware.tensor_parallel > 1
+        and hardware.link_latency is not None
+        and model.layers is not None
+    ):
+        # Two all-reduces per layer: after the attention and after the MLP
+        # (Megatron-LM's tensor parallelism).
         all_reduce_seconds = 2 * model.layers * hardware.link_latency
     return build_prior(
         all_reduce_seconds=all_reduce_seconds,
@@ -217,34 +242,47 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
     """Parse a profile. Raises ProfileError, which names the source and the field."""
     try:
-        return msgspec.convert(load_yaml(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
+        return msgspec.convert(
+            load_yaml(text), SimulatorProfile, strict=False
+        )  # YAML 1.1 parses 1e-5 as text
     except ValueError as error:
         raise ProfileError(f"{source}: {error}") from None
 
 
 def list_profiles() -> list[str]:
     """List the names of the profiles that ship with the package."""
-    return sorted(entry.name.removesuffix(SUFFIX) for entry in PROFILES_DIR.iterdir() if entry.name.endswith(SUFFIX))
+    return sorted(
+        entry.name.removesuffix(SUFFIX)
+        for entry in PROFILES_DIR.iterdir()
+        if entry.name.endswith(SUFFIX)
+    )
 
 
 def load(name: str) -> SimulatorProfile:
-    """Load a shipped profile by its name, or any by its path (with a slash or suffix). Raises ProfileError."""
+    """Load a shipped profile by its name, or any by its path (with a slash or suffix).
+    Raises ProfileError.
+    """
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         try:
             return loads(Path(name).read_bytes(), name)
         except OSError as error:
             raise ProfileError(f"{name}: {error.strerror}") from None
     if name not in list_profiles():
-        raise ProfileError(f"there is no profile {name!r}; included profiles are {', '.join(list_profiles())}")
+        raise ProfileError(
+            f"there is no profile {name!r}; included profiles are {', '.join(list_profiles())}"
+        )
     return loads((PROFILES_DIR / f"{name}{SUFFIX}").read_bytes(), name)
 
 
 SECTION_COMMENTS = {
     "hardware": "memory_bandwidth: bytes a second of one device",
-    "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number",
+    "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size "
+    "* bytes a number",
     "engine": "vLLM's settings; the rest have vLLM's defaults",
-    "latency": "seconds of a step = base + per_token (each token of the step beyond so many) + per_context_token\n"
-    "# (each token that a decoding sequence looks back at) + per_prefill_pair (each query and key of a prompt's chunk)",
+    "latency": "seconds of a step = base + per_token (each token of the step beyond so many) + "
+    "per_context_token\n"
+    "# (each token that a decoding sequence looks back at) + per_prefill_pair (each query and key "
+    "of a prompt's chunk)",
     "frontend_seconds": "from the client to the engine's queue",
     "noise": "standard deviation of the logarithm of a step's random factor",
     "calibration": "error: (simulated - measured) / measured over the held-out requests",
@@ -257,12 +295,16 @@ def dumps(profile: SimulatorProfile) -> str:
     parts: list[str] = []
     for name, value in sections.items():
         note = f"# {SECTION_COMMENTS[name]}\n" if name in SECTION_COMMENTS else ""
-        parts.append(note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110))
+        parts.append(
+            note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110)
+        )
     return "\n".join(parts)
 
 
 class RankLayout(Struct, frozen=True):
-    """The data-parallel ranks of a server. lock_step: whether they share experts, and so step together."""
+    """The data-parallel ranks of a server. lock_step: whether they share experts, and
+    so step together.
+    """
 
     count: int = 1
     lock_step: bool = False

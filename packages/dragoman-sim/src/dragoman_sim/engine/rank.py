@@ -1,7 +1,8 @@
-"""Data-parallel ranks in real time: each runs an engine core, delivers its tokens at the end of each step, and counts.
+"""Data-parallel ranks in real time: each runs an engine core, delivers its tokens at
+the end of each step, and counts.
 
-A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event loop. `DataParallelBalancer`
-selects the rank of each request.
+A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event
+loop. `DataParallelBalancer` selects the rank of each request.
 """
 
 from __future__ import annotations
@@ -15,10 +16,28 @@ from itertools import count
 import msgspec
 from msgspec import Struct
 
-from dragoman.core.engine import Ended, Failed, OutputCallback, PromptLogprobs, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
+from dragoman.core.engine import (
+    Ended,
+    Failed,
+    OutputCallback,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+)
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
-from dragoman.core.metrics import CacheConfig, EngineStats, Histogram, KvOffloadStats, LENGTH_BUCKETS, LoraState, PREEMPTION_BUCKETS
+from dragoman.core.metrics import (
+    CacheConfig,
+    EngineStats,
+    Histogram,
+    KvOffloadStats,
+    LENGTH_BUCKETS,
+    LoraState,
+    PREEMPTION_BUCKETS,
+)
 from .disaggregation import KvTransfers, TransferContext
 from .engine_core import EngineCore
 from .faults import Fault
@@ -33,7 +52,9 @@ CallAt = Callable[[float, Callable[[float], None]], None]
 
 
 _MAX_CACHED_IMAGES = 1024
-"""Number of images in the simulated cache of processed inputs; vLLM's is limited to 4 GiB instead."""
+"""Number of images in the simulated cache of processed inputs; vLLM's is limited to 4
+GiB instead.
+"""
 
 
 class Delay(Struct, frozen=True):
@@ -43,7 +64,9 @@ class Delay(Struct, frozen=True):
 
 
 class ChoiceLengths:
-    """The lengths of a request's choices. remaining: number of choices that have not ended."""
+    """The lengths of a request's choices. remaining: number of choices that have not
+    ended.
+    """
 
     __slots__ = ("longest", "remaining")
 
@@ -52,7 +75,9 @@ class ChoiceLengths:
         self.longest = 0
 
     def record(self, length: int, histogram: Histogram) -> None:
-        """Record the length of a finished choice. After the last one, observe the longest in the histogram."""
+        """Record the length of a finished choice. After the last one, observe the
+        longest in the histogram.
+        """
         self.remaining = self.remaining - 1
         self.longest = max(self.longest, length)
         if not self.remaining:
@@ -66,7 +91,8 @@ class LiveRequest:
     choice_lengths: shared by all choices of a request.
     delayed: outputs that are not delivered yet; None if outputs are delivered at once.
     is_plain: whether the reply has no delays and no faults.
-    arrived_at, queued_at, scheduled_at: times of arrival, of entering the queue, and of first leaving it.
+    arrived_at, queued_at, scheduled_at: times of arrival, of entering the queue, and of
+        first leaving it.
     first_token_at, last_token_at: times of the first and of the latest token.
     """
 
@@ -119,7 +145,9 @@ class LiveRequest:
         self.prompt_logprobs = request.prompt_logprobs
         # Stored only for logprobs; the reply holds its own reference.
         self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
-        self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
+        self.choices = (
+            0 if request.choice else 1 if request.origin is None else request.origin.choices
+        )
         self.tokens = contents.tokens
         self.reply_tokens = reply.tokens
         self.lora = lora
@@ -130,14 +158,19 @@ class LiveRequest:
                 waits = {**reply.waits, 0: reply.waits.get(0, 0.0) + fault.hang}
                 self.reply = msgspec.structs.replace(self.reply, waits=waits)
             if fault.fail_after is not None:
-                self.reply = msgspec.structs.replace(self.reply, fails_at=fault.fail_after, error=fault.message)
+                self.reply = msgspec.structs.replace(
+                    self.reply, fails_at=fault.fail_after, error=fault.message
+                )
         self.num_output_tokens = 0
         self.arrived_at = self.queued_at = self.last_token_at = arrived_at
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
         planned = self.reply
         self.is_plain = not (
-            planned.waits or planned.pace or planned.fails_at is not None or self.cut_after is not None
+            planned.waits
+            or planned.pace
+            or planned.fails_at is not None
+            or self.cut_after is not None
         )
 
     @property
@@ -165,7 +198,8 @@ class DataParallelRank:
     call_at: schedules callbacks on the rank's clock.
     on_finished: called after the last output of each request.
     publish: receives the events of the prefix cache; the pool must record them.
-    transfer_context: settings of transfers with prefill or decode instances; None for aggregated serving.
+    transfer_context: settings of transfers with prefill or decode instances; None for
+        aggregated serving.
     """
 
     def __init__(
@@ -187,7 +221,9 @@ class DataParallelRank:
         self._on_finished = on_finished
         self._publish = publish
         config = core.scheduler.config
-        self.event_builder = None if publish is None else KvEventBuilder(config.block_size, config.num_gpu_blocks)
+        self.event_builder = (
+            None if publish is None else KvEventBuilder(config.block_size, config.num_gpu_blocks)
+        )
         self.transfers = (
             None
             if transfer_context is None
@@ -231,13 +267,15 @@ class DataParallelRank:
             stats.draft_tokens = scheduler.stats.num_draft_tokens
             stats.accepted_tokens = scheduler.stats.num_accepted_tokens
             stats.accepted_by_position = {
-                str(position): count for position, count in enumerate(scheduler.stats.num_accepted_by_position)
+                str(position): count
+                for position, count in enumerate(scheduler.stats.num_accepted_by_position)
             }
         deferred = scheduler.num_deferred
         stats.waiting_by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred}
         stats.external_cache_queries = stats.external_cache_hits = 0
         if self.transfers is not None:
-            # As in vLLM, every local miss is a query to the external cache, whether another instance has it or not.
+            # As in vLLM, every local miss is a query to the external cache, whether
+            # another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
         num_fetched = stats.external_cache_hits
@@ -267,14 +305,18 @@ class DataParallelRank:
         }
         stats.sleep_level = sleep_level
         config = scheduler.config
-        stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
+        stats.cache = CacheConfig(
+            config.block_size, config.num_gpu_blocks, config.enable_prefix_caching
+        )
         running = {live.lora for live in self.live if live.lora and live.scheduled_at is not None}
         waiting = {live.lora for live in self.live if live.lora and live.scheduled_at is None}
         stats.lora = LoraState(tuple(sorted(waiting)), tuple(sorted(running)), config.max_loras)
         return stats
 
     def record_images(self, digests: Iterable[bytes]) -> None:
-        """Count a request's images and their hits in the simulated cache of processed inputs."""
+        """Count a request's images and their hits in the simulated cache of processed
+        inputs.
+        """
         stats = self.stats
         for digest in digests:
             stats.mm_cache_queries = (stats.mm_cache_queries or 0) + 1
@@ -285,7 +327,8 @@ class DataParallelRank:
                 self._images.popitem(last=False)
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
-        """Add a request to the scheduler's queue. The scheduler has already checked that it can run.
+        """Add a request to the scheduler's queue. The scheduler has already checked
+        that it can run.
 
         at: time of arrival in the queue; may be in the past, if the loop runs late.
         """
@@ -293,7 +336,8 @@ class DataParallelRank:
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
-        # With a late loop `at` may be before the end of the last step, and steps must not overlap.
+        # With a late loop `at` may be before the end of the last step, and steps must
+        # not overlap.
         self.launch_if_idle(max(at, self._last_step_end))
 
     def launch_if_idle(self, at: float) -> None:
@@ -303,14 +347,15 @@ class DataParallelRank:
 
     def abort(self, live: LiveRequest, at: float) -> None:
         """Abort a request and free its blocks at once."""
-        # As in vLLM, an aborted prefill holds no blocks for another instance: it has no response that could name them.
+        # As in vLLM, an aborted prefill holds no blocks for another instance: it has no
+        # response that could name them.
         live.sequence.keeps_blocks = False
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
             self.core.abort(live.sequence, aborted=True)
         if self.transfers is not None or self.core.host_link is not None:
-            # Other sequences may be waiting for the freed blocks while no step is running whose end would schedule
-            # them.
+            # Other sequences may be waiting for the freed blocks while no step is
+            # running whose end would schedule them.
             self._call_at(at, self.launch_if_idle)
         if self.transfers is not None:
             self.transfers.cancel(live.sequence, at)
@@ -325,7 +370,8 @@ class DataParallelRank:
             if self.transfers is not None:
                 self.transfers.cancel(live.sequence, at)
             self._record_stats(live, at, None)
-            # Delayed outputs are dropped, so that the failure is delivered now and not after them.
+            # Delayed outputs are dropped, so that the failure is delivered now and not
+            # after them.
             live.delayed = None
             self._emit_last(live, Failed(live.id, message))
         if self.transfers is not None:
@@ -339,7 +385,9 @@ class DataParallelRank:
     def tick(self, at: float) -> None:
         """End the step due at this time and deliver all of its tokens together."""
         if self.core.host_link is not None and at != self._tick_at:
-            return  # Outdated: scheduled for the end of a transfer, which the end of the running step handles.
+            # Outdated: scheduled for the end of a transfer, which the end of the
+            #     running step handles.
+            return
         self._tick_at = None
         outcome = self.core.commit(at)
         self._last_step_end = at = outcome.at
@@ -351,12 +399,13 @@ class DataParallelRank:
         emitted = 0
         for sequence in outcome.sampled:
             live = live_of[sequence]
-            # Counted as a difference: a step may give several tokens, or none if the reply ends before its token.
+            # Counted as a difference: a step may give several tokens, or none if the
+            # reply ends before its token.
             emitted -= live.num_output_tokens
             if live.first_token_at is None:
                 self._on_first_token(live, at)
-            # All sequences of a step get their token at its end, so in a steady batch all of these gaps are the same
-            # float.
+            # All sequences of a step get their token at its end, so in a steady batch
+            # all of these gaps are the same float.
             elif at - live.last_token_at == gap:
                 equal_gaps += 1
             else:
@@ -369,7 +418,8 @@ class DataParallelRank:
             emit(live, at)
             if sequence.num_sampled > 1:
                 for _ in range(sequence.num_sampled - 1):
-                    # A stop token among the accepted drafts ends the sequence; the drafts after it are dropped.
+                    # A stop token among the accepted drafts ends the sequence; the
+                    # drafts after it are dropped.
                     if sequence.status is SequenceStatus.FINISHED:
                         break
                     emit(live, at)
@@ -391,19 +441,25 @@ class DataParallelRank:
         if token == NO_TOKEN:
             return self._finish(live, Ended(id, live.reply.reason), at)
         live.num_output_tokens = count = count + 1
-        # The scheduler hashes these tokens, so they must be complete when the next step is scheduled.
+        # The scheduler hashes these tokens, so they must be complete when the next step
+        # is scheduled.
         live.tokens.append(token)
         score = None if live.logprobs is None else self._fake_logprob(live, token, live.logprobs)
         if live.delayed is None:
             live.deliver(Sampled(id, token, score))
         else:
             live.delayed.append(Sampled(id, token, score))
-        # Checked before the length: a stop token at the limit ends the reply with the planned reason.
+        # Checked before the length: a stop token at the limit ends the reply with the
+        # planned reason.
         if token in live.stop_token_ids and count > live.min_tokens:
             return self._finish(live, Ended(id, live.reply.reason, token), at)
         if count == live.sequence.max_tokens:
             return self._finish(live, Ended(id, FinishReason.LENGTH), at)
-        return self._finish(live, Ended(id, FinishReason.STOP), at) if live.reply_tokens.is_finished else None
+        return (
+            self._finish(live, Ended(id, FinishReason.STOP), at)
+            if live.reply_tokens.is_finished
+            else None
+        )
 
     def _emit_token(self, live: LiveRequest, at: float) -> None:
         """Emit a token that may be delayed or replaced by a failure."""
@@ -419,7 +475,9 @@ class DataParallelRank:
                 live.delayed.append(Delay(delay))
         if live.cut_after is not None and live.num_output_tokens >= live.cut_after:
             return self._finish(
-                live, Failed(id, "The connection was closed by an injected fault.", cuts_connection=True), at
+                live,
+                Failed(id, "The connection was closed by an injected fault.", cuts_connection=True),
+                at,
             )
         if reply.fails_at is not None and live.num_output_tokens >= reply.fails_at:
             return self._finish(live, Failed(id, reply.error), at)
@@ -456,17 +514,26 @@ class DataParallelRank:
         stats.ttft.observe(at - live.arrived_at)
         stats.prompt_tokens += length
         if live.prompt_logprobs is not None:
-            scores = [self._fake_logprob(live, token, live.prompt_logprobs) for token in live.tokens[1:length]]
+            scores = [
+                self._fake_logprob(live, token, live.prompt_logprobs)
+                for token in live.tokens[1:length]
+            ]
             live.emit(PromptLogprobs(live.id, (None, *scores)))
 
     def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
         scheduler = self.core.scheduler
         # The scheduler has also counted accepted drafts after the stop token.
-        if scheduler.config.num_speculative_tokens and live.sequence.num_output_tokens > live.num_output_tokens:
-            scheduler.discard_sampled(live.sequence, live.sequence.num_output_tokens - live.num_output_tokens)
+        if (
+            scheduler.config.num_speculative_tokens
+            and live.sequence.num_output_tokens > live.num_output_tokens
+        ):
+            scheduler.discard_sampled(
+                live.sequence, live.sequence.num_output_tokens - live.num_output_tokens
+            )
         self.core.abort(live.sequence)
-        # After the scheduler has decided whether the sequence keeps its blocks for another instance.
+        # After the scheduler has decided whether the sequence keeps its blocks for
+        # another instance.
         if self.transfers is not None:
             last = self.transfers.finish(live.sequence, last, at)
         self._record_stats(live, at, last.reason if isinstance(last, Ended) else None)
@@ -481,13 +548,16 @@ class DataParallelRank:
         launched = self.core.launch(at)
         for sequence in launched[0]:
             live = self._live[sequence]
-            # A preempted request is admitted again, but its time in the queue ends with the first admission.
+            # A preempted request is admitted again, but its time in the queue ends with
+            # the first admission.
             if live.scheduled_at is None:
                 live.scheduled_at = at
                 self.stats.queue.observe(at - live.queued_at)
                 live.emit(
                     Scheduled(
-                        sequence.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
+                        sequence.id,
+                        sequence.num_cached_tokens or 0,
+                        self.core.scheduler.count_written_tokens(sequence),
                     )
                 )
         if self.transfers is not None:
@@ -520,7 +590,9 @@ class DataParallelRank:
             stats.request_choices.observe(live.choices)
         live.choice_lengths.record(live.num_output_tokens, self._longest_choice)
         self._preemptions.observe(sequence.num_preemptions)
-        self._computed_tokens.observe(sequence.num_prompt_tokens - (sequence.num_cached_tokens or 0))
+        self._computed_tokens.observe(
+            sequence.num_prompt_tokens - (sequence.num_cached_tokens or 0)
+        )
         if live.scheduled_at is not None:
             stats.inference.observe(at - live.scheduled_at)
         if live.first_token_at is not None and live.scheduled_at is not None:
@@ -533,7 +605,9 @@ class DataParallelRank:
 
 
 class DataParallelBalancer:
-    """Chooses the rank of a request, as in vLLM: the requested one, else the least loaded; ties go round robin."""
+    """Chooses the rank of a request, as in vLLM: the requested one, else the least
+    loaded; ties go round robin.
+    """
 
     def __init__(self) -> None:
         self._next_rank = 0
@@ -547,34 +621,41 @@ class DataParallelBalancer:
         if requested is not None:
             if not 0 <= requested < count:
                 raise RequestError(
-                    f"x-data-parallel-rank: {requested} is not from 0 to {count - 1}.", code="invalid_header"
+                    f"x-data-parallel-rank: {requested} is not from 0 to {count - 1}.",
+                    code="invalid_header",
                 )
             return ranks[requested]
         if count == 1:
             return ranks[0]
-        # `min` returns the first of equals, so starting after the last chosen rank makes ties go round robin.
+        # `min` returns the first of equals, so starting after the last chosen rank
+        # makes ties go round robin.
         least_loaded = min(
-            (ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load
+            (ranks[(self._next_rank + step) % count] for step in range(count)),
+            key=lambda rank: rank.load,
         )
         self._next_rank = (least_loaded.number + 1) % count
         return least_loaded
 
 
-# Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines.
+# Timers on the event loop's clock: one loop timer for all streams; a late call does not
+# move other deadlines.
 
 _TOLERANCE = 0.000502
 """Seconds by which callbacks may run early.
 
-uvloop's clock counts milliseconds, and its timers round to the nearest one. If a timer that was rounded down did not
-run the callbacks of the next half millisecond, the loop would spin until they are due.
+uvloop's clock counts milliseconds, and its timers round to the nearest one. If a timer
+that was rounded down did not run the callbacks of the next half millisecond, the loop
+would spin until they are due.
 """
 
 
 class TimerQueue:
-    """A queue of callbacks. Times are seconds on the loop's clock, less the time it was paused.
+    """A queue of callbacks. Times are seconds on the loop's clock, less the time it was
+    paused.
 
-    Callbacks run in the order of their times and get exactly the time that they were scheduled for: simultaneous ones
-    run together, and after a late wake-up all missed ones run at once.
+    Callbacks run in the order of their times and get exactly the time that they were
+    scheduled for: simultaneous ones run together, and after a late wake-up all missed
+    ones run at once.
     """
 
     def __init__(self) -> None:
@@ -589,14 +670,19 @@ class TimerQueue:
 
     def now(self) -> float:
         """The current time, or the time of the pause."""
-        return (self._loop.time() if self._paused_at is None else self._paused_at) - self._paused_seconds
+        return (
+            self._loop.time() if self._paused_at is None else self._paused_at
+        ) - self._paused_seconds
 
     def convert(self, loop_time: float) -> float:
-        """Convert a time of the event loop to this clock. All pauses so far are taken to be before it."""
+        """Convert a time of the event loop to this clock. All pauses so far are taken
+        to be before it.
+        """
         return loop_time - self._paused_seconds
 
     def call_at(self, when: float, callback: Callable[[float], None]) -> None:
-        # The number keeps simultaneous callbacks in order; without it the heap would compare callbacks.
+        # The number keeps simultaneous callbacks in order; without it the heap would
+        # compare callbacks.
         heappush(self._calls, (when, next(self._sequence_numbers), callback))
         # `_run_due` arms the timer once, after all callbacks that are due.
         if not self._running:
@@ -624,7 +710,9 @@ class TimerQueue:
             self._timer = None
 
     def _arm(self) -> None:
-        """Arm a loop timer for the next callback, unless the current one is early enough."""
+        """Arm a loop timer for the next callback, unless the current one is early
+        enough.
+        """
         if not self._calls or self._paused_at is not None:
             return
         when = self._calls[0][0] + self._paused_seconds
@@ -634,7 +722,8 @@ class TimerQueue:
             self._timer.cancel()
         self._timer_at = when
         if when <= self._loop.time() + _TOLERANCE:
-            # No timer for callbacks that are due: they run in the next iteration, with those that this one still adds.
+            # No timer for callbacks that are due: they run in the next iteration, with
+            # those that this one still adds.
             self._timer = self._loop.call_soon(self._run_due)
         else:
             self._timer = self._loop.call_at(when, self._run_due)

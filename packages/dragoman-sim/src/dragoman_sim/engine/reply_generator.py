@@ -1,7 +1,8 @@
-"""Plans the reply to a request: from the request itself, a test, a directive, a dataset or a script, else generated.
+"""Plans the reply to a request: from the request itself, a test, a directive, a dataset
+or a script, else generated.
 
-Replies are model text in the syntax of the model's parsers, so reasoning, tool calls and formats take the same path as
-those of a real model.
+Replies are model text in the syntax of the model's parsers, so reasoning, tool calls
+and formats take the same path as those of a real model.
 """
 
 from __future__ import annotations
@@ -22,18 +23,46 @@ from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, Tool
 from dragoman.core.request import Conversation, GenerateRequest, Sampling
 from dragoman.core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
-from dragoman.engines.script import CallTool, Fail, Refuse, Say, Script, ScriptEntry, ScriptError, ScriptState, Think, Wait, build_error, build_subject, filter_reasoning, join_pieces, parse_directives, read_entry, to_conversation, validate_reply
+from dragoman.engines.script import (
+    CallTool,
+    Fail,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    ScriptError,
+    ScriptState,
+    Think,
+    Wait,
+    build_error,
+    build_subject,
+    filter_reasoning,
+    join_pieces,
+    parse_directives,
+    read_entry,
+    to_conversation,
+    validate_reply,
+)
 from .hashing import KeyedRandom
-from .reply_tokens import ConstrainedTokens, Lexicon, NO_TOKEN, PlannedTokens, ReplyTokens, TokenRestrictions
+from .reply_tokens import (
+    ConstrainedTokens,
+    Lexicon,
+    NO_TOKEN,
+    PlannedTokens,
+    ReplyTokens,
+    TokenRestrictions,
+)
 
 _STANDARD_NORMAL = NormalDist()
 
 
 class LengthDistribution(Struct, frozen=True):
-    """A distribution of lengths in tokens: log-normal if `median` is not 0, else uniform.
+    """A distribution of lengths in tokens: log-normal if `median` is not 0, else
+    uniform.
 
     low, high: bounds of `uniform`, both inclusive; equal bounds are a fixed length.
-    median, sigma: parameters of `lognormal`; sigma is the standard deviation of the logarithm.
+    median, sigma: parameters of `lognormal`; sigma is the standard deviation of the
+        logarithm.
     """
 
     low: int = 1
@@ -46,7 +75,10 @@ class LengthDistribution(Struct, frozen=True):
         if self.median:
             # The inverse is infinite at 0 and 1.
             quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
-            return max(self.low, round(self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(quantile))))
+            return max(
+                self.low,
+                round(self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(quantile))),
+            )
         return self.low + rng.randbelow(self.high - self.low + 1)
 
 
@@ -68,13 +100,16 @@ def parse_length_distribution(text: str) -> LengthDistribution:
             return LengthDistribution(median=median, sigma=sigma)
         case _:
             raise ValueError(
-                f"lengths are a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA (at most 5), not {text[:40]!r}"
+                f"lengths are a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA (at most 5), "
+                f"not {text[:40]!r}"
             )
 
 
 ReplyMode = Literal["random", "echo"]
 _PROMPT_TAIL_TOKENS = 16
-"""Number of tokens at the end of a prompt in which its template may have opened or closed reasoning."""
+"""Number of tokens at the end of a prompt in which its template may have opened or
+closed reasoning.
+"""
 
 
 class ReplyOptions(Struct, frozen=True):
@@ -83,7 +118,8 @@ class ReplyOptions(Struct, frozen=True):
     mode: `echo` repeats the last user or tool message.
     output_tokens, reasoning_tokens: lengths of the text and of the reasoning.
     tool_calls: probability of a call when tools are optional.
-    reasoning: probability of reasoning when neither the template nor the client determines it.
+    reasoning: probability of reasoning when neither the template nor the client
+        determines it.
     directives: whether directives in prompts are obeyed.
     """
 
@@ -133,10 +169,18 @@ class ReplyGenerator:
         self._options = options or ReplyOptions()
         self._reasoning_syntax = None if reasoning is None else reasoning.syntax
         self._reasoning_ids: tuple[int, int] | None = None
-        """Ids of the reasoning delimiters, if each is one token; None means to search for them in the prompt's text."""
+        """Ids of the reasoning delimiters, if each is one token; None means to search
+        for them in the prompt's text.
+        """
         special_tokens = lexicon.tokenizer.special_tokens
-        if reasoning is not None and {reasoning.syntax.begin, reasoning.syntax.end} <= special_tokens.keys():
-            self._reasoning_ids = special_tokens[reasoning.syntax.begin], special_tokens[reasoning.syntax.end]
+        if (
+            reasoning is not None
+            and {reasoning.syntax.begin, reasoning.syntax.end} <= special_tokens.keys()
+        ):
+            self._reasoning_ids = (
+                special_tokens[reasoning.syntax.begin],
+                special_tokens[reasoning.syntax.end],
+            )
         self._tools = tools
         for entry in script.entries if script else ():
             check_entry(entry)
@@ -145,14 +189,17 @@ class ReplyGenerator:
         self._queued_replies: list[ScriptEntry] = []
         text_tokens = frozenset(lexicon.text)
 
-        # Cached because nearly all requests have one of few restrictions, such as no opener of a tool call.
+        # Cached because nearly all requests have one of few restrictions, such as no
+        # opener of a tool call.
         @lru_cache(maxsize=64)
         def allows_text(
             logit_bias: tuple[tuple[int, float], ...],
             allowed_token_ids: tuple[int, ...] | None,
             bad_words: tuple[tuple[int, ...], ...],
         ) -> bool:
-            sampling = Sampling(logit_bias=logit_bias, allowed_token_ids=allowed_token_ids, bad_words=bad_words)
+            sampling = Sampling(
+                logit_bias=logit_bias, allowed_token_ids=allowed_token_ids, bad_words=bad_words
+            )
             return TokenRestrictions(sampling).allow_all(text_tokens)
 
         self._allows_text = allows_text
@@ -179,12 +226,14 @@ class ReplyGenerator:
             text = build_subject(origin, text).text
         plan = self._lexicon.tokenizer.encode(text, special=False)
         if request.matcher is None:
-            return PlannedReply(PlannedTokens(plan, self._lexicon.text, 0, len(plan), self._find_eos(request)))
+            return PlannedReply(
+                PlannedTokens(plan, self._lexicon.text, 0, len(plan), self._find_eos(request))
+            )
         return PlannedReply(ConstrainedTokens(request, self._lexicon, rng, plan, ends_at=len(plan)))
 
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
-        # From the most specific source to the most general: the request itself, replies queued by a test, directives,
-        # the dataset, the script.
+        # From the most specific source to the most general: the request itself, replies
+        # queued by a test, directives, the dataset, the script.
         header = request.extras.reply
         if header is not None:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
@@ -235,13 +284,20 @@ class ReplyGenerator:
                     inner = self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
                     plan += self._wrap_reasoning(request, inner)
                 case CallTool(name, arguments):
-                    tool = next((tool for tool in find_callable_tools(request) if tool.name == name), None)
+                    tool = next(
+                        (tool for tool in find_callable_tools(request) if tool.name == name), None
+                    )
                     if tool is None or self._tools is None:
-                        message = f"The reply calls the tool {name!r}, which the request does not declare."
+                        message = (
+                            f"The reply calls the tool {name!r}, which the request does not "
+                            f"declare."
+                        )
                         raise RequestError(message, param="tools")
                     syntax = self._tools.build_call_syntax(tool)
                     text = join_pieces(arguments)
-                    call = "".join(piece.text if isinstance(piece, LiteralText) else text for piece in syntax)
+                    call = "".join(
+                        piece.text if isinstance(piece, LiteralText) else text for piece in syntax
+                    )
                     plan += self._lexicon.encode(call)
         end = self._find_eos(request) if entry.finish is FinishReason.STOP else NO_TOKEN
         # No grammar is applied: the entry was validated and is emitted verbatim.
@@ -254,7 +310,8 @@ class ReplyGenerator:
         origin = request.origin
         sampling = request.sampling
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
-        # Always drawn, so that equal prompt ids and seeds give equal replies in every API.
+        # Always drawn, so that equal prompt ids and seeds give equal replies in every
+        # API.
         draw = rng.random()
         enabled = self._is_reasoning_requested(request)
         if enabled is None:
@@ -262,13 +319,17 @@ class ReplyGenerator:
         plan: list[int] = []
         if enabled:
             count = self._options.reasoning_tokens.sample(rng)
-            plan = self._wrap_reasoning(request, [text[(start + index) % len(text)] for index in range(count)])
+            plan = self._wrap_reasoning(
+                request, [text[(start + index) % len(text)] for index in range(count)]
+            )
         call_prefix = self._generate_call_prefix(request, rng)
-        # With ignore_eos no end-of-sequence token stops the reply, so it runs up to max_tokens.
+        # With ignore_eos no end-of-sequence token stops the reply, so it runs up to
+        # max_tokens.
         stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
         length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
         ends_at = len(plan) + length if stops else None
-        # Running text never parses as a call, so it needs no grammar where tools are optional.
+        # Running text never parses as a call, so it needs no grammar where tools are
+        # optional.
         is_free_text = request.matcher is None or (
             not call_prefix
             and origin is not None
@@ -278,24 +339,34 @@ class ReplyGenerator:
         )
         if (
             is_free_text
-            and self._allows_text(sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words)
+            and self._allows_text(
+                sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words
+            )
             and (not plan or TokenRestrictions(sampling).allow_all(plan))
         ):
             return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
         return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
 
     def _wrap_reasoning(self, request: TokenRequest, inner: list[int]) -> list[int]:
-        """Wrap reasoning in the delimiters that the prompt has not set, within its budget."""
+        """Wrap reasoning in the delimiters that the prompt has not set, within its
+        budget.
+        """
         if self._reasoning_syntax is None:
             return []
         if request.reasoning_budget is not None:
             inner = inner[: request.reasoning_budget.max_tokens]
         begins_at, ends_at = self._find_reasoning_marks(request)
         begin = [] if begins_at > ends_at else self._lexicon.encode(self._reasoning_syntax.begin)
-        return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
+        return (
+            begin
+            + inner
+            + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
+        )
 
     def _find_reasoning_marks(self, request: TokenRequest) -> tuple[int, int]:
-        """Find the last begin and end delimiter of reasoning near the end of the prompt; -1 if there is none."""
+        """Find the last begin and end delimiter of reasoning near the end of the
+        prompt; -1 if there is none.
+        """
         syntax = self._reasoning_syntax
         tail = request.prompt[-_PROMPT_TAIL_TOKENS:]
         if syntax is None:
@@ -313,9 +384,15 @@ class ReplyGenerator:
         return begins_at, ends_at
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
-        """Whether the reply must reason: True if requested or opened by the template, None if optional."""
+        """Whether the reply must reason: True if requested or opened by the template,
+        None if optional.
+        """
         origin = request.origin
-        if self._reasoning_syntax is None or origin is None or not isinstance(origin.prompt, Conversation):
+        if (
+            self._reasoning_syntax is None
+            or origin is None
+            or not isinstance(origin.prompt, Conversation)
+        ):
             return False
         begins_at, ends_at = self._find_reasoning_marks(request)
         if begins_at > ends_at:
@@ -328,7 +405,9 @@ class ReplyGenerator:
         return reasoning.enabled
 
     def _generate_call_prefix(self, request: TokenRequest, rng: KeyedRandom) -> list[int]:
-        """Generate the first tokens of a tool call, or the whole call if its tool has no parameters. Empty: no call."""
+        """Generate the first tokens of a tool call, or the whole call if its tool has
+        no parameters. Empty: no call.
+        """
         tools = find_callable_tools(request)
         origin = request.origin
         if not tools or self._tools is None or request.matcher is None or origin is None:
@@ -341,9 +420,16 @@ class ReplyGenerator:
         pieces = self._tools.build_call_syntax(tool)
         (begin, end) = self._tools.section_delimiters
         if isinstance(tool, FunctionTool) and not has_parameters(tool):
-            empty = (p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonValue) else "" for p in pieces)
+            empty = (
+                p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonValue) else ""
+                for p in pieces
+            )
             return self._lexicon.encode(begin + "".join(empty) + end)
-        return self._lexicon.encode(begin + pieces[0].text) if isinstance(pieces[0], LiteralText) else []
+        return (
+            self._lexicon.encode(begin + pieces[0].text)
+            if isinstance(pieces[0], LiteralText)
+            else []
+        )
 
     def _find_eos(self, request: TokenRequest) -> int:
         for id in self._lexicon.eos:
@@ -353,25 +439,35 @@ class ReplyGenerator:
 
 
 def has_parameters(tool: FunctionTool) -> bool:
-    """Whether a tool declares parameters. Models call a tool without any with `{}`, although its schema allows more."""
+    """Whether a tool declares parameters. Models call a tool without any with `{}`,
+    although its schema allows more.
+    """
     if tool.parameters is None:
         return False
     schema = msgspec.json.decode(tool.parameters)
     return not isinstance(schema, dict) or not {
-        name for name, value in cast("dict[str, object]", schema).items() if value not in ({}, [], False)
+        name
+        for name, value in cast("dict[str, object]", schema).items()
+        if value not in ({}, [], False)
     } <= {"type", "title", "description", "additionalProperties", "$schema"}
 
 
 def find_callable_tools(request: TokenRequest) -> tuple[Tool, ...]:
     origin = request.origin
-    if origin is None or not isinstance(origin.prompt, Conversation) or origin.prompt.tool_choice.mode == "none":
+    if (
+        origin is None
+        or not isinstance(origin.prompt, Conversation)
+        or origin.prompt.tool_choice.mode == "none"
+    ):
         return ()
     names = origin.prompt.tool_choice.names
     return tuple(tool for tool in origin.prompt.tools if names is None or tool.name in names)
 
 
 def hash_prompt(text: str) -> str:
-    """Hash a prompt to look up a recorded reply. text: of the last user or tool message, or of a plain prompt."""
+    """Hash a prompt to look up a recorded reply. text: of the last user or tool
+    message, or of a plain prompt.
+    """
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -386,7 +482,8 @@ def parse_reply(value: object, where: str) -> ScriptEntry:
 
 
 def check_entry(entry: ScriptEntry) -> None:
-    """Validate an entry. Raises ScriptError for usage overrides and chunks other than tokens.
+    """Validate an entry. Raises ScriptError for usage overrides and chunks other than
+    tokens.
 
     Only engines that produce events themselves support these.
     """
@@ -407,14 +504,17 @@ class _DatasetRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        return (self.prompt_sha256 or "").lower() if self.prompt is None else hash_prompt(self.prompt)
+        return (
+            (self.prompt_sha256 or "").lower() if self.prompt is None else hash_prompt(self.prompt)
+        )
 
 
 def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptEntry]:
-    """Read recorded replies, by `hash_prompt`. The last one for a prompt wins. Raises ScriptError with the line number.
+    """Read recorded replies, by `hash_prompt`. The last one for a prompt wins. Raises
+    ScriptError with the line number.
 
-        {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
-        {"prompt_sha256": "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
+        {"prompt": "What is the capital of Japan?", "reply": "Tokyo."} {"prompt_sha256":
+        "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
 
     prompt: the text of the last user or tool message, or a plain prompt.
     prompt_sha256: its hash instead, in hexadecimal.

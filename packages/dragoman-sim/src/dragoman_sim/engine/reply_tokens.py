@@ -1,7 +1,8 @@
-"""The tokens of one reply, from a plan or generated within a grammar; and fake logprobs.
+"""The tokens of one reply, from a plan or generated within a grammar; and fake
+logprobs.
 
-`Lexicon` has the tokens to choose from: running text, and token kinds for constrained output. It is built once per
-model.
+`Lexicon` has the tokens to choose from: running text, and token kinds for constrained
+output. It is built once per model.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Lexicon:
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
         self.tokenizer = tokenizer
         self.eos = tuple(sorted(eos))
-        # Every sentence is tokenized separately and ends its line, so a reply may begin with any of them.
+        # Every sentence is tokenized separately and ends its line, so a reply may begin
+        # with any of them.
         rng = KeyedRandom("running text")
         self.text = array("i")
         self.starts = list[int]()
@@ -60,7 +62,9 @@ class Lexicon:
 
     @property
     def kinds(self) -> NDArray[np.uint8]:
-        """Kind of every token id. Computed on first use: classifying a large vocabulary is slow."""
+        """Kind of every token id. Computed on first use: classifying a large vocabulary
+        is slow.
+        """
         if self._kinds is None:
             kinds: list[int] = []
             for id in range(self.tokenizer.vocab_size):
@@ -71,8 +75,8 @@ class Lexicon:
                 elif text.isspace():
                     kinds.append(SPACE)
                 elif text[0] in _PUNCTUATION_KINDS:
-                    # A token that opens or closes a string and continues with other text would leave the expected
-                    # structure.
+                    # A token that opens or closes a string and continues with other
+                    # text would leave the expected structure.
                     kinds.append(_PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD)
                 elif stripped.isascii() and stripped.isdigit():
                     kinds.append(DIGIT)
@@ -99,7 +103,9 @@ _PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
 
 
 _LOGPROB_STRIDE = 7919
-"""A prime stride, so that alternatives visit every id of (nearly) every vocabulary before any id repeats."""
+"""A prime stride, so that alternatives visit every id of (nearly) every vocabulary
+before any id repeats.
+"""
 NO_TOKEN = -1
 """No token: the reply has ended."""
 
@@ -115,12 +121,15 @@ class ReplyTokens(Protocol):
         ...
 
     def next_token(self, count: int) -> int:
-        """Return the token after the first `count`, or NO_TOKEN. Called once per token. Raises ReplyTokensError."""
+        """Return the token after the first `count`, or NO_TOKEN. Called once per token.
+        Raises ReplyTokensError.
+        """
         ...
 
 
 class PlannedTokens:
-    """A plan, then running text, then an end. Used by nearly all replies, since its cost per token is minimal.
+    """A plan, then running text, then an end. Used by nearly all replies, since its
+    cost per token is minimal.
 
     start: index in `text` at which the running text begins.
     ends_at: number of tokens before `end`; None means that the reply never ends.
@@ -131,7 +140,9 @@ class PlannedTokens:
 
     is_finished = False
 
-    def __init__(self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int) -> None:
+    def __init__(
+        self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int
+    ) -> None:
         self._plan = tuple(plan)
         self._text = text
         self._start = start
@@ -147,7 +158,9 @@ class PlannedTokens:
 
 
 class TokenRestrictions:
-    """The token restrictions of a request: `allowed_token_ids`, `bad_words`, and decisive entries of `logit_bias`."""
+    """The token restrictions of a request: `allowed_token_ids`, `bad_words`, and
+    decisive entries of `logit_bias`.
+    """
 
     DECISIVE_BIAS = 50.0
     """A bias of at least this magnitude is taken to outweigh any logit."""
@@ -155,7 +168,9 @@ class TokenRestrictions:
     def __init__(self, sampling: Sampling) -> None:
         forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
         self.allowed = (
-            frozenset(forced) if forced else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
+            frozenset(forced)
+            if forced
+            else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
         )
         banned = {id for id, bias in sampling.logit_bias if bias <= -self.DECISIVE_BIAS}
         self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
@@ -180,7 +195,8 @@ class TokenRestrictions:
 
 
 class ConstrainedTokens:
-    """Tokens that follow a plan while grammar and restrictions allow it, then sampled ones that lead to a valid end.
+    """Tokens that follow a plan while grammar and restrictions allow it, then sampled
+    ones that lead to a valid end.
 
     ends_at: number of tokens after which the reply ends if it can; None sets no end.
     """
@@ -223,7 +239,8 @@ class ConstrainedTokens:
         if token == NO_TOKEN:
             return token
         if matcher is not None:
-            # Near max_tokens the matcher may replace the token with one that closes the output.
+            # Near max_tokens the matcher may replace the token with one that closes the
+            # output.
             token = matcher.replace(token)
         self._output.append(token)
         if matcher is not None and token not in self._lexicon.eos:
@@ -236,12 +253,20 @@ class ConstrainedTokens:
         if count < len(self._plan):
             if allowed[self._plan[count]]:
                 return self._plan[count]
-            # The rest of a rejected plan would not fit the tokens that are sampled instead.
+            # The rest of a rejected plan would not fit the tokens that are sampled
+            # instead.
             self._plan = self._plan[:count]
         may_end = bool(eos_ids) and count >= self._request.min_tokens
-        if may_end and (self._inside_structure or (self._ends_at is not None and count >= self._ends_at)):
-            return eos_ids[0] if eos_ids[0] in self._request.stop_token_ids or self._matcher is not None else NO_TOKEN
-        # It is too early to end: an end token is sampled below only if the grammar allows nothing else.
+        if may_end and (
+            self._inside_structure or (self._ends_at is not None and count >= self._ends_at)
+        ):
+            return (
+                eos_ids[0]
+                if eos_ids[0] in self._request.stop_token_ids or self._matcher is not None
+                else NO_TOKEN
+            )
+        # It is too early to end: an end token is sampled below only if the grammar
+        # allows nothing else.
         allowed[eos_ids] = False
         if not allowed.any():
             return eos_ids[0] if eos_ids else NO_TOKEN
@@ -249,9 +274,11 @@ class ConstrainedTokens:
             ids: NDArray[np.int64] = np.flatnonzero(allowed)
             if 2 * len(ids) < len(allowed):
                 return self._sample_by_kind(count, ids)
-            # If most tokens are allowed inside a structure, it is a string: words, then its closing quote.
+            # If most tokens are allowed inside a structure, it is a string: words, then
+            # its closing quote.
             quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
-            # The probability grows with the reply's length and is 1 from 160 tokens on, so that every string ends.
+            # The probability grows with the reply's length and is 1 from 160 tokens on,
+            # so that every string ends.
             if len(quotes) and self._rng.random() < 0.2 + count / 200:
                 return int(quotes[self._rng.randbelow(len(quotes))])
         return self._choose_text_token(count, allowed)
@@ -267,23 +294,29 @@ class ConstrainedTokens:
         return self._sample_by_kind(count, np.flatnonzero(allowed))
 
     def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
-        """Sample a kind, then a token of that kind. The longer the reply, the likelier closing tokens are."""
+        """Sample a kind, then a token of that kind. The longer the reply, the likelier
+        closing tokens are.
+        """
         kinds = self._lexicon.kinds[ids]
         present: list[int] = np.bincount(kinds, minlength=len(KIND_WEIGHTS)).tolist()
         weights = [
-            weight if count_of_kind else 0.0 for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
+            weight if count_of_kind else 0.0
+            for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
         ]
         # Otherwise an open array or string could continue until max_tokens.
         weights[CLOSING] *= 1 + count / 12
         weights[QUOTE] *= 1 + count / 12
         threshold = self._rng.random() * sum(weights)
-        kind = next((kind for kind, edge in enumerate(accumulate(weights)) if threshold < edge), ODD)
+        kind = next(
+            (kind for kind, edge in enumerate(accumulate(weights)) if threshold < edge), ODD
+        )
         candidates: NDArray[np.int64] = ids[kinds == kind]
         return int(candidates[self._rng.randbelow(len(candidates))])
 
 
 def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
-    """Build a fake logprob: the token has a probability of at least 0.5; the alternatives share the rest.
+    """Build a fake logprob: the token has a probability of at least 0.5; the
+    alternatives share the rest.
 
     All probabilities sum to less than 1, and `top` is in descending order.
     """
@@ -297,9 +330,10 @@ def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRando
     start = rng.randbelow(others) if others else 0
     for rank in range(min(alternatives, vocab_size) - 1):
         share /= 2
-        # The stride visits other ids that differ from each other and from the token, without a set of used ids.
+        # The stride visits other ids that differ from each other and from the token,
+        # without a set of used ids.
         other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
-        # Up to the whole vocabulary may be requested, and after about a thousand halvings the share is 0, which has no
-        # logarithm.
+        # Up to the whole vocabulary may be requested, and after about a thousand
+        # halvings the share is 0, which has no logarithm.
         top.append((other, math.log(max(share, 1e-30))))
     return TokenLogprob(logprob, 1, tuple(top))

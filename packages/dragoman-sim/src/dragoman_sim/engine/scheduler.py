@@ -1,18 +1,23 @@
-"""A simulation of vLLM's V1 scheduler, which decides how many tokens of which sequences the next step computes.
+"""A simulation of vLLM's V1 scheduler, which decides how many tokens of which sequences
+the next step computes.
 
-Running sequences come first; the rest of the step's token budget goes to waiting ones. Prompts are computed in chunks
-alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is recomputed later (preemption by recomputation).
+Running sequences come first; the rest of the step's token budget goes to waiting ones.
+Prompts are computed in chunks alongside decoding (chunked prefill). When the pool is
+exhausted, the sequence of lowest priority loses its blocks and is recomputed later
+(preemption by recomputation).
 
-`schedule` may be called again before `update` reports the step's end: tokens that a running step will sample count as
-scheduled, so the next step is scheduled without knowing them (asynchronous scheduling).
+`schedule` may be called again before `update` reports the step's end: tokens that a
+running step will sample count as scheduled, so the next step is scheduled without
+knowing them (asynchronous scheduling).
 
-`engines/batching/scheduler.py` is a separate scheduler on purpose. It runs real models, whose steps take milliseconds:
-a sequence is one object with its tokens, blocks, matcher and sampling state, and each of its chunks is another. This
-one reproduces every step of vLLM's V1 scheduler, which `tests/engines/vllm/lockstep.py` checks. It is also the hot loop
-of offline replays and of servers with tens of thousands of streams, so a sequence is a few counters, and a decoding one
-is an entry of a list. With 512 decoding streams a whole replay takes 1.4 us of CPU per sequence and step, but the
-scheduler of `engines/batching` alone takes 3.6 us. `benchmarks/simulator.py` measures the replay.
+`engines/batching/scheduler.py` is a separate scheduler on purpose. It runs real models,
+whose steps take milliseconds: a sequence is one object with its tokens, blocks, matcher
+and sampling state, and each of its chunks is another. This one reproduces every step of
+vLLM's V1 scheduler, which `tests/engines/vllm/lockstep.py` checks. It is also the hot
+loop of offline replays and of servers with tens of thousands of streams, so a sequence
+is a few counters, and a decoding one is an entry of a list. With 512 decoding streams a
+whole replay takes 1.4 us of CPU per sequence and step, but the scheduler of
+`engines/batching` alone takes 3.6 us. `benchmarks/simulator.py` measures the replay.
 """
 
 from __future__ import annotations
@@ -32,7 +37,9 @@ from .sequence import SequenceStatus, SimulatedSequence, WaitingQueue
 
 
 class PrefillChunk(Struct, frozen=True, gc=False):
-    """A chunk of a prompt (or of a preempted sequence): num_tokens tokens after the first num_computed_tokens."""
+    """A chunk of a prompt (or of a preempted sequence): num_tokens tokens after the
+    first num_computed_tokens.
+    """
 
     sequence: SimulatedSequence
     num_computed_tokens: int
@@ -45,7 +52,9 @@ class PrefillChunk(Struct, frozen=True, gc=False):
 
 
 class RemoteFetch(Struct, frozen=True, gc=False):
-    """A sequence that waits for num_tokens tokens of its prompt from another instance; 0 if all are cached here."""
+    """A sequence that waits for num_tokens tokens of its prompt from another instance;
+    0 if all are cached here.
+    """
 
     sequence: SimulatedSequence
     num_tokens: int
@@ -57,16 +66,20 @@ class SchedulerOutput:
     decodes: sequences that compute one token and sample the next.
     chunks: prompt chunks.
     last_chunks: sequences that compute the rest of their prompt and sample.
-    samplers: sequences that sample, in the order of the step; None if that is decodes, then last_chunks.
-    block_fillers: decoding sequences that fill a block with a token that is not known yet.
+    samplers: sequences that sample, in the order of the step; None if that is decodes,
+        then last_chunks.
+    block_fillers: decoding sequences that fill a block with a token that is not known
+        yet.
     drafts: number of speculative tokens that each decoding sequence verifies, if any.
-    padded: sequences of `drafts` that have no drafts yet; padding gives all decodes the same number of tokens.
+    padded: sequences of `drafts` that have no drafts yet; padding gives all decodes the
+        same number of tokens.
     counts: number of tokens of each sequence; with speculative decoding only.
     has_loras: whether sequences may have adapters.
     loaded_loras: adapters that the device does not have yet.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
-    fetching: sequences that left the queue to wait for another instance; they take no part in the step.
+    fetching: sequences that left the queue to wait for another instance; they take no
+        part in the step.
     transfers: between device and host memory; None without KV offloading.
     """
 
@@ -113,12 +126,16 @@ class SchedulerOutput:
 
     @property
     def load(self) -> StepLoad:
-        """The load of this step. Read it right after `schedule`, before the sequences change."""
+        """The load of this step. Read it right after `schedule`, before the sequences
+        change.
+        """
         decodes = self.decodes
         chunks = self.chunks
         lora_tokens = 0
         if self.has_loras:
-            lora_tokens = sum(1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora)
+            lora_tokens = sum(
+                1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora
+            )
             lora_tokens += sum(chunk.num_tokens for chunk in chunks if chunk.sequence.lora)
         return StepLoad(
             tokens=self.num_tokens,
@@ -134,9 +151,10 @@ class SchedulerOutput:
 class SchedulerStats(Struct):
     """Counts since the start.
 
-    prefix_cache_*: prompt tokens, counted at a request's first admission.
-    num_drafts: number of drafts, one per sequence and step with speculative tokens.
-    num_accepted_by_position: number of drafts whose first, second, ... token was accepted.
+    prefix_cache_*: prompt tokens, counted at a request's first admission. num_drafts:
+    number of drafts, one per sequence and step with speculative tokens.
+    num_accepted_by_position: number of drafts whose first, second, ... token was
+    accepted.
     """
 
     num_preemptions: int = 0
@@ -152,7 +170,9 @@ class SchedulerStats(Struct):
 
 
 CountSampled = Callable[[SimulatedSequence, int], int]
-"""Counts the tokens that a sequence got in a step that verified this many draft tokens: 1, plus the accepted ones."""
+"""Counts the tokens that a sequence got in a step that verified this many draft tokens:
+1, plus the accepted ones.
+"""
 
 
 class SimulatedScheduler:
@@ -167,8 +187,13 @@ class SimulatedScheduler:
         pool: SimulatedBlockPool | None = None,
         offloading: OffloadingConfig | None = None,
     ) -> None:
-        if offloading is not None and (config.num_speculative_tokens or not config.enable_prefix_caching):
-            raise ValueError("KV offloading is simulated with prefix caching and without speculative decoding only")
+        if offloading is not None and (
+            config.num_speculative_tokens or not config.enable_prefix_caching
+        ):
+            raise ValueError(
+                "KV offloading is simulated with prefix caching and without speculative decoding "
+                "only"
+            )
         self.config = config
         self.pool = pool or SimulatedBlockPool(config.num_gpu_blocks)
         self.stats = SchedulerStats()
@@ -176,7 +201,8 @@ class SimulatedScheduler:
         self._running: list[SimulatedSequence] = []
         self._fetching: list[SimulatedSequence] = []
         self._ready_to_resume: deque[SimulatedSequence] = deque()
-        # vLLM keeps this many blocks free on admission, so that a new request does not cause preemption at once.
+        # vLLM keeps this many blocks free on admission, so that a new request does not
+        # cause preemption at once.
         self._watermark = int(config.watermark * config.num_gpu_blocks)
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
         self._max_chunk = config.max_num_batched_tokens
@@ -188,17 +214,24 @@ class SimulatedScheduler:
         self._max_context = config.max_context
         self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
         self._unconfirmed: list[SimulatedSequence] = []
-        """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
+        """Sequences whose accepted drafts may have filled blocks, in the order of their
+        step.
+        """
         self._skipped: set[SimulatedSequence] = set()
-        """Waiting sequences that were skipped for their adapter, or until they can be loaded from the host."""
+        """Waiting sequences that were skipped for their adapter, or until they can be
+        loaded from the host.
+        """
         self.offloading = None
         if offloading is not None:
             self.offloading = KvOffloading(offloading, config.block_size)
         self._loading: list[SimulatedSequence] = []
-        """Sequences that are being loaded from the host, or were loaded but do not run yet."""
+        """Sequences that are being loaded from the host, or were loaded but do not run
+        yet.
+        """
         self._loaded: set[SimulatedSequence] = set()
         self._prefilling: dict[SimulatedSequence, None] = {}
-        """Running sequences whose prompt is not fully computed; with offloading only."""
+        """Running sequences whose prompt is not fully computed; with offloading only.
+        """
         self._num_scheduled_steps = self._num_ended_steps = 0
         """Steps with tokens; counted with offloading only."""
         self._deferred_frees: deque[tuple[int, list[int]]] = deque()
@@ -207,12 +240,24 @@ class SimulatedScheduler:
     @property
     def num_waiting(self) -> int:
         """Number of waiting sequences, including fetching ones, as in vLLM."""
-        return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching) + len(self._loading)
+        return (
+            len(self._waiting)
+            + len(self._ready_to_resume)
+            + len(self._fetching)
+            + len(self._loading)
+        )
 
     @property
     def num_deferred(self) -> int:
-        """Number of waiting sequences that wait for a transfer or for their adapter, not for capacity."""
-        return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching) + len(self._loading)
+        """Number of waiting sequences that wait for a transfer or for their adapter,
+        not for capacity.
+        """
+        return (
+            len(self._skipped)
+            + len(self._ready_to_resume)
+            + len(self._fetching)
+            + len(self._loading)
+        )
 
     @property
     def num_running(self) -> int:
@@ -227,26 +272,36 @@ class SimulatedScheduler:
         return (*self._ready_to_resume, *self._loading, *self._waiting, *self._fetching)
 
     def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
-        """Find the cached blocks of a sequence's prefix, which never include its last token."""
+        """Find the cached blocks of a sequence's prefix, which never include its last
+        token.
+        """
         if not self.config.enable_prefix_caching:
             return []
-        # The last token must be computed: its logits give the next token, and the cache has only keys and values.
+        # The last token must be computed: its logits give the next token, and the cache
+        # has only keys and values.
         num_full = (sequence.num_tokens - 1) // self.config.block_size
         if not num_full:
             return []
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
     def count_written_tokens(self, sequence: SimulatedSequence) -> int:
-        """Count the prompt tokens that a sequence's prefill writes to the cache; full blocks only.
+        """Count the prompt tokens that a sequence's prefill writes to the cache; full
+        blocks only.
 
         As `PrefillStats.finalize` of vLLM 0.33.
         """
         block_size = self.config.block_size
-        end = sequence.num_prompt_tokens // block_size * block_size if self.config.enable_prefix_caching else 0
+        end = (
+            sequence.num_prompt_tokens // block_size * block_size
+            if self.config.enable_prefix_caching
+            else 0
+        )
         return max(0, end - (sequence.num_cached_tokens or 0))
 
     def check(self, sequence: SimulatedSequence) -> None:
-        """Raise RequestError for a sequence that can never run, so that it does not block the queue."""
+        """Raise RequestError for a sequence that can never run, so that it does not
+        block the queue.
+        """
         if sequence.num_prompt_tokens < 1:
             raise RequestError("The prompt is empty.", param="prompt")
         if sequence.max_tokens < 1:
@@ -254,10 +309,12 @@ class SimulatedScheduler:
         limit = self._max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
-        # Otherwise a single sequence could outgrow the cache, and preempt itself again and again.
+        # Otherwise a single sequence could outgrow the cache, and preempt itself again
+        # and again.
         if sequence.num_tokens_at_end > limit:
             raise RequestError(
-                f"The prompt's {sequence.num_prompt_tokens} tokens and max_tokens={sequence.max_tokens} are more than "
+                f"The prompt's {sequence.num_prompt_tokens} tokens and "
+                f"max_tokens={sequence.max_tokens} are more than "
                 f"the {limit} tokens of the context.",
                 param="max_tokens",
                 code="context_length_exceeded",
@@ -272,14 +329,18 @@ class SimulatedScheduler:
             self.offloading.add(sequence)
 
     def finish(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
-        """Finish or abort a sequence: remove it at once and free its blocks. Idempotent.
+        """Finish or abort a sequence: remove it at once and free its blocks.
+        Idempotent.
 
-        Blocks that a transfer or, with offloading, a running step writes are freed once it has ended.
+        Blocks that a transfer or, with offloading, a running step writes are freed once
+        it has ended.
 
-        A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
-        (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
+        A sequence that keeps its blocks for another instance does so only after its
+        last token: vLLM's connector (request_finished of nixl_connector.py) frees those
+        of requests that stopped or were aborted before.
         """
-        # Before its blocks are freed: a block can be cached only while a sequence holds it.
+        # Before its blocks are freed: a block can be cached only while a sequence holds
+        # it.
         if self._unconfirmed:
             self.cache_accepted(sequence)
         if self.offloading is not None and sequence.status is not SequenceStatus.FINISHED:
@@ -287,7 +348,8 @@ class SimulatedScheduler:
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
-                # Blocks stay held until the decode instance has fetched them, unless the prefill ended prematurely.
+                # Blocks stay held until the decode instance has fetched them, unless
+                # the prefill ended prematurely.
                 if not sequence.keeps_blocks or sequence.num_output_tokens < sequence.max_tokens:
                     self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
@@ -300,7 +362,8 @@ class SimulatedScheduler:
                 self._free(sequence)
             case SequenceStatus.LOADING:
                 self._loading.remove(sequence)
-                # While the load writes the blocks, they are held; `complete_transfers` frees them.
+                # While the load writes the blocks, they are held; `complete_transfers`
+                # frees them.
                 if sequence in self._loaded or sequence.is_loaded:
                     self._loaded.discard(sequence)
                     self._free(sequence)
@@ -310,7 +373,9 @@ class SimulatedScheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def release(self, sequence: SimulatedSequence) -> None:
-        """Free the blocks that a finished sequence holds for another instance. Idempotent."""
+        """Free the blocks that a finished sequence holds for another instance.
+        Idempotent.
+        """
         if sequence.status is SequenceStatus.FINISHED:
             self._free(sequence)
 
@@ -319,7 +384,9 @@ class SimulatedScheduler:
         self._fetching.remove(sequence)
         available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
         num_cached = sequence.num_computed_tokens
-        sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
+        sequence.num_computed_tokens = min(
+            available, sequence.num_tokens - 1
+        )  # the last one gives the first token
         sequence.num_remote_tokens = 0
         sequence.num_cached_tokens = sequence.num_computed_tokens
         sequence.num_fetched_tokens = sequence.num_computed_tokens - num_cached
@@ -328,7 +395,9 @@ class SimulatedScheduler:
         self._ready_to_resume.append(sequence)
 
     def fail_fetch(self, sequence: SimulatedSequence) -> None:
-        """Fail a fetch: the sequence is computed here instead, and is next in the queue."""
+        """Fail a fetch: the sequence is computed here instead, and is next in the
+        queue.
+        """
         self._fetching.remove(sequence)
         self._free(sequence)
         sequence.num_remote_tokens = 0
@@ -336,7 +405,9 @@ class SimulatedScheduler:
         self._waiting.prepend(sequence)
 
     def complete_transfers(self, ids: Sequence[int]) -> None:
-        """Complete transfers between device and host, in this order. Call it after `finish` for a step's sequences."""
+        """Complete transfers between device and host, in this order. Call it after
+        `finish` for a step's sequences.
+        """
         assert self.offloading is not None
         for sequence in self.offloading.complete(ids):
             if sequence.status is SequenceStatus.FINISHED:
@@ -345,28 +416,35 @@ class SimulatedScheduler:
                 self._loaded.add(sequence)
 
     def schedule(self) -> SchedulerOutput:
-        """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
+        """Schedule the next step; it has no tokens if there is nothing to compute, or
+        all sequences were preempted.
+        """
         step = SchedulerOutput()
         config = self.config
         if self._unconfirmed:
             self.cache_accepted()
         if config.long_prefill_token_threshold:
-            # The limit depends on the number of sequences. A single sequence delays no other and has none.
+            # The limit depends on the number of sequences. A single sequence delays no
+            # other and has none.
             num_sequences = len(self._running) + self.num_waiting
             self._max_chunk = config.long_prefill_token_threshold
             if num_sequences < 2:
                 self._max_chunk = config.max_num_batched_tokens
             elif config.long_prefill_token_threshold_adaptive:
-                self._max_chunk = max(self._max_chunk, config.max_num_batched_tokens // num_sequences)
+                self._max_chunk = max(
+                    self._max_chunk, config.max_num_batched_tokens // num_sequences
+                )
         is_mixed = True
         if config.num_speculative_tokens:
             self._schedule_with_drafts(step)
         else:
             is_mixed = self._schedule_running(step)
-            # As in vLLM, a step that preempts admits no sequence: running ones have too few blocks already.
+            # As in vLLM, a step that preempts admits no sequence: running ones have too
+            # few blocks already.
             if not step.preempted:
                 self._admit(step)
-        # `update` reports samplers in the order of the running set, where decodes and prompts are mixed in this step.
+        # `update` reports samplers in the order of the running set, where decodes and
+        # prompts are mixed in this step.
         if is_mixed:
             samplers = {*step.decodes, *step.last_chunks}
             step.samplers = [sequence for sequence in self._running if sequence in samplers]
@@ -379,7 +457,8 @@ class SimulatedScheduler:
                 step.loaded_loras += lora not in resident
                 resident[lora] = None
                 resident.move_to_end(lora)
-            # Evict only now that all of the step's adapters are at the end, so that none of them is evicted.
+            # Evict only now that all of the step's adapters are at the end, so that
+            # none of them is evicted.
             while len(resident) > config.max_loras:
                 resident.popitem(last=False)
         if self.offloading is not None:
@@ -393,7 +472,8 @@ class SimulatedScheduler:
         step.transfers = offloading.build_transfers(scheduled, step.preempted)
         if self._prefilling:
             for sequence in step.decodes:
-                # If only the last prompt token is left, it is computed like a decoding step.
+                # If only the last prompt token is left, it is computed like a decoding
+                # step.
                 self._prefilling.pop(sequence, None)
         if computed:
             self._num_scheduled_steps += 1
@@ -403,30 +483,35 @@ class SimulatedScheduler:
     def update(
         self, step: SchedulerOutput, count_sampled: CountSampled | None = None
     ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
-        """End a step. Returns the sequences that got a token, except those aborted meanwhile; and those of them that
-        got their last token.
+        """End a step. Returns the sequences that got a token, except those aborted
+        meanwhile; and those of them that got their last token.
 
-        The caller calls `finish` for the latter and for those that a stop token ends, in the order of the first list:
-        that of the step, in which vLLM frees their blocks. With speculative decoding a sequence got `num_sampled`
-        tokens, which the caller appends to its contents before it calls `finish` or `schedule`.
+        The caller calls `finish` for the latter and for those that a stop token ends,
+        in the order of the first list: that of the step, in which vLLM frees their
+        blocks. With speculative decoding a sequence got `num_sampled` tokens, which the
+        caller appends to its contents before it calls `finish` or `schedule`.
 
-        count_sampled: counts the tokens of a sequence with drafts; None accepts no draft.
+        count_sampled: counts the tokens of a sequence with drafts; None accepts no
+            draft.
         """
         if self.config.num_speculative_tokens:
             return self._update_with_drafts(step, count_sampled)
         if self.offloading is not None and step.num_tokens:
             self._num_ended_steps += 1
-            # Steps end in the order in which they were scheduled, so all steps up to this number have ended.
+            # Steps end in the order in which they were scheduled, so all steps up to
+            # this number have ended.
             while self._deferred_frees and self._deferred_frees[0][0] <= self._num_ended_steps:
                 self.pool.release(self._deferred_frees.popleft()[1])
         for sequence in step.block_fillers:
-            # A sequence that was preempted or has ended meanwhile no longer holds the block.
+            # A sequence that was preempted or has ended meanwhile no longer holds the
+            # block.
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
         for sequence in step.samplers or step.decodes + step.last_chunks:
-            # A preempted sequence is included: it has lost its blocks, but keeps the sampled token.
+            # A preempted sequence is included: it has lost its blocks, but keeps the
+            # sampled token.
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
@@ -436,15 +521,18 @@ class SimulatedScheduler:
         return sampled, finished
 
     def _schedule_running(self, step: SchedulerOutput) -> bool:
-        """Schedule running sequences. Returns True if the rest of any prompt was scheduled.
+        """Schedule running sequences. Returns True if the rest of any prompt was
+        scheduled.
 
-        This is the hot loop: a decoding sequence costs a few attribute accesses, and a block every block_size steps.
+        This is the hot loop: a decoding sequence costs a few attribute accesses, and a
+        block every block_size steps.
         """
         is_mixed = False
         block_size = self.config.block_size
         budget = self.config.max_num_batched_tokens
         decodes = step.decodes
-        # Under the priority policy, sequences after one that preempted itself are more urgent, and may fit now.
+        # Under the priority policy, sequences after one that preempted itself are more
+        # urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         # A copy, since preemption removes sequences from the list.
         for sequence in self._running.copy():
@@ -469,13 +557,16 @@ class SimulatedScheduler:
                     if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                         break
                     continue
-                self._cache_full_blocks(sequence)  # with a step in flight, all of the block before is known only now
+                self._cache_full_blocks(
+                    sequence
+                )  # with a step in flight, all of the block before is known only now
             sequence.num_computed_tokens = known
             sequence.num_tokens = known + 1
             decodes.append(sequence)
             if known % block_size:
                 continue
-            # As in vLLM, a block is cached when it is scheduled, unless its last token is yet to be sampled.
+            # As in vLLM, a block is cached when it is scheduled, unless its last token
+            # is yet to be sampled.
             if known == sequence.num_prompt_tokens + sequence.num_output_tokens:
                 self._cache_full_blocks(sequence)
             else:
@@ -483,7 +574,9 @@ class SimulatedScheduler:
         return is_mixed
 
     def _schedule_with_drafts(self, step: SchedulerOutput) -> None:
-        """Schedule a step in which decoding sequences verify drafts. Slower than `_schedule_running`."""
+        """Schedule a step in which decoding sequences verify drafts. Slower than
+        `_schedule_running`.
+        """
         has_prefill = False
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         for sequence in self._running.copy():
@@ -496,7 +589,9 @@ class SimulatedScheduler:
             if sequence.status is not SequenceStatus.RUNNING or (
                 in_flight and computed + 2 - in_flight >= sequence.num_tokens_at_end
             ):
-                continue  # It was just preempted, or running steps sample its last token even if all drafts fail.
+                # It was just preempted, or running steps sample its last token even if
+                # all drafts fail.
+                continue
             count = min(known + sequence.num_drafts - computed, self._max_chunk, remaining)
             # As in vLLM, drafts must not reach beyond the model's last position.
             count = min(count, self._max_length - computed - 1)
@@ -508,7 +603,11 @@ class SimulatedScheduler:
                     break
                 continue
             has_prefill |= sequence.is_prefill_chunk
-            if computed + count < known or sequence.is_prefill_chunk or not sequence.num_output_tokens + in_flight:
+            if (
+                computed + count < known
+                or sequence.is_prefill_chunk
+                or not sequence.num_output_tokens + in_flight
+            ):
                 self._append_chunk(sequence, count, step)
             else:
                 self._append_decode(sequence, count, step)
@@ -519,12 +618,17 @@ class SimulatedScheduler:
             sequence.is_prefill_chunk = sequence.num_computed_tokens < sequence.num_tokens
         for sequence in (*step.decodes, *step.last_chunks):
             sequence.is_prefill_chunk = False
-            # The next step is scheduled before this one has proposed drafts, so it reserves room for all of them.
+            # The next step is scheduled before this one has proposed drafts, so it
+            # reserves room for all of them.
             if self.config.async_scheduling:
                 sequence.num_drafts = self.config.num_speculative_tokens
 
-    def _append_decode(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
-        """Append a decoding sequence that verifies count - 1 drafts; its blocks are allocated."""
+    def _append_decode(
+        self, sequence: SimulatedSequence, count: int, step: SchedulerOutput
+    ) -> None:
+        """Append a decoding sequence that verifies count - 1 drafts; its blocks are
+        allocated.
+        """
         step.decodes.append(sequence)
         step.counts[sequence] = count
         if count > 1:
@@ -546,8 +650,13 @@ class SimulatedScheduler:
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             num_drafts = step.drafts.get(sequence, 0)
-            count = 1 if count_sampled is None or not num_drafts else count_sampled(sequence, num_drafts)
-            # `num_output_tokens` must not pass max_tokens: the end is recognized by their equality.
+            count = (
+                1
+                if count_sampled is None or not num_drafts
+                else count_sampled(sequence, num_drafts)
+            )
+            # `num_output_tokens` must not pass max_tokens: the end is recognized by
+            # their equality.
             count = min(count, sequence.max_tokens - sequence.num_output_tokens)
             # Padding is not counted: no drafter has proposed it.
             if num_drafts and sequence not in step.padded:
@@ -555,14 +664,17 @@ class SimulatedScheduler:
                 self.stats.num_draft_tokens += num_drafts
                 for position in range(count - 1):
                     self.stats.num_accepted_by_position[position] += 1
-            # The step counted every draft as accepted, since the next one may be scheduled before the result is known.
+            # The step counted every draft as accepted, since the next one may be
+            # scheduled before the result is known.
             rejected = num_drafts + 1 - count
             sequence.num_tokens -= rejected
             sequence.num_output_tokens += count
             sequence.num_sampled = count
             sampled.append(sequence)
             self._unconfirmed.append(sequence)
-            if sequence.status is SequenceStatus.RUNNING:  # A preempted one keeps its tokens, but has no computed ones.
+            if (
+                sequence.status is SequenceStatus.RUNNING
+            ):  # A preempted one keeps its tokens, but has no computed ones.
                 sequence.num_computed_tokens -= rejected
                 if not self.config.async_scheduling:
                     sequence.num_drafts = self.config.num_speculative_tokens
@@ -571,7 +683,9 @@ class SimulatedScheduler:
         return sampled, finished
 
     def discard_sampled(self, sequence: SimulatedSequence, count: int) -> None:
-        """Discard a sequence's last `count` tokens, which come after a stop token. Call it before `finish`."""
+        """Discard a sequence's last `count` tokens, which come after a stop token. Call
+        it before `finish`.
+        """
         sequence.num_sampled -= count
         sequence.num_output_tokens -= count
         sequence.num_tokens -= count
@@ -579,9 +693,11 @@ class SimulatedScheduler:
             sequence.num_computed_tokens -= count
 
     def cache_accepted(self, last: SimulatedSequence | None = None) -> None:
-        """Cache the blocks that accepted drafts have filled: of the sequences up to `last`, or of all if it is None.
+        """Cache the blocks that accepted drafts have filled: of the sequences up to
+        `last`, or of all if it is None.
 
-        Called by `schedule` and `finish`, after the caller of `update` has appended the tokens.
+        Called by `schedule` and `finish`, after the caller of `update` has appended the
+        tokens.
         """
         while self._unconfirmed:
             sequence = self._unconfirmed.pop(0)
@@ -593,8 +709,8 @@ class SimulatedScheduler:
     def _append_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
         """Append a chunk whose blocks are allocated, and cache its full blocks.
 
-        As in vLLM, they are cached before the step runs: all keys of a step are written before any is read, so requests
-        that start together share their prompt.
+        As in vLLM, they are cached before the step runs: all keys of a step are written
+        before any is read, so requests that start together share their prompt.
         """
         step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
         step.num_chunk_tokens += count
@@ -609,15 +725,19 @@ class SimulatedScheduler:
         elif self.offloading is not None:
             self._prefilling[sequence] = None
 
-    def _allocate(self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput) -> bool:
-        """Allocate blocks for `num_tokens` tokens, preempting sequences while there are too few.
+    def _allocate(
+        self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput
+    ) -> bool:
+        """Allocate blocks for `num_tokens` tokens, preempting sequences while there are
+        too few.
 
-        Returns False if the sequence itself was preempted; with offloading also if a running step may still write the
-        blocks of the sequence to preempt.
+        Returns False if the sequence itself was preempted; with offloading also if a
+        running step may still write the blocks of the sequence to preempt.
         """
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
         while missing > self.pool.num_free:
-            # First come, first served: the last admitted sequence is preempted, and goes to the front of the queue.
+            # First come, first served: the last admitted sequence is preempted, and
+            # goes to the front of the queue.
             victim = self._running[-1]
             if self.config.scheduling_policy == "priority":
                 victim = max(self._running, key=lambda running: running.rank)
@@ -631,7 +751,9 @@ class SimulatedScheduler:
         return True
 
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
-        """Preempt a running sequence, and remove it from this step; under the priority policy it may be part of it."""
+        """Preempt a running sequence, and remove it from this step; under the priority
+        policy it may be part of it.
+        """
         if victim in step.decodes:
             step.decodes.remove(victim)
             num_drafts = step.drafts.pop(victim, 0)
@@ -656,18 +778,24 @@ class SimulatedScheduler:
         self._waiting.prepend(victim)
 
     def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
-        """Admit sequences from the queue while there is room. A sequence is skipped only for its adapter or a transfer
-        with the host.
+        """Admit sequences from the queue while there is room. A sequence is skipped
+        only for its adapter or a transfer with the host.
 
-        can_pad: whether a sequence with one token left is padded with drafts, so that all decodes have equal length.
+        can_pad: whether a sequence with one token left is padded with drafts, so that
+            all decodes have equal length.
         """
         if not (self._waiting or self._ready_to_resume or self._loading):
             return
         config = self.config
         skipped = list[SimulatedSequence]()
         has_running = bool(step.counts)
-        loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
-        # Fetched and loaded sequences hold blocks already, so they are resumed before the queue takes more blocks.
+        loras = (
+            {sequence.lora for sequence in self._running if sequence.lora}
+            if self._has_loras
+            else set[str]()
+        )
+        # Fetched and loaded sequences hold blocks already, so they are resumed before
+        # the queue takes more blocks.
         if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
         if self._loading and not self._resume_loaded(step, loras):
@@ -691,20 +819,27 @@ class SimulatedScheduler:
                     break
                 continue
             cached = len(hits) * config.block_size
-            if not self._start(sequence, hits, step, remaining, can_pad=can_pad and (has_running or cached > 0)):
+            if not self._start(
+                sequence, hits, step, remaining, can_pad=can_pad and (has_running or cached > 0)
+            ):
                 break
             if sequence.lora:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
         if skipped:
-            # Skipped sequences return to their places, so they are tried first in the next step.
+            # Skipped sequences return to their places, so they are tried first in the
+            # next step.
             self._waiting.restore(skipped)
             self._skipped.update(skipped)
 
-    def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
-        """Find the cached blocks of the head of the queue, and the number of tokens after them in host memory.
+    def _find_prefix(
+        self, sequence: SimulatedSequence, loras: set[str]
+    ) -> tuple[list[int], int] | None:
+        """Find the cached blocks of the head of the queue, and the number of tokens
+        after them in host memory.
 
-        Returns None if the head is skipped in this step: for its adapter, or until a transfer with the host ends.
+        Returns None if the head is skipped in this step: for its adapter, or until a
+        transfer with the host ends.
         """
         if sequence.lora and self._exceeds_max_loras(sequence, loras):
             return None
@@ -715,13 +850,17 @@ class SimulatedScheduler:
         return None if num_loadable is None else (hits, num_loadable)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
-        """Whether this sequence's adapter would exceed max_loras, given the adapters that run."""
+        """Whether this sequence's adapter would exceed max_loras, given the adapters
+        that run.
+        """
         return sequence.lora not in loras and len(loras) >= self.config.max_loras
 
     def _resume_fetched(self, step: SchedulerOutput, loras: set[str]) -> bool:
-        """Resume sequences whose prompt has been fetched. Returns False if the step has no room for one of them.
+        """Resume sequences whose prompt has been fetched. Returns False if the step has
+        no room for one of them.
 
-        They hold blocks, so they never wait for sequences that need blocks, which would be a deadlock.
+        They hold blocks, so they never wait for sequences that need blocks, which would
+        be a deadlock.
         """
         waiting = self._ready_to_resume
         self._ready_to_resume = deque[SimulatedSequence]()
@@ -745,27 +884,35 @@ class SimulatedScheduler:
         return not waiting
 
     def _resume_loaded(self, step: SchedulerOutput, loras: set[str]) -> bool:
-        """Resume sequences that were loaded from the host. Returns False if the step has no room for one of them."""
+        """Resume sequences that were loaded from the host. Returns False if the step
+        has no room for one of them.
+        """
         for sequence in self._loading.copy():
             remaining = self.config.max_num_batched_tokens - step.num_tokens
             if not remaining or len(self._running) >= self._max_running:
                 return False
             if sequence in self._loaded:
                 self._loaded.remove(sequence)
-                # Before `num_computed_tokens` is lowered: a full last block is cached, although its last token is
-                # recomputed.
+                # Before `num_computed_tokens` is lowered: a full last block is cached,
+                # although its last token is recomputed.
                 self._cache_full_blocks(sequence)
                 # The last token is recomputed, to sample the next one.
-                sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
+                sequence.num_computed_tokens = min(
+                    sequence.num_computed_tokens, sequence.num_tokens - 1
+                )
                 sequence.is_loaded = True
-            if not sequence.is_loaded or (sequence.lora and self._exceeds_max_loras(sequence, loras)):
+            if not sequence.is_loaded or (
+                sequence.lora and self._exceeds_max_loras(sequence, loras)
+            ):
                 continue
             count = min(sequence.num_tokens - sequence.num_computed_tokens, self._max_chunk)
             if count > remaining and not self.config.enable_chunked_prefill:
                 return False
             count = min(count, remaining)
             end = sequence.num_computed_tokens + count
-            reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
+            reserved = (
+                max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
+            )
             # It holds only blocks for the loaded tokens.
             missing = max(0, -(-reserved // self.config.block_size) - len(sequence.blocks))
             if missing + (self._watermark if self._running else 0) > self.pool.num_free:
@@ -782,21 +929,29 @@ class SimulatedScheduler:
         return True
 
     def _start_load(self, sequence: SimulatedSequence, hits: list[int], num_tokens: int) -> bool:
-        """Allocate blocks for the head of the queue, to be loaded from the host. Returns False without enough blocks.
+        """Allocate blocks for the head of the queue, to be loaded from the host.
+        Returns False without enough blocks.
 
-        A load cannot be preempted, so it must leave the blocks that unfinished prompts still need.
+        A load cannot be preempted, so it must leave the blocks that unfinished prompts
+        still need.
         """
         assert self.offloading is not None
         block_size = self.config.block_size
         cached = len(hits) * block_size
         end = cached + num_tokens
         reserved = sum(
-            max(0, -(-(other.num_prompt_tokens + other.num_output_tokens) // block_size) - len(other.blocks))
+            max(
+                0,
+                -(-(other.num_prompt_tokens + other.num_output_tokens) // block_size)
+                - len(other.blocks),
+            )
             for other in (*self._prefilling, *self._loading)
         )
         missing = -(-end // block_size) - len(hits) + self.pool.count_free(hits)
         watermark = self._watermark if self._running else 0
-        if missing + watermark > self.pool.num_free - reserved or not self._can_admit(sequence, hits, end):
+        if missing + watermark > self.pool.num_free - reserved or not self._can_admit(
+            sequence, hits, end
+        ):
             return False
         self._waiting.pop()
         is_first = sequence.num_cached_tokens is None
@@ -806,7 +961,8 @@ class SimulatedScheduler:
         self.offloading.begin_load(sequence, cached, num_tokens)
         sequence.num_computed_tokens = end
         if is_first:
-            # The last token is recomputed when the sequence resumes, so it does not count as cached.
+            # The last token is recomputed when the sequence resumes, so it does not
+            # count as cached.
             sequence.num_cached_tokens = min(end, sequence.num_tokens - 1)
             sequence.num_loaded_tokens = sequence.num_cached_tokens - cached
         sequence.status = SequenceStatus.LOADING
@@ -817,16 +973,23 @@ class SimulatedScheduler:
             self._loading.append(sequence)
         return True
 
-    def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
-        """Allocate blocks for the whole prompt, to be fetched from another instance. Returns False without enough free
-        blocks.
+    def _start_fetch(
+        self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput
+    ) -> bool:
+        """Allocate blocks for the whole prompt, to be fetched from another instance.
+        Returns False without enough free blocks.
 
-        Cached blocks are not fetched; if all are cached, the sequence stays in the queue like any other.
+        Cached blocks are not fetched; if all are cached, the sequence stays in the
+        queue like any other.
         """
-        missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
+        missing = (
+            min(sequence.num_remote_tokens, sequence.num_prompt_tokens)
+            - len(hits) * self.config.block_size
+        )
         if missing <= 0:
             sequence.num_remote_tokens = 0
-            # Reported nevertheless, so that the other instance is notified to free its blocks.
+            # Reported nevertheless, so that the other instance is notified to free its
+            # blocks.
             step.fetching.append(RemoteFetch(sequence, 0))
             return True
         if not self._can_admit(sequence, hits, sequence.num_tokens):
@@ -842,24 +1005,38 @@ class SimulatedScheduler:
 
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
-        # A cached block that no sequence holds counts as free; acquiring it reduces the free blocks by one.
+        # A cached block that no sequence holds counts as free; acquiring it reduces the
+        # free blocks by one.
         missing = -(-reserved // self.config.block_size)
         if hits:
             missing += self.pool.count_free(hits) - len(hits)
         return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
     def _start(
-        self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput, remaining: int, *, can_pad: bool
+        self,
+        sequence: SimulatedSequence,
+        hits: list[int],
+        step: SchedulerOutput,
+        remaining: int,
+        *,
+        can_pad: bool,
     ) -> bool:
-        """Move the head of the queue into the step, with as many tokens as fit. Returns False if it does not fit."""
+        """Move the head of the queue into the step, with as many tokens as fit. Returns
+        False if it does not fit.
+        """
         config = self.config
         cached = len(hits) * config.block_size
         count = min(sequence.num_tokens - cached, self._max_chunk)
         padded = 1 + config.num_speculative_tokens
-        is_padded = can_pad and sequence.num_tokens - cached == 1 and cached + padded + 1 <= self._max_length
+        is_padded = (
+            can_pad
+            and sequence.num_tokens - cached == 1
+            and cached + padded + 1 <= self._max_length
+        )
         if is_padded:
             count = padded
-        # Padding is not split into chunks: a shorter decode would differ from the others.
+        # Padding is not split into chunks: a shorter decode would differ from the
+        # others.
         if count > remaining and (is_padded or not config.enable_chunked_prefill):
             return False
         count = min(count, remaining)
@@ -888,7 +1065,8 @@ class SimulatedScheduler:
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size
-        # A preempted sequence is not counted again: its hits are mostly blocks that it computed itself.
+        # A preempted sequence is not counted again: its hits are mostly blocks that it
+        # computed itself.
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.stats.prefix_cache_queries += sequence.num_prompt_tokens

@@ -1,6 +1,8 @@
-"""The scheduler's state of one request (token counts and blocks), and the waiting queue.
+"""The scheduler's state of one request (token counts and blocks), and the waiting
+queue.
 
-The queue is first come, first served, with preempted sequences first; or by priority and then arrival.
+The queue is first come, first served, with preempted sequences first; or by priority
+and then arrival.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from .hashing import BlockContents
 class SequenceStatus(Enum):
     """The state of a sequence in the scheduler.
 
-    LOADING: its blocks are being loaded from host memory, or are loaded and wait for a step with room.
+    LOADING: its blocks are being loaded from host memory, or are loaded and wait for a
+        step with room.
     FETCHING: its blocks are being fetched from another instance.
     FETCHED: its blocks are fetched; it is resumed before all other waiting sequences.
     PREEMPTED: it lost its blocks and waits again.
@@ -36,23 +39,28 @@ class SimulatedSequence:
     """One request in the scheduler. Only the scheduler changes its state.
 
     arrival: time of arrival in seconds, on the driver's clock.
-    num_tokens: tokens of prompt and output, including output that running steps will sample.
+    num_tokens: tokens of prompt and output, including output that running steps will
+        sample.
     num_tokens_at_end: num_tokens if the output reaches max_tokens.
-    num_computed_tokens: tokens whose keys and values are in the cache, or will be when running steps end.
-    num_cached_tokens: prompt tokens found in the prefix cache at the first admission, fetched or loaded; None before
-        it.
+    num_computed_tokens: tokens whose keys and values are in the cache, or will be when
+        running steps end.
+    num_cached_tokens: prompt tokens found in the prefix cache at the first admission,
+        fetched or loaded; None before it.
     num_fetched_tokens: part of num_cached_tokens that another instance computed.
     num_loaded_tokens: part of num_cached_tokens that was loaded from host memory.
     is_loaded: whether it was loaded from host memory and waits for a step with room.
     last_step: number of its latest step; with KV offloading only.
-    num_remote_tokens: prompt tokens whose keys and values another instance has; 0 once fetched.
+    num_remote_tokens: prompt tokens whose keys and values another instance has; 0 once
+        fetched.
     lora: name of its adapter; empty for the base model.
     num_drafts: speculative tokens that its next step verifies.
     num_sampled: tokens that it got in its latest step.
     num_in_flight: tokens that running steps compute; with speculative decoding only.
     num_hashed_blocks: number of its blocks that are registered in the prefix cache.
-    is_prefill_chunk: whether its latest step did not reach the end of its prompt; with speculative decoding only.
-    keeps_blocks: whether its blocks stay held after the last token, for another instance to fetch.
+    is_prefill_chunk: whether its latest step did not reach the end of its prompt; with
+        speculative decoding only.
+    keeps_blocks: whether its blocks stay held after the last token, for another
+        instance to fetch.
     """
 
     __slots__ = (
@@ -124,12 +132,16 @@ class SimulatedSequence:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Order of preemption under the priority policy: the running sequence with the highest rank is first."""
+        """Order of preemption under the priority policy: the running sequence with the
+        highest rank is first.
+        """
         return (self.priority, self.arrival)
 
     @property
     def queue_rank(self) -> tuple[int, float, str]:
-        """Order of admission under the priority policy: the lowest is first. As in vLLM, the id breaks ties."""
+        """Order of admission under the priority policy: the lowest is first. As in
+        vLLM, the id breaks ties.
+        """
         return (self.priority, self.arrival, self.id)
 
 
@@ -156,14 +168,18 @@ class WaitingQueue:
             self._queue.append(sequence)
 
     def prepend(self, sequence: SimulatedSequence) -> None:
-        """Add a sequence at the front; under the priority policy, at the place of its rank."""
+        """Add a sequence at the front; under the priority policy, at the place of its
+        rank.
+        """
         if self._by_priority:
             self.add(sequence)
         else:
             self._queue.appendleft(sequence)
 
     def restore(self, sequences: Sequence[SimulatedSequence]) -> None:
-        """Put back sequences that were popped from the front, given in the order in which they were popped."""
+        """Put back sequences that were popped from the front, given in the order in
+        which they were popped.
+        """
         for sequence in reversed(sequences):
             self.prepend(sequence)
 

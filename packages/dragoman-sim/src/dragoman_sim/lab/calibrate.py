@@ -1,7 +1,9 @@
-"""Calibration of a profile from a log: fitted on some of its requests, evaluated on the others.
+"""Calibration of a profile from a log: fitted on some of its requests, evaluated on the
+others.
 
-The log is JSON Lines: the fields of a trace (see `workload`) with `first_token_s` and `last_token_s`, and optionally
-`scheduled_s`, all on the same clock as `arrival_s`. `logs` converts the result files of other tools.
+The log is JSON Lines: the fields of a trace (see `workload`) with `first_token_s` and
+`last_token_s`, and optionally `scheduled_s`, all on the same clock as `arrival_s`.
+`logs` converts the result files of other tools.
 """
 
 from __future__ import annotations
@@ -14,14 +16,27 @@ from msgspec import Struct
 
 from ..engine.config import SimulatedSchedulerConfig
 from ..engine.latency import LatencyModel
-from ..engine.profile import Calibration, ErrorSpread, Hardware, HeldOutError, MetricError, ModelProfile, Prior, RankLayout, SimulatorProfile, estimate_prior
+from ..engine.profile import (
+    Calibration,
+    ErrorSpread,
+    Hardware,
+    HeldOutError,
+    MetricError,
+    ModelProfile,
+    Prior,
+    RankLayout,
+    SimulatorProfile,
+    estimate_prior,
+)
 from .fitting import CalibrationError, MIN_REQUESTS, fit, simulate
 from .report import Spread, summarize
 from dragoman_check.load.workload import Timing, WorkloadError, WorkloadRequest, read_workload
 
 
 def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[Timing]]:
-    """Parse a log into its workload and, in the same order, its times. Raises WorkloadError, which names the line."""
+    """Parse a log into its workload and, in the same order, its times. Raises
+    WorkloadError, which names the line.
+    """
     rows = list(lines)
     requests = read_workload(rows)
     decoder = msgspec.json.Decoder(Timing)
@@ -40,10 +55,12 @@ def compare(measured: Sequence[Timing], simulated: Sequence[Timing]) -> HeldOutE
     """Compute the simulation's relative error for the same requests, metric by metric."""
     return HeldOutError(
         ttft=_compute_error(
-            summarize(timing.ttft for timing in measured), summarize(timing.ttft for timing in simulated)
+            summarize(timing.ttft for timing in measured),
+            summarize(timing.ttft for timing in simulated),
         ),
         latency=_compute_error(
-            summarize(timing.latency for timing in measured), summarize(timing.latency for timing in simulated)
+            summarize(timing.latency for timing in measured),
+            summarize(timing.latency for timing in simulated),
         ),
         tpot=_compute_error(
             summarize(timing.tpot for timing in measured if timing.tpot),
@@ -81,8 +98,9 @@ def calibrate(
 
     log: as `read_log` returns it, in order of arrival.
     source: where the log comes from, for the profile.
-    fitted_ids: requests used by the fit. Of the others the fit uses only arrivals, lengths and prefixes; the profile,
-        with its numbers rounded as in the file, is evaluated on them.
+    fitted_ids: requests used by the fit. Of the others the fit uses only arrivals,
+        lengths and prefixes; the profile, with its numbers rounded as in the file, is
+        evaluated on them.
     prior: expected coefficients; by default estimated from hardware and model.
 
     Raises: CalibrationError.
@@ -91,7 +109,8 @@ def calibrate(
     training = [timing for timing in measured if timing.id in fitted_ids]
     if not 0 < len(training) < len(measured):
         raise CalibrationError(
-            f"cannot fit {len(training)} of {len(measured)} requests: at least one must be fitted, and one held out"
+            f"cannot fit {len(training)} of {len(measured)} requests: at least one must be "
+            f"fitted, and one held out"
         )
     expected = prior or estimate_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)
@@ -100,7 +119,9 @@ def calibrate(
     # Evaluated with the rounded numbers, which are the ones in the profile.
     error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids, hardware.ranks))
     calibration = Calibration(source, len(training), len(measured) - len(training), error)
-    return SimulatorProfile(name, hardware, model, engine, latency, frontend, calibration=calibration)
+    return SimulatorProfile(
+        name, hardware, model, engine, latency, frontend, calibration=calibration
+    )
 
 
 def measure_spread(
@@ -110,7 +131,8 @@ def measure_spread(
     tick: Callable[[int], None] = lambda _: None,
     prior: Prior | None = None,
 ) -> ErrorSpread:
-    """Repeat the fit with arbitrary choices varied, and return the range of the error on the held-out requests.
+    """Repeat the fit with arbitrary choices varied, and return the range of the error
+    on the held-out requests.
 
     tick: called with the number of fits done, of NUM_VARIATIONS.
     prior: prior of the profile's own fit.
@@ -123,7 +145,16 @@ def measure_spread(
         training = [timing for timing in timings if timing.id in ids]
         ranks = profile.hardware.ranks
         refit = fit(workload, training, profile.engine, prior or profile.prior, ranks=ranks)
-        errors.append(evaluate((workload, timings), profile.engine, refit.latency, refit.frontend_seconds, ids, ranks))
+        errors.append(
+            evaluate(
+                (workload, timings),
+                profile.engine,
+                refit.latency,
+                refit.frontend_seconds,
+                ids,
+                ranks,
+            )
+        )
         tick(len(errors))
     if profile.calibration is not None and profile.calibration.error is not None:
         errors.append(profile.calibration.error)
@@ -140,8 +171,8 @@ def list_variations(
 ) -> list[tuple[Sequence[Timing], frozenset[str]]]:
     """List variations of the fit, each as timings and ids of fitted requests.
 
-    Two shift the server's clock; four fit other requests: from the middle, from the end, two thirds as many, and four
-    thirds as many.
+    Two shift the server's clock; four fit other requests: from the middle, from the
+    end, two thirds as many, and four thirds as many.
     """
     ids = [timing.id for timing in measured]
     count = len(fitted_ids)
@@ -155,11 +186,16 @@ def list_variations(
         for timing in measured:
             scheduled = timing.scheduled_s
             # A shifted time must not precede the arrival.
-            first = max(timing.first_token_s + seconds, timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10))
+            first = max(
+                timing.first_token_s + seconds,
+                timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10),
+            )
             shifted.append(
                 msgspec.structs.replace(
                     timing,
-                    scheduled_s=None if scheduled is None else max(scheduled + seconds, timing.arrival_s),
+                    scheduled_s=None
+                    if scheduled is None
+                    else max(scheduled + seconds, timing.arrival_s),
                     first_token_s=first,
                     last_token_s=max(timing.last_token_s + seconds, first),
                 )
@@ -168,7 +204,9 @@ def list_variations(
     return variations + [(measured, frozenset(window)) for window in windows]
 
 
-def _combine(errors: Sequence[HeldOutError], choose: Callable[[Iterable[float]], float]) -> HeldOutError:
+def _combine(
+    errors: Sequence[HeldOutError], choose: Callable[[Iterable[float]], float]
+) -> HeldOutError:
     """Combine errors number by number, with `min` or `max`."""
     metrics = {
         metric: MetricError(
@@ -208,7 +246,9 @@ def _round_value(value: object) -> object:
         case float():
             return float(f"{value:.{DIGITS}g}")
         case dict():
-            return {key: _round_value(inner) for key, inner in cast("dict[str, object]", value).items()}
+            return {
+                key: _round_value(inner) for key, inner in cast("dict[str, object]", value).items()
+            }
         case list() | tuple():
             return [_round_value(inner) for inner in cast("Sequence[object]", value)]
         case _:

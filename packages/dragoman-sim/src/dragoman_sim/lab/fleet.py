@@ -1,4 +1,6 @@
-"""Simulation of a fleet of replicas behind a router, with autoscaling, and the number of replicas that a load needs."""
+"""Simulation of a fleet of replicas behind a router, with autoscaling, and the number
+of replicas that a load needs.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,14 @@ from .report import Report, ReportColumns, Slo, Spread, build_report
 from .routing import ReplicaRouter, ReplicaState, Routing
 from dragoman_check.load.workload import RequestTable, WorkloadRequest
 
-# A faster replay of independent requests with round-robin routing. It keeps only the figures of a report.
+# A faster replay of independent requests with round-robin routing. It keeps only the
+# figures of a report.
 
 
 def is_plain(profile: SimulatorProfile) -> bool:
-    """Whether `PlainReplay` can replay this profile: each decoding sequence must advance by one token in every step."""
+    """Whether `PlainReplay` can replay this profile: each decoding sequence must
+    advance by one token in every step.
+    """
     config = profile.engine
     return (
         config.scheduling_policy == "fcfs"
@@ -50,14 +55,21 @@ def is_plain(profile: SimulatorProfile) -> bool:
 
 
 class PlainReplay:
-    """A replay on plain replicas. After `run`, `times` has the requests' times, and `totals` the load.
+    """A replay on plain replicas. After `run`, `times` has the requests' times, and
+    `totals` the load.
 
     replicas: number of replicas.
-    max_gaps: maximum number of inter-token latencies that are stored exactly, see `WeightedSample`.
+    max_gaps: maximum number of inter-token latencies that are stored exactly, see
+        `WeightedSample`.
     """
 
     def __init__(
-        self, table: RequestTable, profile: SimulatorProfile, replicas: int, *, max_gaps: int = EXACT_VALUES
+        self,
+        table: RequestTable,
+        profile: SimulatorProfile,
+        replicas: int,
+        *,
+        max_gaps: int = EXACT_VALUES,
     ) -> None:
         self._table = table
         self._profile = profile
@@ -66,7 +78,8 @@ class PlainReplay:
         self.totals = LoadTotals()
         self.gaps = WeightedSample(max_gaps)
         self._replicas = [
-            PlainReplica(profile.engine, profile.latency, self.times, self.totals, self.gaps) for _ in range(replicas)
+            PlainReplica(profile.engine, profile.latency, self.times, self.totals, self.gaps)
+            for _ in range(replicas)
         ]
 
     def run(self, tick: Callable[[int], None] | None = None) -> None:
@@ -94,7 +107,8 @@ class PlainReplay:
                     contents=TracedContents("", (), block_size=16, traced_block_size=16),
                 )
             )
-        # Stable, so that simultaneous arrivals keep the workload's order, as in `Replay`.
+        # Stable, so that simultaneous arrivals keep the workload's order, as in
+        # `Replay`.
         order = np.argsort(np.array(table.arrivals), kind="stable")
         for position, index in enumerate(cast("list[int]", order.tolist())):
             number = position % len(replicas)
@@ -132,10 +146,12 @@ class PlainReplay:
         ).build_report(slo)
 
 
-# Autoscaling like Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds: desired = ceil(replicas * metric /
-# target), where the metric is a mean over the replicas; within the tolerance nothing changes. A new replica serves
-# after `startup_seconds`. A replica is removed only if all desired numbers of the last `scale_down_window` seconds
-# allow it; it drains: it finishes its requests, and gets no new ones.
+# Autoscaling like Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds:
+# desired = ceil(replicas * metric / target), where the metric is a mean over the
+# replicas; within the tolerance nothing changes. A new replica serves after
+# `startup_seconds`. A replica is removed only if all desired numbers of the last
+# `scale_down_window` seconds allow it; it drains: it finishes its requests, and gets no
+# new ones.
 
 ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
 _TOLERANCE = 0.1
@@ -145,12 +161,13 @@ _TOLERANCE = 0.1
 class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the autoscaler.
 
-    metric: load per replica: `waiting` requests, running and waiting `requests`, their `tokens`, or the share of the KV
-        cache in use (`kv`).
+    metric: load per replica: `waiting` requests, running and waiting `requests`, their
+        `tokens`, or the share of the KV cache in use (`kv`).
     target: value of the metric per replica.
     interval: seconds between decisions.
     startup_seconds: seconds from the decision to the first request of a new replica.
-    scale_down_window: seconds for which fewer replicas must have sufficed before one is removed.
+    scale_down_window: seconds for which fewer replicas must have sufficed before one is
+        removed.
     """
 
     metric: ScalingMetric = "waiting"
@@ -163,7 +180,9 @@ class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ValueError("min_replicas must be at least 1, and max_replicas at least min_replicas")
+            raise ValueError(
+                "min_replicas must be at least 1, and max_replicas at least min_replicas"
+            )
         if not self.target > 0 or not self.interval > 0:
             raise ValueError("target and interval of the autoscaler must be more than 0")
         if self.startup_seconds < 0 or self.scale_down_window < 0:
@@ -181,7 +200,8 @@ def replay_autoscaled(
 ) -> ReplayResult:
     """Serve the workload with autoscaled replicas; see `replay`.
 
-    cores: one for each of `config.max_replicas`; the first `config.min_replicas` serve from the start.
+    cores: one for each of `config.max_replicas`; the first `config.min_replicas` serve
+        from the start.
     """
     if len(cores) != config.max_replicas:
         raise ValueError("autoscaling needs max_replicas engines")
@@ -190,7 +210,8 @@ def replay_autoscaled(
 
 
 _DECISION = -1
-"""Event source of the autoscaler's decisions; starting replica n has the source -2 - n."""
+"""Event source of the autoscaler's decisions; starting replica n has the source -2 - n.
+"""
 
 
 class _AutoscaledReplay(Replay):
@@ -210,7 +231,9 @@ class _AutoscaledReplay(Replay):
         self._starting: dict[int, float] = {}
         """Time at which each starting replica begins to serve."""
         self._desired: deque[tuple[float, int]] = deque()
-        begin = min((request.arrival_s for request in workload if request.after is None), default=0.0)
+        begin = min(
+            (request.arrival_s for request in workload if request.after is None), default=0.0
+        )
         self.counts = [ReplicaCount(begin, config.min_replicas)]
         self._schedule_step_end(_DECISION, begin + config.interval)
 
@@ -228,7 +251,10 @@ class _AutoscaledReplay(Replay):
     def _decide(self, now: float) -> None:
         config = self._config
         with_tokens = config.metric == "tokens"
-        states = [ReplicaState.measure(self._cores[replica], with_tokens=with_tokens) for replica in self._serving]
+        states = [
+            ReplicaState.measure(self._cores[replica], with_tokens=with_tokens)
+            for replica in self._serving
+        ]
         match config.metric:
             case "waiting":
                 total = sum(state.waiting for state in states)
@@ -252,7 +278,9 @@ class _AutoscaledReplay(Replay):
             idle = [
                 replica
                 for replica, core in enumerate(self._cores)
-                if replica not in self._serving and replica not in self._starting and not _is_busy(core)
+                if replica not in self._serving
+                and replica not in self._starting
+                and not _is_busy(core)
             ]
             for replica in idle[: desired - present]:
                 self._starting[replica] = now + config.startup_seconds
@@ -266,8 +294,14 @@ class _AutoscaledReplay(Replay):
         self._count(now)
 
     def _count(self, now: float) -> None:
-        """Record the number of replicas that incur cost: serving, starting and draining ones."""
-        draining = sum(_is_busy(core) for replica, core in enumerate(self._cores) if replica not in self._serving)
+        """Record the number of replicas that incur cost: serving, starting and draining
+        ones.
+        """
+        draining = sum(
+            _is_busy(core)
+            for replica, core in enumerate(self._cores)
+            if replica not in self._serving
+        )
         count = len(self._serving) + len(self._starting) + draining
         if count != self.counts[-1].replicas:
             self.counts.append(ReplicaCount(now, count))
@@ -291,13 +325,16 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replicas behind a router.
 
     profile: profile of the replicas.
-    replicas: number of replicas with the profile; with `split`, number of decode replicas.
+    replicas: number of replicas with the profile; with `split`, number of decode
+        replicas.
     routing: routing policy.
-    others: additional replicas with other profiles; not with `split`, `autoscaler` or `offloading`.
+    others: additional replicas with other profiles; not with `split`, `autoscaler` or
+        `offloading`.
     split: adds prefill replicas; None for aggregated serving.
     autoscaler: starts and stops replicas; its bounds replace `replicas`.
     state_delay: staleness of the load that the router sees, in seconds.
-    offloading: a second tier of each engine's KV cache, in host memory; None without one.
+    offloading: a second tier of each engine's KV cache, in host memory; None without
+        one.
     seed: random seed of the router, and of step times if the profile has noise.
     """
 
@@ -319,7 +356,10 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         groups = (self.profile, *(group.profile for group in self.others))
         ranks = max(profile.hardware.data_parallel for profile in groups)
         if self.others and (self.split is not None or self.autoscaler is not None or ranks > 1):
-            raise ValueError("replicas of several profiles: not with prefill replicas, autoscaling or several ranks")
+            raise ValueError(
+                "replicas of several profiles: not with prefill replicas, autoscaling or several "
+                "ranks"
+            )
         if self.autoscaler is not None and (self.split is not None or ranks > 1):
             raise ValueError("autoscaling: not with prefill replicas or several ranks")
         if self.offloading is not None and (
@@ -329,18 +369,23 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             or (self.profile.hardware.lock_step and ranks > 1)
         ):
             raise ValueError(
-                "KV offloading: not with replicas of several profiles, prefill replicas, autoscaling, or ranks that "
+                "KV offloading: not with replicas of several profiles, prefill replicas, "
+                "autoscaling, or ranks that "
                 "share experts"
             )
         if len({profile.engine.block_size for profile in groups}) > 1:
-            raise ValueError("all replicas must have the same block size, since the router compares cached prefixes")
+            raise ValueError(
+                "all replicas must have the same block size, since the router compares cached "
+                "prefixes"
+            )
 
     @property
     def description(self) -> str:
         if self.autoscaler is not None:
             scaler = self.autoscaler
             return (
-                f"{scaler.min_replicas} to {scaler.max_replicas} replicas by {scaler.metric}:{scaler.target:g}, "
+                f"{scaler.min_replicas} to {scaler.max_replicas} replicas by "
+                f"{scaler.metric}:{scaler.target:g}, "
                 f"{self.routing}"
             )
         if self.others:
@@ -348,10 +393,14 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             parts = " and ".join(f"{group.replicas} x {group.profile.name}" for group in groups)
             return f"{parts}, {self.routing}"
         if self.split is not None:
-            return f"{self.split.prefill} prefill and {self.replicas} decode replicas, {self.routing}"
+            return (
+                f"{self.split.prefill} prefill and {self.replicas} decode replicas, {self.routing}"
+            )
         return "1 replica" if self.replicas == 1 else f"{self.replicas} replicas, {self.routing}"
 
-    def serve(self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None) -> ReplayResult:
+    def serve(
+        self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None
+    ) -> ReplayResult:
         """Serve the whole workload, starting with empty caches.
 
         Raises:
@@ -363,10 +412,16 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             cores = self._build_cores(self.autoscaler.max_replicas)
             router = self._build_router()
             return replay_autoscaled(
-                workload, cores, self.autoscaler, router=router, frontend_seconds=frontend, tick=tick
+                workload,
+                cores,
+                self.autoscaler,
+                router=router,
+                frontend_seconds=frontend,
+                tick=tick,
             )
         if self.split is None:
-            # The router sees every rank: vLLM's own balancer of data-parallel ranks does the same as `least-loaded`.
+            # The router sees every rank: vLLM's own balancer of data-parallel ranks
+            # does the same as `least-loaded`.
             cores = self._build_cores(self.replicas * hardware.data_parallel)
             if hardware.lock_step and hardware.data_parallel > 1:
                 return replay_in_lock_step(
@@ -377,10 +432,14 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     frontend_seconds=frontend,
                     tick=tick,
                 )
-            return replay(workload, cores, frontend_seconds=frontend, router=self._build_router(), tick=tick)
+            return replay(
+                workload, cores, frontend_seconds=frontend, router=self._build_router(), tick=tick
+            )
         cores = self._build_cores(self.split.prefill + self.replicas)
         routers = (self._build_router(), self._build_router())
-        return replay_disaggregated(workload, cores, self.split, routers=routers, frontend_seconds=frontend, tick=tick)
+        return replay_disaggregated(
+            workload, cores, self.split, routers=routers, frontend_seconds=frontend, tick=tick
+        )
 
     def build_report(
         self,
@@ -391,17 +450,32 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ) -> Report:
         """Serve the workload and build its report.
 
-        Independent requests on independent replicas use `PlainReplay`, which is faster and logs no steps.
+        Independent requests on independent replicas use `PlainReplay`, which is faster
+        and logs no steps.
 
         Raises:
             RequestError: a request can never run.
         """
-        is_divided = self.replicas * self.profile.hardware.data_parallel == 1 or self.routing == "round-robin"
-        is_fixed = not self.others and self.split is None and self.autoscaler is None and self.offloading is None
-        table = RequestTable.convert(workload) if is_divided and is_fixed and is_plain(self.profile) else None
+        is_divided = (
+            self.replicas * self.profile.hardware.data_parallel == 1
+            or self.routing == "round-robin"
+        )
+        is_fixed = (
+            not self.others
+            and self.split is None
+            and self.autoscaler is None
+            and self.offloading is None
+        )
+        table = (
+            RequestTable.convert(workload)
+            if is_divided and is_fixed and is_plain(self.profile)
+            else None
+        )
         if table is None:
             return build_report(self.serve(workload, tick=tick), slo)
-        plain = PlainReplay(table, self.profile, self.replicas * self.profile.hardware.data_parallel)
+        plain = PlainReplay(
+            table, self.profile, self.replicas * self.profile.hardware.data_parallel
+        )
         plain.run(tick)
         return plain.build_report(slo)
 
@@ -419,7 +493,9 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for index, profile in enumerate(profiles):
             step_time: StepTime = profile.latency.compute_seconds
             if profile.noise:
-                step_time = add_noise(step_time, profile.noise, np.random.default_rng((self.seed, index)))
+                step_time = add_noise(
+                    step_time, profile.noise, np.random.default_rng((self.seed, index))
+                )
             cores.append(
                 EngineCore(
                     SimulatedScheduler(profile.engine, offloading=config),
@@ -469,9 +545,11 @@ def sweep(
     max_replicas: int = 64,
     tick: Callable[[int], None] | None = None,
 ) -> Sweep:
-    """Find the smallest number of replicas with which `target_share` of the requests meets the SLO.
+    """Find the smallest number of replicas with which `target_share` of the requests
+    meets the SLO.
 
-    The search doubles the number, then bisects; it assumes that more replicas are never worse.
+    The search doubles the number, then bisects; it assumes that more replicas are never
+    worse.
 
     tick: called with the number of trials done.
     """
@@ -508,12 +586,19 @@ def render_sweep(result: Sweep) -> str:
     """Render the result as a sentence, followed by a table of all trials."""
     if result.enough is None:
         largest = result.trials[-1]
-        summary = f"{largest.replicas} replicas are not enough: {largest.share:.2%} of the requests meet the SLO"
+        summary = (
+            f"{largest.replicas} replicas are not enough: {largest.share:.2%} of the "
+            f"requests meet the SLO"
+        )
     else:
         plural = "replica is" if result.enough == 1 else "replicas are"
         share = next(trial.share for trial in result.trials if trial.replicas == result.enough)
         summary = f"{result.enough} {plural} enough: {share:.2%} of the requests meet the SLO"
-    lines = [f"{summary} (target {result.wanted:.1%}).", "", f"{'replicas':>8}{'meet the SLO':>14}{'goodput/s':>11}"]
+    lines = [
+        f"{summary} (target {result.wanted:.1%}).",
+        "",
+        f"{'replicas':>8}{'meet the SLO':>14}{'goodput/s':>11}",
+    ]
     lines[-1] += f"{'TTFT p99 ms':>13}{'TPOT p99 ms':>13}{'KV cache':>10}"
     for trial in result.trials:
         metrics = trial.report

@@ -1,10 +1,13 @@
-"""A fast replica for independent requests: its cost per step does not depend on the number of decoding sequences.
+"""A fast replica for independent requests: its cost per step does not depend on the
+number of decoding sequences.
 
-For requests without shared prefixes it makes the same decisions, and returns the same times, as the simulator's
-`scheduler` and `engine_core`. A step does not touch the decoding sequences one by one: each advances by one token, so
-the sum of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change
-only when a sequence starts or stops decoding. Blocks have no ids: no other request can hit a cached block, so the pool
-only counts blocks, in the order of their eviction.
+For requests without shared prefixes it makes the same decisions, and returns the same
+times, as the simulator's `scheduler` and `engine_core`. A step does not touch the
+decoding sequences one by one: each advances by one token, so the sum of their contexts,
+the blocks that a step needs and the step in which each ends follow from numbers that
+change only when a sequence starts or stops decoding. Blocks have no ids: no other
+request can hit a cached block, so the pool only counts blocks, in the order of their
+eviction.
 """
 
 from __future__ import annotations
@@ -22,19 +25,22 @@ from numpy.typing import NDArray
 from ..engine.config import SimulatedSchedulerConfig
 from ..engine.latency import LatencyModel, MemoizedLatency
 
-# Statistics of many weighted values in bounded memory: exact up to a number of values, then with a bounded error.
+# Statistics of many weighted values in bounded memory: exact up to a number of values,
+# then with a bounded error.
 
 EXACT_VALUES = 1 << 20
 """Values that a sample stores exactly; beyond that all are rounded."""
 _DROPPED_BITS = 52 - 13
-"""Mantissa bits, of 52, that rounding drops: a rounded value is at most 2^-14, or 0.006 %, off."""
+"""Mantissa bits, of 52, that rounding drops: a rounded value is at most 2^-14, or 0.006
+%, off.
+"""
 
 
 class WeightedSample:
     """A sample of positive values, each with the number of its occurrences.
 
-    The mean is exact. Percentiles are exact for up to `max_values` additions; then values are rounded to 14 significant
-    bits and merged.
+    The mean is exact. Percentiles are exact for up to `max_values` additions; then
+    values are rounded to 14 significant bits and merged.
     """
 
     def __init__(self, max_values: int = EXACT_VALUES) -> None:
@@ -70,7 +76,9 @@ class WeightedSample:
         return self._total / self.count if self.count else 0.0
 
     def compute_percentiles(self, percentages: Sequence[float]) -> list[float]:
-        """Compute percentiles with linear interpolation, as numpy does for the repeated values; 0 if there are none."""
+        """Compute percentiles with linear interpolation, as numpy does for the repeated
+        values; 0 if there are none.
+        """
         if not self.count:
             return [0.0 for _ in percentages]
         values = np.frombuffer(self._values)
@@ -81,14 +89,16 @@ class WeightedSample:
         for percentage in percentages:
             rank = percentage / 100 * (self.count - 1)
             low, high = (
-                float(values[np.searchsorted(ends, place, side="right")]) for place in (np.floor(rank), np.ceil(rank))
+                float(values[np.searchsorted(ends, place, side="right")])
+                for place in (np.floor(rank), np.ceil(rank))
             )
             result.append(low + (high - low) * (rank - float(np.floor(rank))))
         return result
 
     def _round_values(self) -> None:
         """Merge values whose leading bits are equal into the middle of their interval."""
-        # Positive floats, read as integers, have the same order: values with equal leading bits form an interval.
+        # Positive floats, read as integers, have the same order: values with equal
+        # leading bits form an interval.
         bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
         first_bits, places = np.unique(bits, return_inverse=True)
         weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))
@@ -97,9 +107,10 @@ class WeightedSample:
         self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())
 
 
-# The block pool, as counts. Only a preempted sequence can hit cached blocks: its own. How many of them are left depends
-# on the order of eviction, which is that of the simulator's pool: first the blocks without contents, then the cached
-# ones in the order in which they were freed, each sequence's last block first.
+# The block pool, as counts. Only a preempted sequence can hit cached blocks: its own.
+# How many of them are left depends on the order of eviction, which is that of the
+# simulator's pool: first the blocks without contents, then the cached ones in the order
+# in which they were freed, each sequence's last block first.
 
 
 class CachedBlocks:
@@ -129,7 +140,8 @@ class BlockCounts:
 
     def allocate(self, count: int) -> None:
         self.num_free -= count
-        # Blocks without contents first, then cached ones in the order of their release, as in vLLM's free queue.
+        # Blocks without contents first, then cached ones in the order of their release,
+        # as in vLLM's free queue.
         if count <= self._num_empty:
             self._num_empty -= count
             return
@@ -144,17 +156,20 @@ class BlockCounts:
                 self._cached.popleft()
 
     def release(self, count: int, cached: int, *, is_owned: bool = False) -> CachedBlocks | None:
-        """Free `count` blocks of a sequence; the first `cached` of them keep their contents.
+        """Free `count` blocks of a sequence; the first `cached` of them keep their
+        contents.
 
         is_owned: the sequence may `acquire` the cached blocks again.
 
-        Returns the new entry of cached blocks; None if there are none, or they were merged into an entry.
+        Returns the new entry of cached blocks; None if there are none, or they were
+        merged into an entry.
         """
         self.num_free += count
         self._num_empty += count - cached
         if not cached:
             return None
-        # No sequence acquires these again, so adjacent entries can be merged, which keeps the queue short.
+        # No sequence acquires these again, so adjacent entries can be merged, which
+        # keeps the queue short.
         if not is_owned and self._cached and not self._cached[-1].is_owned:
             self._cached[-1].count += cached
             return None
@@ -165,7 +180,8 @@ class BlockCounts:
     def acquire(self, blocks: CachedBlocks) -> None:
         """Take the blocks of an entry that have not been evicted."""
         self.num_free -= blocks.count
-        # The empty entry stays in the queue until `allocate` drops it: removing it here would need a search.
+        # The empty entry stays in the queue until `allocate` drops it: removing it here
+        # would need a search.
         blocks.count = 0
 
 
@@ -173,7 +189,9 @@ class BlockCounts:
 
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024
-"""Bounds of a run of decoding steps that is computed with arrays; for fewer steps arrays are slower."""
+"""Bounds of a run of decoding steps that is computed with arrays; for fewer steps
+arrays are slower.
+"""
 
 
 class RequestTimes(Struct):
@@ -193,7 +211,13 @@ class RequestTimes(Struct):
     @classmethod
     def allocate(cls, count: int) -> RequestTimes:
         columns = [array("d", bytes(8 * count)) for _ in range(3)]
-        return cls(columns[0], columns[1], columns[2], array("i", bytes(4 * count)), array("i", bytes(4 * count)))
+        return cls(
+            columns[0],
+            columns[1],
+            columns[2],
+            array("i", bytes(4 * count)),
+            array("i", bytes(4 * count)),
+        )
 
 
 class LoadTotals(Struct):
@@ -218,12 +242,14 @@ class PlainSequence:
     """A sequence of the replica.
 
     index: index of the request in the workload.
-    num_tokens, num_computed_tokens: as in `SimulatedSequence`; valid while it waits or prefills.
+    num_tokens, num_computed_tokens: as in `SimulatedSequence`; valid while it waits or
+        prefills.
     num_tokens_at_end: tokens of prompt and output.
     offset: while it decodes, the tokens computed after a step minus the step's number.
     last_chunk_step: step of its last prefill chunk, also after a preemption.
     last_step: step in which it finishes.
-    last_token_at: time of its last token before its preemption, in seconds; 0 without one.
+    last_token_at: time of its last token before its preemption, in seconds; 0 without
+        one.
     cached: its cached blocks since its preemption; None without any.
     """
 
@@ -302,7 +328,9 @@ class PlainReplica:
         self._running: dict[PlainSequence, None] = {}
         """Running sequences, in order of admission."""
         self._partial: PlainSequence | None = None
-        """The sequence in prefill. It took the rest of a step's budget, so there is at most one, the last admitted."""
+        """The sequence in prefill. It took the rest of a step's budget, so there is at
+        most one, the last admitted.
+        """
         self._wake_at = 0.0
         self._in_flight: deque[tuple[float, float]] = deque()
         """Begin and end times of the steps in flight, in seconds."""
@@ -311,7 +339,9 @@ class PlainReplica:
         self._num_decoding = 0
         self._sum_offsets: int = 0
         self._num_at_boundary = [0] * config.block_size
-        """Numbers of decoding sequences that need a new block in a step, by step number modulo the block size."""
+        """Numbers of decoding sequences that need a new block in a step, by step number
+        modulo the block size.
+        """
         self._ending: dict[int, list[PlainSequence]] = {}
         """Sequences by their last step."""
         self._ending_steps: list[int] = []
@@ -323,7 +353,9 @@ class PlainReplica:
         self._waiting.append(PlainSequence(index, num_prompt_tokens, max_tokens))
 
     def advance(self, limit: float) -> None:
-        """Run all events before `limit`, in seconds. A request that arrives when a step ends can join the next step."""
+        """Run all events before `limit`, in seconds. A request that arrives when a step
+        ends can join the next step.
+        """
         in_flight = self._in_flight
         while True:
             if not in_flight:
@@ -360,7 +392,12 @@ class PlainReplica:
             totals.rounds += 1
 
     def _release(
-        self, sequence: PlainSequence, num_tokens: int, *, is_last_filled: bool, is_owned: bool = False
+        self,
+        sequence: PlainSequence,
+        num_tokens: int,
+        *,
+        is_last_filled: bool,
+        is_owned: bool = False,
     ) -> None:
         """Free a sequence's blocks.
 
@@ -369,7 +406,9 @@ class PlainReplica:
         is_owned: the sequence may acquire its cached blocks again.
         """
         size = self._block_size
-        cached = (num_tokens - (not is_last_filled)) // size if self._config.enable_prefix_caching else 0
+        cached = (
+            (num_tokens - (not is_last_filled)) // size if self._config.enable_prefix_caching else 0
+        )
         sequence.cached = self._pool.release(-(-num_tokens // size), cached, is_owned=is_owned)
 
     def _launch(self, now: float) -> None:
@@ -381,7 +420,9 @@ class PlainReplica:
                     break
                 continue
             begin = self._in_flight[-1][1] if self._in_flight else now
-            end = begin + self._compute_seconds(step.tokens, step.context, step.pairs, step.sequences)
+            end = begin + self._compute_seconds(
+                step.tokens, step.context, step.pairs, step.sequences
+            )
             self._in_flight.append((begin, end))
             self._num_scheduled += 1
             if self._num_decoding:
@@ -394,7 +435,8 @@ class PlainReplica:
                 else:
                     self._times.first_token[sequence.index] = end
                 number = sequence.last_chunk_step = self._num_scheduled
-                # Relative to the step's number, so that a decoding sequence needs no update per step.
+                # Relative to the step's number, so that a decoding sequence needs no
+                # update per step.
                 sequence.offset = sequence.num_computed_tokens - number
                 sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
                 if (ending := self._ending.get(sequence.last_step)) is not None:
@@ -412,15 +454,19 @@ class PlainReplica:
         number = self._num_scheduled + 1
         step = _Step()
         partial = self._partial
-        # Their last token is in flight: they join no further step, but keep their blocks until that one ends.
+        # Their last token is in flight: they join no further step, but keep their
+        # blocks until that one ends.
         for sequence in self._ending.get(self._num_scheduled, ()):
             if sequence.is_decoding:
                 self._stop_decoding(sequence)
-        # Decoding sequences are counted by the step in which they need a block, so none of them is visited.
+        # Decoding sequences are counted by the step in which they need a block, so none
+        # of them is visited.
         missing = self._num_at_boundary[number % self._block_size]
         count = 0
         if partial is not None:
-            count = min(partial.num_tokens - partial.num_computed_tokens, self._budget - self._num_decoding)
+            count = min(
+                partial.num_tokens - partial.num_computed_tokens, self._budget - self._num_decoding
+            )
             missing += self._count_missing(partial, count)
         if missing <= self._pool.num_free:
             self._pool.allocate(missing)
@@ -432,7 +478,8 @@ class PlainReplica:
         step.context = self._sum_offsets + self._num_decoding * number
         if partial is not None:
             if partial.num_tokens - partial.num_computed_tokens == 1:
-                # The scheduler treats a prompt with one token left like a decoding sequence.
+                # The scheduler treats a prompt with one token left like a decoding
+                # sequence.
                 step.tokens += 1
                 step.sequences += 1
                 step.context += partial.num_tokens
@@ -498,7 +545,8 @@ class PlainReplica:
                 self._partial = sequence
 
     def _preempt_sequences(self, number: int, count: int) -> None:
-        """Schedule running sequences in order, and preempt the last ones until the blocks suffice.
+        """Schedule running sequences in order, and preempt the last ones until the
+        blocks suffice.
 
         number: number of the step.
         count: tokens of the chunk of the sequence in prefill.
@@ -534,7 +582,8 @@ class PlainReplica:
             pool.allocate(missing)
 
     def _jump(self, limit: float) -> bool:
-        """Run decode-only steps up to the next event, all at once. Return False if too few steps remain.
+        """Run decode-only steps up to the next event, all at once. Return False if too
+        few steps remain.
 
         Events are arrivals, sequences that finish, and a lack of blocks.
         """
@@ -548,20 +597,31 @@ class PlainReplica:
         # For a few steps arrays are slower.
         if max_steps < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
             return False
-        max_steps = min(max_steps, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else max_steps
+        max_steps = (
+            min(max_steps, int((limit - end) / (end - begin)) + 2)
+            if limit < float("inf")
+            else max_steps
+        )
         steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + max_steps)
         allocated = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
         contexts = self._sum_offsets + self._num_decoding * steps
         seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
         in_flight = [flight[1] for flight in self._in_flight]
-        # From the first step in flight on. Summed in order, as single steps are, so that both give the same floats.
-        ends = np.concatenate((in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds)))))
-        # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
+        # From the first step in flight on. Summed in order, as single steps are, so
+        # that both give the same floats.
+        ends = np.concatenate(
+            (in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds))))
+        )
+        # Up to the next arrival, or until the blocks run out and a sequence has to be
+        # preempted.
         totals = self._totals
         pool = self._pool
         depth = self._depth
         count = int(
-            min(np.searchsorted(ends[:max_steps], limit), np.searchsorted(allocated, pool.num_free, side="right"))
+            min(
+                np.searchsorted(ends[:max_steps], limit),
+                np.searchsorted(allocated, pool.num_free, side="right"),
+            )
         )
         if not count:
             return False

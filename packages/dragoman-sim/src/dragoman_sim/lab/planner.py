@@ -1,7 +1,9 @@
-"""Search for the cheapest configuration that meets the objectives: GPU, parallelism, engine settings and replicas.
+"""Search for the cheapest configuration that meets the objectives: GPU, parallelism,
+engine settings and replicas.
 
-Each candidate is a predicted or measured profile, whose smallest sufficient fleet is found by simulation. Candidates
-are independent of each other, so they can be simulated in parallel processes.
+Each candidate is a predicted or measured profile, whose smallest sufficient fleet is
+found by simulation. Candidates are independent of each other, so they can be simulated
+in parallel processes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from dragoman_check.load.workload import RequestTable, WorkloadRequest
 Statistic = Literal["mean", "p50", "p90", "p99"]
 Metric = Literal["ttft", "itl", "tpot", "latency"]
 # Such as `p99 ttft < 1s`.
-_OBJECTIVE = re.compile(r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)")
+_OBJECTIVE = re.compile(
+    r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)"
+)
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRANSFER_SECONDS = 0.001
 """Fixed cost of a KV transfer."""
@@ -65,7 +69,8 @@ class FleetOption(Struct, frozen=True, kw_only=True):
     gpu: short name of the GPU.
     devices: number of devices per replica.
     price: price of one device per hour.
-    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0 and 1 mean aggregated serving.
+    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0 and 1
+        mean aggregated serving.
     link_bandwidth: bandwidth of KV transfers, in bytes per second.
     """
 
@@ -82,8 +87,13 @@ class FleetOption(Struct, frozen=True, kw_only=True):
         engine = self.profile.engine
         hardware = self.profile.hardware
         split = f" {self.prefill}P:{self.decode}D" if self.prefill else ""
-        parallel = f"tp{hardware.tensor_parallel}" + (f" dp{hardware.data_parallel}" * (hardware.data_parallel > 1))
-        return f"{self.gpu} {parallel}{split} seqs {engine.max_num_seqs} budget {engine.max_num_batched_tokens}"
+        parallel = f"tp{hardware.tensor_parallel}" + (
+            f" dp{hardware.data_parallel}" * (hardware.data_parallel > 1)
+        )
+        return (
+            f"{self.gpu} {parallel}{split} seqs {engine.max_num_seqs} budget "
+            f"{engine.max_num_batched_tokens}"
+        )
 
     @property
     def devices_per_unit(self) -> int:
@@ -94,21 +104,31 @@ class FleetOption(Struct, frozen=True, kw_only=True):
             return Fleet(profile=self.profile, replicas=units, routing=routing)
         bytes_per_token = self.profile.model.kv_bytes_per_token
         if bytes_per_token is None:
-            raise PlanError(f"profile {self.profile.name}: model.kv_bytes_per_token is missing; KV transfers need it")
+            raise PlanError(
+                f"profile {self.profile.name}: model.kv_bytes_per_token is missing; KV transfers "
+                f"need it"
+            )
         cost = TransferCost(bytes_per_token, self.link_bandwidth, _TRANSFER_SECONDS)
         split = DisaggregationConfig(prefill=units * self.prefill, cost=cost, links="pairs")
-        return Fleet(profile=self.profile, replicas=units * self.decode, routing=routing, split=split)
+        return Fleet(
+            profile=self.profile, replicas=units * self.decode, routing=routing, split=split
+        )
 
 
 class PlannedFleet(Struct, frozen=True):
-    """The smallest fleet of a candidate that meets the objectives, or the reason why there is none.
+    """The smallest fleet of a candidate that meets the objectives, or the reason why
+    there is none.
 
-    units: replicas, or groups of prefill and decode replicas; 0 if no allowed number suffices.
+    units: replicas, or groups of prefill and decode replicas; 0 if no allowed number
+        suffices.
     devices: number of devices of the fleet.
     cost_per_hour: cost of all devices, in the prices' currency.
-    cost_per_million_tokens: cost per million output tokens, at the workload's output rate.
-    joules_per_token: energy per output token at full board power; None if the device's power is unknown.
-    report: report of the smallest sufficient fleet, or of the largest insufficient one; None without a simulation.
+    cost_per_million_tokens: cost per million output tokens, at the workload's output
+        rate.
+    joules_per_token: energy per output token at full board power; None if the device's
+        power is unknown.
+    report: report of the smallest sufficient fleet, or of the largest insufficient one;
+        None without a simulation.
     failure: reason why no fleet suffices; None if one does.
     """
 
@@ -140,7 +160,9 @@ class Plan(Struct, frozen=True):
 
     @property
     def pareto(self) -> tuple[PlannedFleet, ...]:
-        """Sufficient fleets that no other one beats in both cost and the first objective's metric."""
+        """Sufficient fleets that no other one beats in both cost and the first
+        objective's metric.
+        """
         measured = sorted(
             ((fleet.cost_per_hour, self.objectives[0].read(fleet.report)), index)
             for index, fleet in enumerate(self.fleets)
@@ -149,7 +171,8 @@ class Plan(Struct, frozen=True):
         front: list[PlannedFleet] = []
         best_value = float("inf")
         for (_, value), index in measured:
-            # Sorted by cost, so a fleet is on the front if its metric is better than that of all cheaper ones.
+            # Sorted by cost, so a fleet is on the front if its metric is better than
+            # that of all cheaper ones.
             if value < best_value:
                 front.append(self.fleets[index])
                 best_value = value
@@ -163,13 +186,18 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
         match = _OBJECTIVE.fullmatch(part.strip().lower())
         if match is None:
             raise PlanError(
-                f"{part.strip()!r} is not an objective; use STATISTIC METRIC < TIME, such as `p99 ttft < 1s`, "
+                f"{part.strip()!r} is not an objective; use STATISTIC METRIC < TIME, such as `p99 "
+                f"ttft < 1s`, "
                 "with one of mean, p50, p90, p99; ttft, itl, tpot, latency; us, ms, s"
             )
         statistic, metric, value, unit = match.groups()
         metric = "latency" if metric.startswith("e2e") else metric
         seconds = float(value) * _UNITS[unit]
-        objectives.append(Objective(msgspec.convert(statistic, Statistic), msgspec.convert(metric, Metric), seconds))
+        objectives.append(
+            Objective(
+                msgspec.convert(statistic, Statistic), msgspec.convert(metric, Metric), seconds
+            )
+        )
     return tuple(objectives)
 
 
@@ -182,11 +210,13 @@ def build_candidates(
     max_num_batched_tokens: Iterable[int],
     splits: Iterable[tuple[int, int]] = ((0, 1),),
 ) -> tuple[list[FleetOption], list[str]]:
-    """Build all possible combinations; also return why others are impossible (too little memory, indivisible layers).
+    """Build all possible combinations; also return why others are impossible (too
+    little memory, indivisible layers).
 
     gpus: tuples of name, figures and price per hour.
     tensor_parallel: tensor-parallel sizes.
-    max_num_seqs, max_num_batched_tokens: engine settings to try; empty for the profile's own.
+    max_num_seqs, max_num_batched_tokens: engine settings to try; empty for the
+        profile's own.
     splits: pairs of prefill and decode replicas per unit; (0, 1) is aggregated serving.
     """
     candidates: list[FleetOption] = []
@@ -199,7 +229,9 @@ def build_candidates(
         for name, gpu, price in gpus:
             for tensor in devices:
                 try:
-                    profile = predict_profile(gpu, shape, Parallelism(tensor), name=f"{name}-{shape.name}-tp{tensor}")
+                    profile = predict_profile(
+                        gpu, shape, Parallelism(tensor), name=f"{name}-{shape.name}-tp{tensor}"
+                    )
                 except ProfileError as error:
                     refused.append(str(error))
                     continue
@@ -216,7 +248,8 @@ def build_candidates(
                                 price=price,
                                 prefill=prefill,
                                 decode=decode,
-                                # KV transfers leave the machine; 50 GB/s is a network of 400 Gbit/s.
+                                # KV transfers leave the machine; 50 GB/s is a network
+                                # of 400 Gbit/s.
                                 link_bandwidth=min(gpu.link_bandwidth, 50e9),
                             )
                             for prefill, decode in layouts
@@ -252,12 +285,14 @@ def plan(
             if tick is not None:
                 tick(len(results))
     else:
-        # Spawned, since forking is unsafe if the parent has threads. Each process gets the workload once.
+        # Spawned, since forking is unsafe if the parent has threads. Each process gets
+        # the workload once.
         context = multiprocessing.get_context("spawn")
         shared = workload if isinstance(workload, RequestTable) else msgspec.json.encode(workload)
         with ProcessPoolExecutor(processes, context, _share_workload, (shared,)) as pool:
             tasks = [
-                pool.submit(_search_shared, candidate, objectives, max_devices, routing) for candidate in candidates
+                pool.submit(_search_shared, candidate, objectives, max_devices, routing)
+                for candidate in candidates
             ]
             for task in as_completed(tasks):
                 results.append(task.result())
@@ -278,7 +313,9 @@ def _search(
     max_devices: int,
     routing: Routing,
 ) -> tuple[PlannedFleet, int]:
-    """Return the smallest sufficient fleet, found by doubling, then bisecting; and the number of simulations."""
+    """Return the smallest sufficient fleet, found by doubling, then bisecting; and the
+    number of simulations.
+    """
     reports: dict[int, Report] = {}
 
     def is_enough(units: int) -> bool:
@@ -294,14 +331,23 @@ def _search(
         high = 1
         while not is_enough(high):
             if high == max_units:
-                missed = [str(objective) for objective in objectives if not objective.is_met(reports[high])]
-                return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
+                missed = [
+                    str(objective)
+                    for objective in objectives
+                    if not objective.is_met(reports[high])
+                ]
+                return _fail(
+                    candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]
+                ), len(reports)
             low = high
             high = min(2 * high, max_units)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if is_enough(middle) else (middle, high)
-    except (ValueError, DragomanError) as error:  # Such as a request that this configuration can never run.
+    except (
+        ValueError,
+        DragomanError,
+    ) as error:  # Such as a request that this configuration can never run.
         return _fail(candidate, str(error)), len(reports)
     report = reports[high]
     devices = high * candidate.devices_per_unit
@@ -333,7 +379,9 @@ def _share_workload(shared: RequestTable | bytes) -> None:
     shared: a table, or the requests as JSON, which is faster than pickle.
     """
     is_table = isinstance(shared, RequestTable)
-    _shared_workload[:] = [shared if is_table else msgspec.json.decode(shared, type=list[WorkloadRequest])]
+    _shared_workload[:] = [
+        shared if is_table else msgspec.json.decode(shared, type=list[WorkloadRequest])
+    ]
 
 
 def _search_shared(
@@ -343,21 +391,28 @@ def _search_shared(
 
 
 def render_plan(result: Plan, most: int = 10) -> str:
-    """Render the result as a sentence and a table of the `most` cheapest fleets; * marks the Pareto front."""
+    """Render the result as a sentence and a table of the `most` cheapest fleets; *
+    marks the Pareto front.
+    """
     best = result.best
     objectives = " and ".join(map(str, result.objectives))
     if best is None:
         lines = [f"No configuration meets {objectives}."]
-        lines += [f"  {fleet.candidate.description}: {fleet.failure}" for fleet in result.fleets[:most]]
+        lines += [
+            f"  {fleet.candidate.description}: {fleet.failure}" for fleet in result.fleets[:most]
+        ]
         return "\n".join(lines) + "\n"
     kind = "replica" if not best.candidate.prefill else "unit"
     lines = [
-        f"Cheapest for {objectives}: {best.units} {kind}{'s' * (best.units > 1)} of {best.candidate.description}, "
+        f"Cheapest for {objectives}: {best.units} {kind}{'s' * (best.units > 1)} of "
+        f"{best.candidate.description}, "
         f"{best.devices} x {best.candidate.gpu}, {best.cost_per_hour:.2f} per hour, "
         f"{best.cost_per_million_tokens:.2f} per million output tokens.",
         "",
         f"{'configuration':<48}{'devices':>8}{'per hour':>10}{'per Mtok':>10}{'J/token':>9}"
-        + "".join(f"{objective.statistic + ' ' + objective.metric:>14}" for objective in result.objectives),
+        + "".join(
+            f"{objective.statistic + ' ' + objective.metric:>14}" for objective in result.objectives
+        ),
     ]
     front = {id(fleet) for fleet in result.pareto}
     for fleet in result.fleets[:most]:
@@ -369,7 +424,10 @@ def render_plan(result: Plan, most: int = 10) -> str:
         lines.append(
             f"{'* ' if id(fleet) in front else '  '}{name:<46}{fleet.devices:>8}{fleet.cost_per_hour:>10.2f}"
             f"{fleet.cost_per_million_tokens:>10.2f}{joules:>9}"
-            + "".join(f"{1000 * objective.read(fleet.report):>11.1f} ms" for objective in result.objectives)
+            + "".join(
+                f"{1000 * objective.read(fleet.report):>11.1f} ms"
+                for objective in result.objectives
+            )
         )
     hidden = len(result.fleets) - most
     if hidden > 0:

@@ -1,8 +1,10 @@
-"""Replay of a workload on a virtual clock: it turns the requests of a trace into response times.
+"""Replay of a workload on a virtual clock: it turns the requests of a trace into
+response times.
 
-The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
-workload; a `ReplicaRouter` assigns requests to them. The replicas are aggregated engines, ranks in lock-step, or pools
-of prefill and decode engines.
+The clock jumps from event to event, so the replay runs as fast as the CPU allows.
+Several replicas may share the workload; a `ReplicaRouter` assigns requests to them. The
+replicas are aggregated engines, ranks in lock-step, or pools of prefill and decode
+engines.
 """
 
 from __future__ import annotations
@@ -30,9 +32,12 @@ class StepLog(Struct):
     """The steps of one replica in order, as parallel columns.
 
     begins, ends: seconds.
-    tokens, context, prefill_pairs, sequences: load of the step, as in `latency.StepLoad`.
-    expert_tokens: mean tokens over the ranks that share experts; without such ranks, the step's own tokens.
-    kv_usage, running, waiting: state right after the step, when the next one was scheduled.
+    tokens, context, prefill_pairs, sequences: load of the step, as in
+        `latency.StepLoad`.
+    expert_tokens: mean tokens over the ranks that share experts; without such ranks,
+        the step's own tokens.
+    kv_usage, running, waiting: state right after the step, when the next one was
+        scheduled.
     """
 
     begins: array[float]
@@ -87,7 +92,8 @@ class ReplayResult(Struct, frozen=True):
             return len(self.steps) * (end - begin)
         points = (*self.replica_counts, ReplicaCount(end, 0))
         return sum(
-            point.replicas * max(0.0, min(end, following.at) - point.at) for point, following in pairwise(points)
+            point.replicas * max(0.0, min(end, following.at) - point.at)
+            for point, following in pairwise(points)
         )
 
 
@@ -137,9 +143,19 @@ def replay(
 class RequestProgress:
     """Progress of one request. Times are seconds; 0 if not reached yet."""
 
-    __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
+    __slots__ = (
+        "arrival",
+        "first_token_at",
+        "last_token_at",
+        "replica",
+        "request",
+        "scheduled",
+        "sequence",
+    )
 
-    def __init__(self, request: WorkloadRequest, arrival: float, replica: int, sequence: SimulatedSequence) -> None:
+    def __init__(
+        self, request: WorkloadRequest, arrival: float, replica: int, sequence: SimulatedSequence
+    ) -> None:
         self.request = request
         self.arrival = arrival
         self.replica = replica
@@ -163,7 +179,9 @@ class RequestProgress:
 
 
 class Replay:
-    """The event loop of a replay with aggregated engines; the other kinds of replicas extend it."""
+    """The event loop of a replay with aggregated engines; the other kinds of replicas
+    extend it.
+    """
 
     def __init__(
         self,
@@ -180,7 +198,8 @@ class Replay:
         self._replicas: Sequence[int] = range(len(cores))
         """Replicas that get requests, as indices of `_cores`."""
         self._sessions: dict[str, str] = {}
-        """Id of the first request of a conversation, by the ids of its later requests."""
+        """Id of the first request of a conversation, by the ids of its later requests.
+        """
         self._tick = tick
         self._progress: dict[SimulatedSequence, RequestProgress] = {}
         self._done: dict[str, RequestProgress] = {}
@@ -196,20 +215,26 @@ class Replay:
                 self._schedule_arrival(request.arrival_s, request)
             else:
                 self._followers.setdefault(request.after, []).append(request)
-                # A workload lists a request after the one that it follows, so the first of the chain is known here.
+                # A workload lists a request after the one that it follows, so the first
+                # of the chain is known here.
                 self._sessions[request.id] = self._sessions.get(request.after, request.after)
 
     def run(self, until: frozenset[str] | None) -> ReplayResult:
-        self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
+        self._unanswered = (
+            set(until) if until is not None else {request.id for request in self._workload}
+        )
         while self._unanswered:
-            # An arrival at the time of a step's end comes first, so that the next step can include it.
+            # An arrival at the time of a step's end comes first, so that the next step
+            # can include it.
             if not self._arrivals or (
-                self._due_events and self._due_events[0][0] < self._arrivals[0][0] + self._frontend_seconds
+                self._due_events
+                and self._due_events[0][0] < self._arrivals[0][0] + self._frontend_seconds
             ):
                 now, source = heappop(self._due_events)
                 self._handle_due(source, now)
                 continue
-            # Enqueue all requests of this time first: an idle replica then starts with all of them.
+            # Enqueue all requests of this time first: an idle replica then starts with
+            # all of them.
             arrival = self._arrivals[0][0]
             idle: set[int] = set()
             while self._arrivals and self._arrivals[0][0] == arrival:
@@ -218,7 +243,9 @@ class Replay:
                     idle.add(replica)
             for replica in sorted(idle):
                 self._step(replica, arrival + self._frontend_seconds)
-        answered = [self._done[request.id] for request in self._workload if request.id in self._done]
+        answered = [
+            self._done[request.id] for request in self._workload if request.id in self._done
+        ]
         return ReplayResult(
             [self._build_timing(track) for track in answered],
             self._step_logs,
@@ -230,14 +257,19 @@ class Replay:
         return track.build_timing()
 
     def _handle_due(self, source: int, now: float) -> None:
-        """Handle a due event: in this class the end of a step, or of a transfer to host memory, of replica `source`."""
+        """Handle a due event: in this class the end of a step, or of a transfer to host
+        memory, of replica `source`.
+        """
         core = self._cores[source]
-        # With offloading the event may be the end of a transfer, which is outdated if a step has begun since.
+        # With offloading the event may be the end of a transfer, which is outdated if a
+        # step has begun since.
         if core.host_link is None or core.next_due == now:
             self._step(source, now)
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
-        sequence = build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
+        sequence = build_sequence(
+            request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds
+        )
         replica = self._choose(request, sequence, arrival, self._router, self._replicas)
         self._cores[replica].add(sequence)
         self._router.record(replica, self._cores[replica], arrival)
@@ -311,9 +343,10 @@ class Replay:
         heappush(self._arrivals, (at, self._order[request.id], request))
 
 
-# Data-parallel ranks in lock-step: if they share experts, every layer waits for the slowest rank. All ranks begin and
-# end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py, DPEngineCoreProc). The
-# ranks of dense models are independent replicas instead.
+# Data-parallel ranks in lock-step: if they share experts, every layer waits for the
+# slowest rank. All ranks begin and end each step together; a rank without requests runs
+# a dummy step (vllm/v1/engine/core.py, DPEngineCoreProc). The ranks of dense models are
+# independent replicas instead.
 
 
 class LockStepRanks:
@@ -324,7 +357,9 @@ class LockStepRanks:
         self._slowest_loads: deque[StepLoad] = deque()
         """Load of the slowest rank, for each step in flight."""
         self.ended_load: StepLoad | None = None
-        """Load of the slowest rank, which determines the duration, of the step that ended last."""
+        """Load of the slowest rank, which determines the duration, of the step that
+        ended last.
+        """
 
     @property
     def next_step_end(self) -> float | None:
@@ -332,7 +367,9 @@ class LockStepRanks:
         return self.cores[0].next_step_end
 
     def step(self, now: float) -> list[StepOutcome]:
-        """End the oldest step if it is due by `now`, then launch new steps. Return an outcome per rank."""
+        """End the oldest step if it is due by `now`, then launch new steps. Return an
+        outcome per rank.
+        """
         ended = [core.complete(now) for core in self.cores]
         self.ended_load = self._slowest_loads.popleft() if ended[0].began is not None else None
         launched = [LaunchedSteps([], [], []) for _ in self.cores]
@@ -344,7 +381,8 @@ class LockStepRanks:
                 launch.preempted.extend(step.preempted)
                 launch.fetching.extend(step.fetching)
             if any(step.num_tokens for step in steps):
-                # The experts serve all ranks together; the others wait for the slowest rank's attention.
+                # The experts serve all ranks together; the others wait for the slowest
+                # rank's attention.
                 expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
                 seconds = 0.0
                 slowest = steps[0].load
@@ -356,7 +394,8 @@ class LockStepRanks:
                 self._slowest_loads.append(slowest)
                 for core, step in zip(self.cores, steps, strict=True):
                     core.begin(step, at, seconds)
-            # As in `EngineCore.launch`: another attempt helps only if a preemption has freed blocks.
+            # As in `EngineCore.launch`: another attempt helps only if a preemption has
+            # freed blocks.
             elif self.next_step_end is not None or not any(step.preempted for step in steps):
                 break
         return [
@@ -377,7 +416,8 @@ def replay_in_lock_step(
 ) -> ReplayResult:
     """Serve the workload on servers of several ranks in lock-step; see `replay`.
 
-    The log of each rank has the load of the server's slowest rank, which determines the durations of steps.
+    The log of each rank has the load of the server's slowest rank, which determines the
+    durations of steps.
 
     ranks: ranks per server; this many consecutive cores form a server.
     """
@@ -385,7 +425,9 @@ def replay_in_lock_step(
 
 
 class _LockStepReplay(Replay):
-    """A replay on servers of several ranks. The source of an event is the server's first rank."""
+    """A replay on servers of several ranks. The source of an event is the server's
+    first rank.
+    """
 
     def __init__(
         self,
@@ -398,14 +440,18 @@ class _LockStepReplay(Replay):
     ) -> None:
         super().__init__(workload, cores, frontend_seconds, router, tick)
         self._ranks = ranks
-        self._servers = [LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)]
+        self._servers = [
+            LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)
+        ]
 
     def _step(self, replica: int, now: float) -> StepOutcome:
         first = replica - replica % self._ranks
         server = self._servers[first // self._ranks]
         due = server.next_step_end
         if due is not None and due > now:
-            return StepOutcome(now)  # Two idle ranks got requests at the same time; the first has begun the step.
+            return StepOutcome(
+                now
+            )  # Two idle ranks got requests at the same time; the first has begun the step.
         outcomes = server.step(now)
         for rank, outcome in enumerate(outcomes, start=first):
             if outcome.load is None:
@@ -422,11 +468,13 @@ class _LockStepReplay(Replay):
 class DisaggregationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Layout of a disaggregated deployment.
 
-    prefill: number of engines that only prefill, counted from the first; the others only decode.
+    prefill: number of engines that only prefill, counted from the first; the others
+        only decode.
     cost: cost of a transfer.
     links: all transfers share one link, or each pair of engines has its own.
-    protocol: with vLLM's `kv_transfer_params` the prefill engine holds its blocks until they are fetched; with two
-        plain calls it frees them, and nothing checks that they still exist.
+    protocol: with vLLM's `kv_transfer_params` the prefill engine holds its blocks until
+        they are fetched; with two plain calls it frees them, and nothing checks that
+        they still exist.
     lease_seconds: seconds for which blocks are held for a fetch.
     """
 
@@ -462,7 +510,9 @@ class _TransferState(Struct):
 
 
 class _DisaggregatedReplay(Replay):
-    """A replay with prefill and decode engines. Links, then leases, have negative numbers as sources of events."""
+    """A replay with prefill and decode engines. Links, then leases, have negative
+    numbers as sources of events.
+    """
 
     def __init__(
         self,
@@ -482,15 +532,22 @@ class _DisaggregatedReplay(Replay):
         self._decoders = range(split.prefill, len(cores))
         self._transfers: dict[str, _TransferState] = {}
         self._fetches: dict[str, SimulatedSequence] = {}
-        self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
+        self._leases = [
+            BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]
+        ]
         pairs = split.prefill * (len(cores) - split.prefill)
-        # With a link per pair, transfers compete only with those between the same two engines.
-        self._links = [NetworkLink(split.cost) for _ in range(1 if split.links == "shared" else pairs)]
+        # With a link per pair, transfers compete only with those between the same two
+        # engines.
+        self._links = [
+            NetworkLink(split.cost) for _ in range(1 if split.links == "shared" else pairs)
+        ]
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
         transfer = self._transfers.get(request.id)
         if transfer is None:
-            sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
+            sequence = self._build_sequence(
+                msgspec.structs.replace(request, output_tokens=1), arrival
+            )
             sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
             router = self._router
             replicas = self._prefillers
@@ -498,7 +555,8 @@ class _DisaggregatedReplay(Replay):
         else:
             sequence = self._build_sequence(request, arrival)
             sequence.num_remote_tokens = request.input_tokens
-            # For the client the request arrived with its prefill call, so its TTFT starts there.
+            # For the client the request arrived with its prefill call, so its TTFT
+            # starts there.
             router = self._decode_router
             replicas = self._decoders
             arrived_at = transfer.prefill.arrival
@@ -511,7 +569,9 @@ class _DisaggregatedReplay(Replay):
         return replica
 
     def _build_sequence(self, request: WorkloadRequest, arrival: float) -> SimulatedSequence:
-        return build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
+        return build_sequence(
+            request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds
+        )
 
     def _finish(self, track: RequestProgress) -> None:
         transfer = self._transfers[track.request.id]
@@ -552,11 +612,13 @@ class _DisaggregatedReplay(Replay):
             id = fetch.sequence.id
             transfer = self._transfers[id]
             leases = self._leases[transfer.prefill.replica]
-            # The whole prompt is cached on the decode side, so the prefill side can free its blocks at once.
+            # The whole prompt is cached on the decode side, so the prefill side can
+            # free its blocks at once.
             if fetch.num_tokens == 0:
                 leases.release(id)
                 self._wake(transfer.prefill.replica, outcome.at)
-            # Only the protocol `kv_transfer_params` leases the blocks, and a lease may have expired by now.
+            # Only the protocol `kv_transfer_params` leases the blocks, and a lease may
+            # have expired by now.
             elif self._split.protocol == "plain" or leases.begin_fetch(id):
                 transfer.fetch_started_at = outcome.at
                 self._fetches[id] = fetch.sequence

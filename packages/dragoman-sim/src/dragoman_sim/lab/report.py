@@ -1,4 +1,6 @@
-"""A benchmark report of a run: percentiles, goodput, throughput, cache hits and preemptions."""
+"""A benchmark report of a run: percentiles, goodput, throughput, cache hits and
+preemptions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from dragoman_check.load.workload import Timing
 
 
 class Spread(Struct, frozen=True):
-    """Statistics of one quantity, over all requests or all inter-token latencies. All are 0 without values."""
+    """Statistics of one quantity, over all requests or all inter-token latencies. All
+    are 0 without values.
+    """
 
     mean: float
     p50: float
@@ -22,15 +26,23 @@ class Spread(Struct, frozen=True):
 
 
 class Slo(Struct, frozen=True, forbid_unknown_fields=True):
-    """A service level objective: limits in seconds. A request is good if it meets all limits that are set."""
+    """A service level objective: limits in seconds. A request is good if it meets all
+    limits that are set.
+    """
 
     ttft: float | None = None
     tpot: float | None = None
     latency: float | None = None
 
     def is_met(self, timing: Timing) -> bool:
-        """Whether a timing meets the SLO. A response of one token has no TPOT, and meets any limit on it."""
-        pairs = ((self.ttft, timing.ttft), (self.tpot, timing.tpot or 0.0), (self.latency, timing.latency))
+        """Whether a timing meets the SLO. A response of one token has no TPOT, and
+        meets any limit on it.
+        """
+        pairs = (
+            (self.ttft, timing.ttft),
+            (self.tpot, timing.tpot or 0.0),
+            (self.latency, timing.latency),
+        )
         return all(limit is None or value <= limit for limit, value in pairs)
 
 
@@ -45,13 +57,16 @@ class Report(Struct, frozen=True):
     latency: time to the last token.
     good: requests within the SLO; None without an SLO.
     goodput: rate of these requests; None without an SLO.
-    kv_usage_mean, kv_usage_max: share of the KV cache in use, over time and all replicas.
+    kv_usage_mean, kv_usage_max: share of the KV cache in use, over time and all
+        replicas.
     running_mean, waiting_mean: requests on all replicas together, over time.
     cache_hits: share of prompt tokens found in the prefix cache.
-    replicas_mean, replicas_max: replicas over time, including starting and draining ones.
-    kv_transfer: duration of transfers from a prefill replica; None for aggregated serving.
-    host_cache_hits: share of prompt tokens loaded from host memory, which `cache_hits` includes; None without KV
-        offloading.
+    replicas_mean, replicas_max: replicas over time, including starting and draining
+        ones.
+    kv_transfer: duration of transfers from a prefill replica; None for aggregated
+        serving.
+    host_cache_hits: share of prompt tokens loaded from host memory, which `cache_hits`
+        includes; None without KV offloading.
     """
 
     requests: int
@@ -78,13 +93,15 @@ class Report(Struct, frozen=True):
 
 
 class ReportColumns(Struct, frozen=True):
-    """The data of a report: columns with a row per answered request, and integrals over the time of all steps.
+    """The data of a report: columns with a row per answered request, and integrals over
+    the time of all steps.
 
     arrivals, first_tokens, last_tokens: seconds.
     inputs, outputs: tokens.
     gaps: inter-token latencies.
-    kv_seconds, running_seconds, waiting_seconds: share of the cache in use, running requests and waiting requests;
-        integrated over time and summed over the replicas.
+    kv_seconds, running_seconds, waiting_seconds: share of the cache in use, running
+        requests and waiting requests; integrated over time and summed over the
+        replicas.
     kv_max: maximum share of the cache in use, over all replicas.
     transfers: seconds of each KV transfer; None for aggregated serving.
     host_tokens: prompt tokens loaded from host memory; None without KV offloading.
@@ -116,7 +133,8 @@ class ReportColumns(Struct, frozen=True):
         duration = float(self.last_tokens.max() - self.arrivals.min())
         ttft = self.first_tokens - self.arrivals
         latency = self.last_tokens - self.arrivals
-        # A response of one token has no TPOT; vLLM's benchmark excludes such requests too.
+        # A response of one token has no TPOT; vLLM's benchmark excludes such requests
+        # too.
         has_tpot = self.outputs > 1
         tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
         good: int | None = None
@@ -150,7 +168,9 @@ class ReportColumns(Struct, frozen=True):
             replicas_mean=self.replicas_mean,
             replicas_max=self.replicas_max,
             kv_transfer=None if self.transfers is None else summarize(self.transfers),
-            host_cache_hits=None if self.host_tokens is None else self.host_tokens / float(self.inputs.sum()),
+            host_cache_hits=None
+            if self.host_tokens is None
+            else self.host_tokens / float(self.inputs.sum()),
         )
 
 
@@ -169,7 +189,9 @@ def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
     steps = result.steps
 
     def read(column: Callable[[Timing], float]) -> Vector:
-        return np.fromiter((column(timing) for timing in timings), dtype=np.float64, count=len(timings))
+        return np.fromiter(
+            (column(timing) for timing in timings), dtype=np.float64, count=len(timings)
+        )
 
     is_disaggregated = any(timing.prefill_replica is not None for timing in timings)
     duration = max((timing.last_token_s for timing in timings), default=0.0)
@@ -191,7 +213,9 @@ def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
         replicas_mean=result.replica_seconds / duration if duration else 0.0,
         replicas_max=max((point.replicas for point in result.replica_counts), default=len(steps)),
         transfers=read(lambda timing: timing.kv_transfer_s) if is_disaggregated else None,
-        host_tokens=sum(timing.host_tokens for timing in timings) if result.has_host_cache else None,
+        host_tokens=sum(timing.host_tokens for timing in timings)
+        if result.has_host_cache
+        else None,
     ).build_report(slo)
 
 
@@ -207,13 +231,21 @@ def render_report(report: Report) -> str:
     """Render the report as text, with times in milliseconds."""
     lines = [
         f"requests         {report.requests} in {report.duration:.2f} s",
-        f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "
+        f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} "
+        f"input tokens/s, "
         f"{report.output_token_rate:.0f} output tokens/s",
     ]
     if report.good is not None and report.goodput is not None:
-        lines.append(f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)")
+        lines.append(
+            f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)"
+        )
     lines.append(f"{'milliseconds':<12}{'mean':>12}{'p50':>12}{'p90':>12}{'p99':>12}")
-    rows = [("TTFT", report.ttft), ("TPOT", report.tpot), ("ITL", report.itl), ("latency", report.latency)]
+    rows = [
+        ("TTFT", report.ttft),
+        ("TPOT", report.tpot),
+        ("ITL", report.itl),
+        ("latency", report.latency),
+    ]
     if report.kv_transfer is not None:
         rows.append(("KV transfer", report.kv_transfer))
     for name, row in rows:
@@ -230,5 +262,7 @@ def render_report(report: Report) -> str:
         f"preemptions      {report.preemptions}",
     ]
     if report.replicas_mean < report.replicas_max - 1e-9:
-        lines.append(f"replicas         {report.replicas_mean:.2f} on average, at most {report.replicas_max}")
+        lines.append(
+            f"replicas         {report.replicas_mean:.2f} on average, at most {report.replicas_max}"
+        )
     return "\n".join(lines) + "\n"

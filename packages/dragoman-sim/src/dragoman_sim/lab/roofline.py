@@ -1,12 +1,15 @@
-"""Prediction of a profile from datasheets and a model's config.json, by a roofline model of a step.
+"""Prediction of a profile from datasheets and a model's config.json, by a roofline
+model of a step.
 
-A step reads the weights that it uses and the KV cache of its context, and multiplies its tokens with the active
-parameters. The times of both are added, not overlapped: the measured step times of two GPUs (`profiles/`) fit a sum,
-since the kernels of a layer alternate between both. Tensor parallelism adds two all-reduces per layer, expert
+A step reads the weights that it uses and the KV cache of its context, and multiplies
+its tokens with the active parameters. The times of both are added, not overlapped: the
+measured step times of two GPUs (`profiles/`) fit a sum, since the kernels of a layer
+alternate between both. Tensor parallelism adds two all-reduces per layer, expert
 parallelism an all-to-all before and after each layer's experts.
 
-References: S. Williams et al., "Roofline" (CACM 52-4, 2009); for decoding and collectives R. Pope et al., "Efficiently
-Scaling Transformer Inference" (MLSys 2023, arXiv:2211.05102).
+References: S. Williams et al., "Roofline" (CACM 52-4, 2009); for decoding and
+collectives R. Pope et al., "Efficiently Scaling Transformer Inference" (MLSys 2023,
+arXiv:2211.05102).
 """
 
 from __future__ import annotations
@@ -28,29 +31,43 @@ from ..engine.latency import LatencyModel, TokenCost
 from ..engine.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
 
 Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
-BYTES_PER_WEIGHT: Mapping[Dtype, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "fp4": 0.5625}
+BYTES_PER_WEIGHT: Mapping[Dtype, float] = {
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5625,
+    "fp4": 0.5625,
+}
 """Four-bit formats store one 8-bit or 16-bit scale per 16 to 128 weights."""
 
-# Shares of a datasheet's figures that a step of vLLM reaches, from the two measured profiles with Llama-3.1-8B: their
-# bases are 19.97 and 12.32 ms for the 15.0 GB of weights that a step reads. Shares of operations are in `gpus.yaml`.
+# Shares of a datasheet's figures that a step of vLLM reaches, from the two measured
+# profiles with Llama-3.1-8B: their bases are 19.97 and 12.32 ms for the 15.0 GB of
+# weights that a step reads. Shares of operations are in `gpus.yaml`.
 BANDWIDTH_EFFICIENCY = 0.775
 """Share of the memory bandwidth."""
 HOST_SECONDS = 0.4e-3
-"""Seconds per step for launching the captured graph, sampling, and the part of scheduling that is not hidden."""
+"""Seconds per step for launching the captured graph, sampling, and the part of
+scheduling that is not hidden.
+"""
 SEQUENCE_SECONDS = 20e-6
-"""Seconds per sequence and step for sampling, and the part of scheduling and output processing that is not hidden."""
+"""Seconds per sequence and step for sampling, and the part of scheduling and output
+processing that is not hidden.
+"""
 COLLECTIVE_EFFICIENCY = 0.8
 """Share of the link bandwidth."""
 GROUPED_EFFICIENCY = 0.5
-"""Efficiency of the experts' grouped matrix products, relative to dense ones: their tiles are only partly filled."""
+"""Efficiency of the experts' grouped matrix products, relative to dense ones: their
+tiles are only partly filled.
+"""
 _TILE = 64
 """Tokens that one tile of a matrix product holds."""
 
 MEMORY_UTILIZATION = 0.9
 """Default of vLLM's --gpu-memory-utilization."""
 ACTIVATION_BYTES = 1.7e9
-"""Bytes of activations and captured graphs, which vLLM profiles at startup. The measured RTX 4090 server had 2588
-blocks left."""
+"""Bytes of activations and captured graphs, which vLLM profiles at startup. The
+measured RTX 4090 server had 2588 blocks left.
+"""
 
 _DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 """Number formats of the quantization methods of config.json that have only one."""
@@ -58,14 +75,16 @@ _DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxf
 # Token counts at which a cost curve may bend.
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LARGE_MEMORY = 70 * 2**30
-"""Bytes of memory from which vLLM has larger defaults of max_num_seqs and max_num_batched_tokens
-(vllm/engine/arg_utils.py)."""
+"""Bytes of memory from which vLLM has larger defaults of max_num_seqs and
+max_num_batched_tokens (vllm/engine/arg_utils.py).
+"""
 
 
 class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
     """An accelerator, as in the table `gpus.yaml`, which explains the fields and units.
 
-    flops: dense operations per second by number format; formats that the device cannot multiply are absent.
+    flops: dense operations per second by number format; formats that the device cannot
+        multiply are absent.
     """
 
     name: str
@@ -82,13 +101,17 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
 class ModelShape(Struct, frozen=True, kw_only=True):
     """The sizes of a decoder that determine the time of a step.
 
-    dense_params: parameters that every token uses: attention, dense MLPs, shared experts and routers.
+    dense_params: parameters that every token uses: attention, dense MLPs, shared
+        experts and routers.
     head_params: parameters of the output projection.
-    embedding_params: parameters of the input embedding; 0 if it is tied to the output projection.
+    embedding_params: parameters of the input embedding; 0 if it is tied to the output
+        projection.
     kv_values: numbers in the KV cache per token, over all layers.
     pair_flops: operations per query-key pair, over all layers.
-    kv_is_shared: every tensor-parallel rank holds all of `kv_values` (multi-head latent attention).
-    full_attention: share of the layers that attend to the whole context; the others have a sliding window.
+    kv_is_shared: every tensor-parallel rank holds all of `kv_values` (multi-head latent
+        attention).
+    full_attention: share of the layers that attend to the whole context; the others
+        have a sliding window.
     experts, experts_per_token: routed experts per layer, and those that a token uses.
     expert_params: parameters of one expert in one layer.
     moe_layers: number of layers with experts.
@@ -125,7 +148,9 @@ class ModelShape(Struct, frozen=True, kw_only=True):
 
     @property
     def active_params(self) -> float:
-        """Parameters that every token uses, without the output projection, which only sampled tokens need."""
+        """Parameters that every token uses, without the output projection, which only
+        sampled tokens need.
+        """
         return self.dense_params + self.moe_layers * self.experts_per_token * self.expert_params
 
 
@@ -153,14 +178,17 @@ def load_gpus() -> dict[str, Gpu]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return a GPU of the table, or of a YAML file with one entry of the same format. Raises ProfileError."""
+    """Return a GPU of the table, or of a YAML file with one entry of the same format.
+    Raises ProfileError.
+    """
     if name.endswith((".yaml", ".yml")):
         try:
             return msgspec.convert(load_yaml(Path(name).read_bytes()), Gpu, strict=False)
         except (OSError, ValueError) as error:
             raise ProfileError(f"{name}: {error}") from None
     gpus = load_gpus()
-    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and `rtx4090`.
+    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and
+    # `rtx4090`.
     spellings = {re.sub("[-_ ]", "", gpu): gpu for gpu in gpus}
     spellings |= {gpu.removesuffix("-sxm"): gpu for gpu in gpus}
     spelling = re.sub("[-_ ]", "", name.lower())
@@ -168,7 +196,8 @@ def find_gpu(name: str) -> Gpu:
         close = difflib.get_close_matches(spelling, spellings, n=1)
         hint = f"; did you mean {spellings[close[0]]}?" if close else ""
         raise ProfileError(
-            f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its figures{hint}"
+            f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its "
+            f"figures{hint}"
         )
     return gpus[spellings[spelling]]
 
@@ -180,7 +209,8 @@ def load_models() -> dict[str, Mapping[str, Any]]:
 
 
 def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
-    """Load the shape of a model, given as a well-known name, a config.json or a directory with one.
+    """Load the shape of a model, given as a well-known name, a config.json or a
+    directory with one.
 
     Raises:
         ProfileError: the model is unknown or its config.json invalid.
@@ -199,7 +229,8 @@ def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
         close = close or difflib.get_close_matches(base_name, short, 1, 0.9)
         hint = f"; did you mean {short[close[0]]}?" if close else ""
         raise ProfileError(
-            f"{model}: neither a config.json nor a model of the table ({', '.join(models)}): {error.strerror}{hint}"
+            f"{model}: neither a config.json nor a model of the table ({', '.join(models)}): "
+            f"{error.strerror}{hint}"
         ) from None
     except msgspec.MsgspecError as error:
         raise ProfileError(f"{path}: {error}") from None
@@ -207,7 +238,9 @@ def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
     return read_model_shape(config, name.rpartition("/")[2], dtype)
 
 
-def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None = None) -> ModelShape:
+def read_model_shape(
+    config: Mapping[str, Any], name: str, dtype: Dtype | None = None
+) -> ModelShape:
     """Read the sizes from a Hugging Face config.json.
 
     dtype: number format of the linear layers; by default the config's.
@@ -244,7 +277,9 @@ class _Sizes:
         return number
 
     def get(self, *names: str) -> int | None:
-        """Return the first of these fields that is above 0, else 0 if one is 0; None if all are missing or null."""
+        """Return the first of these fields that is above 0, else 0 if one is 0; None if
+        all are missing or null.
+        """
         number = None
         for name in names:
             value = self.fields.get(name)
@@ -277,28 +312,43 @@ def _read_attention(sizes: _Sizes) -> _Attention:
     heads = sizes["num_attention_heads"]
     kv_heads = sizes.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
-        raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
+        raise _ConfigError(
+            f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' "
+            f"({kv_heads})"
+        )
     head_dim = sizes.get("head_dim") or hidden // heads
     if not head_dim:
         raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
     lora_rank = sizes.get("kv_lora_rank")
     if lora_rank:
-        # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
+        # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed
+        # vector per token and layer.
         rope = sizes["qk_rope_head_dim"]
         nope = sizes["qk_nope_head_dim"]
         value_dim = sizes["v_head_dim"]
         query_rank = sizes.get("q_lora_rank") or 0
         query = (
-            hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
+            hidden * query_rank + query_rank * heads * (nope + rope)
+            if query_rank
+            else hidden * heads * (nope + rope)
         )
         attention = (
-            query + hidden * (lora_rank + rope) + lora_rank * heads * (nope + value_dim) + heads * value_dim * hidden
+            query
+            + hidden * (lora_rank + rope)
+            + lora_rank * heads * (nope + value_dim)
+            + heads * value_dim * hidden
         )
         # In its absorbed form attention works on the compressed vectors.
         pair_flops = 2.0 * layers * heads * (2 * lora_rank + rope)
         return _Attention(attention, layers * (lora_rank + rope), True, 1, pair_flops)
     attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    return _Attention(attention, 2 * layers * kv_heads * head_dim, False, kv_heads, 4.0 * layers * heads * head_dim)
+    return _Attention(
+        attention,
+        2 * layers * kv_heads * head_dim,
+        False,
+        kv_heads,
+        4.0 * layers * heads * head_dim,
+    )
 
 
 def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
@@ -313,13 +363,19 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
     if experts:
         used = sizes.get("num_experts_per_tok", "top_k_experts") or 0
         if not 1 <= used <= experts:
-            raise _ConfigError(f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}")
-        # DeepSeek's first layers are dense; Qwen and Llama models have experts in every n-th layer.
+            raise _ConfigError(
+                f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}"
+            )
+        # DeepSeek's first layers are dense; Qwen and Llama models have experts in every
+        # n-th layer.
         moe_layers = max(0, layers - (sizes.get("first_k_dense_replace") or 0)) // (
             sizes.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
         )
-    # Qwen's configs state the total width of the shared experts, DeepSeek's their number.
-    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (sizes.get("n_shared_experts") or 0)
+    # Qwen's configs state the total width of the shared experts, DeepSeek's their
+    # number.
+    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (
+        sizes.get("n_shared_experts") or 0
+    )
     dense_params = (
         layers * attention.params
         + (layers - moe_layers) * 3 * hidden * intermediate
@@ -363,7 +419,9 @@ def _read_full_attention(sizes: _Sizes, layers: int) -> float:
 
 
 def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:
-    quantization: Any = config.get("quantization_config") or text_config.get("quantization_config") or {}
+    quantization: Any = (
+        config.get("quantization_config") or text_config.get("quantization_config") or {}
+    )
     if not isinstance(quantization, Mapping):
         raise _ConfigError("'quantization_config' must be an object")
     fields = cast("Mapping[str, Any]", quantization)
@@ -374,10 +432,13 @@ def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> 
         return "int4" if (_Sizes(fields).get("bits", "w_bit") or 4) == 4 else "int8"
     if method == "compressed-tensors":
         storage_format = str(fields.get("format") or "")
-        return "fp8" if "float" in storage_format else "int4" if "pack" in storage_format else "int8"
+        return (
+            "fp8" if "float" in storage_format else "int4" if "pack" in storage_format else "int8"
+        )
     if fields:
         raise _ConfigError(
-            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); set it with --dtype"
+            f"the weights' format is unknown ('quant_method' {method!r} in "
+            f"'quantization_config'); set it with --dtype"
         )
     return "bf16"
 
@@ -397,7 +458,8 @@ def predict_profile(
     memory_utilization: share of a device's memory that vLLM uses.
 
     Raises:
-        ProfileError: the model does not fit into the memory, or cannot be divided among the devices this way.
+        ProfileError: the model does not fit into the memory, or cannot be divided among
+            the devices this way.
     """
     _check_parallelism(shape, parallelism)
     weight_bytes = compute_weight_bytes(shape, parallelism)
@@ -406,7 +468,8 @@ def predict_profile(
     is_large = gpu.memory >= _LARGE_MEMORY
     defaults: dict[str, Any] = {
         "max_num_seqs": 1024 if is_large else 256,
-        # vLLM excludes the A100, whose throughput a larger budget lowers (vllm-project/vllm#17885).
+        # vLLM excludes the A100, whose throughput a larger budget lowers
+        # (vllm-project/vllm#17885).
         "max_num_batched_tokens": 8192 if is_large and "A100" not in gpu.name else 2048,
         "max_model_len": shape.max_context,
         **(settings or {}),
@@ -415,12 +478,15 @@ def predict_profile(
     blocks = int(free / (kv_bytes * block_size))
     if blocks < 2 and "num_gpu_blocks" not in defaults:
         raise ProfileError(
-            f"{shape.name} does not fit on {parallelism.tensor} x {gpu.name}: {weight_bytes / 1e9:.1f} GB of weights "
-            f"for each device of {gpu.memory / 1e9:.1f} GB; use more tensor-parallel devices or fewer bits per weight"
+            f"{shape.name} does not fit on {parallelism.tensor} x {gpu.name}: "
+            f"{weight_bytes / 1e9:.1f} GB of weights "
+            f"for each device of {gpu.memory / 1e9:.1f} GB; use more tensor-parallel devices or "
+            f"fewer bits per weight"
         )
     defaults.setdefault("num_gpu_blocks", blocks)
     if defaults["max_model_len"] is not None:
-        # vLLM does not start with a context length that the cache cannot hold; the prediction reduces it instead.
+        # vLLM does not start with a context length that the cache cannot hold; the
+        # prediction reduces it instead.
         defaults["max_model_len"] = min(
             int(defaults["max_model_len"]), (int(defaults["num_gpu_blocks"]) - 1) * block_size
         )
@@ -443,29 +509,42 @@ def predict_profile(
         ),
         engine=msgspec.convert(defaults, SimulatedSchedulerConfig),
         latency=predict_latency(gpu, shape, parallelism),
-        calibration=Calibration(source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0),
+        calibration=Calibration(
+            source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0
+        ),
     )
 
 
 def _check_parallelism(shape: ModelShape, parallelism: Parallelism) -> None:
     if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
-        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
+        raise ProfileError(
+            f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices"
+        )
     if parallelism.expert and not shape.experts:
         raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
     if parallelism.expert and shape.experts % parallelism.devices:
-        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
+        raise ProfileError(
+            f"{shape.experts} experts cannot be divided among {parallelism.devices} devices"
+        )
 
 
 def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
-    """Compute the bytes of weights on one device. Embeddings and the output projection are not quantized."""
+    """Compute the bytes of weights on one device. Embeddings and the output projection
+    are not quantized.
+    """
     size = BYTES_PER_WEIGHT[shape.dtype]
     expert_share = parallelism.devices if parallelism.expert else parallelism.tensor
     dense = shape.dense_params * size + 2 * (shape.head_params + shape.embedding_params)
-    return dense / parallelism.tensor + shape.all_expert_params * BYTES_PER_WEIGHT[shape.expert_dtype] / expert_share
+    return (
+        dense / parallelism.tensor
+        + shape.all_expert_params * BYTES_PER_WEIGHT[shape.expert_dtype] / expert_share
+    )
 
 
 def compute_kv_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
-    """Compute the bytes of KV cache per token on one device. With more devices than KV heads some hold copies."""
+    """Compute the bytes of KV cache per token on one device. With more devices than KV
+    heads some hold copies.
+    """
     parts = 1 if shape.kv_is_shared else min(parallelism.tensor, shape.kv_heads)
     return 2 * shape.kv_values / parts
 
@@ -478,23 +557,32 @@ def predict_latency(gpu: Gpu, shape: ModelShape, parallelism: Parallelism) -> La
     base = HOST_SECONDS + _predict_dense(gpu, shape, parallelism, operations, 0)
     if shape.experts:
         base += _predict_experts(gpu, shape, parallelism, expert_operations, 0)
-    # Layers with a window read a bounded context, which the measured base already contains.
+    # Layers with a window read a bounded context, which the measured base already
+    # contains.
     context = compute_kv_bytes(shape, parallelism) * shape.full_attention / bandwidth
     return LatencyModel(
         base=_round(base),
-        per_token=_build_curve(lambda tokens: _predict_dense(gpu, shape, parallelism, operations, tokens)),
+        per_token=_build_curve(
+            lambda tokens: _predict_dense(gpu, shape, parallelism, operations, tokens)
+        ),
         per_expert_token=_build_curve(
             lambda tokens: _predict_experts(gpu, shape, parallelism, expert_operations, tokens)
         )
         if shape.experts
         else (),
         per_context_token=_round(context),
-        per_prefill_pair=_round(shape.pair_flops * shape.full_attention / parallelism.tensor / operations),
-        per_sequence=_round(SEQUENCE_SECONDS + 2 * shape.head_params / parallelism.tensor / operations),
+        per_prefill_pair=_round(
+            shape.pair_flops * shape.full_attention / parallelism.tensor / operations
+        ),
+        per_sequence=_round(
+            SEQUENCE_SECONDS + 2 * shape.head_params / parallelism.tensor / operations
+        ),
     )
 
 
-def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
+def _predict_dense(
+    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int
+) -> float:
     """Predict the seconds of everything but experts and attention.
 
     operations: operations per second.
@@ -507,13 +595,20 @@ def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operat
     compute = max(0, tokens - _TILE) * 2 * shape.dense_params / tensor / operations
     communication = 0.0
     if tensor > 1:
-        # A ring all-reduce sends 2 (n - 1) / n of the data (R. Thakur et al., 2005), after attention and after the MLP.
+        # A ring all-reduce sends 2 (n - 1) / n of the data (R. Thakur et al., 2005),
+        # after attention and after the MLP.
         sent = 2 * (tensor - 1) / tensor * 2 * shape.hidden * tokens
-        communication = 2 * shape.layers * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+        communication = (
+            2
+            * shape.layers
+            * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+        )
     return read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY) + compute + communication
 
 
-def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
+def _predict_experts(
+    gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int
+) -> float:
     """Predict the seconds of the experts.
 
     operations: operations per second.
@@ -521,23 +616,43 @@ def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, oper
     """
     ranks = parallelism.data if parallelism.expert else 1
     share = parallelism.devices if parallelism.expert else parallelism.tensor
-    # With uniform routing a token misses an expert with the probability 1 - experts_per_token / experts.
-    touched = shape.experts * (1 - (1 - shape.experts_per_token / shape.experts) ** (ranks * tokens))
+    # With uniform routing a token misses an expert with the probability 1 -
+    # experts_per_token / experts.
+    touched = shape.experts * (
+        1 - (1 - shape.experts_per_token / shape.experts) ** (ranks * tokens)
+    )
     expert_bytes = shape.moe_layers * shape.expert_params * BYTES_PER_WEIGHT[shape.expert_dtype]
     read = touched * expert_bytes / share
-    flops = 2 * shape.moe_layers * shape.experts_per_token * shape.expert_params * ranks * tokens / share
+    flops = (
+        2
+        * shape.moe_layers
+        * shape.experts_per_token
+        * shape.expert_params
+        * ranks
+        * tokens
+        / share
+    )
     communication = 0.0
     if ranks > 1:
-        # vLLM's default all-to-all gathers every rank's tokens before the experts and scatters the sums after them.
+        # vLLM's default all-to-all gathers every rank's tokens before the experts and
+        # scatters the sums after them.
         sent = (ranks - 1) * 2 * shape.hidden * tokens
-        communication = 2 * shape.moe_layers * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+        communication = (
+            2
+            * shape.moe_layers
+            * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+        )
     return (
-        read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY) + flops / (operations * GROUPED_EFFICIENCY) + communication
+        read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY)
+        + flops / (operations * GROUPED_EFFICIENCY)
+        + communication
     )
 
 
 def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
-    """Build a piecewise linear curve from a function of the number of tokens. Nearly equal slopes are merged."""
+    """Build a piecewise linear curve from a function of the number of tokens. Nearly
+    equal slopes are merged.
+    """
     knots = (0, *_KNOTS)
     curve: list[TokenCost] = []
     for begin, end in pairwise(knots):
@@ -548,7 +663,9 @@ def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
 
 
 def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
-    """Return the operations per second. Without four-bit products a device multiplies four-bit weights as bf16."""
+    """Return the operations per second. Without four-bit products a device multiplies
+    four-bit weights as bf16.
+    """
     if dtype in gpu.flops:
         return gpu.flops[dtype]
     if dtype in ("int4", "fp4"):

@@ -1,1 +1,3 @@
-"""The commands other than `serve`, one module each: options and files only; the computations are elsewhere."""
+"""The commands other than `serve`, one module each: options and files only; the
+computations are elsewhere.
+"""

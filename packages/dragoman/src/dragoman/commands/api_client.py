@@ -1,4 +1,6 @@
-"""A client for the commands that works with any OpenAI-compatible server, not only Dragoman."""
+"""A client for the commands that works with any OpenAI-compatible server, not only
+Dragoman.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a connection."""
 QUERY_TIMEOUT = 10.0
-"""Seconds to wait for a response without generated text. Another program on this port might never respond."""
+"""Seconds to wait for a response without generated text. Another program on this port
+might never respond.
+"""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -113,7 +117,8 @@ class ToolCallPiece(Struct, frozen=True):
 class AnswerEnd(Struct, frozen=True):
     """The end of an answer.
 
-    reason: OpenAI's finish reason, such as `stop`, `length`, `tool_calls` or `content_filter`.
+    reason: OpenAI's finish reason, such as `stop`, `length`, `tool_calls` or
+        `content_filter`.
     """
 
     reason: str
@@ -123,7 +128,9 @@ Piece = TextPiece | ToolCallPiece | AnswerEnd
 
 
 class ApiClient:
-    """A client of one server. Use it in a `with` statement, which closes its connections."""
+    """A client of one server. Use it in a `with` statement, which closes its
+    connections.
+    """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """Create the client. url: base URL, with or without `/v1`."""
@@ -160,7 +167,8 @@ class ApiClient:
             return _read_body(response)
 
     def stream_chat_completion(self, body: Mapping[str, Any]) -> Generator[Piece]:
-        """Yield the pieces of an answer as they arrive; the last one is its end. Closing the generator cancels it.
+        """Yield the pieces of an answer as they arrive; the last one is its end.
+        Closing the generator cancels it.
 
         Raises:
             ApiError: before the first piece or between two of them.
@@ -174,7 +182,9 @@ class ApiClient:
             try:
                 yield from self._read_pieces(response)
             except httpx2.HTTPError as error:
-                raise ApiError(f"the connection to {self.url} was lost: {error}", is_unreachable=True) from error
+                raise ApiError(
+                    f"the connection to {self.url} was lost: {error}", is_unreachable=True
+                ) from error
 
     def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
         for line in response.iter_lines():
@@ -197,7 +207,9 @@ class ApiClient:
                     yield TextPiece("text", text)
                 for call in delta.tool_calls or ():
                     function = call.function or _FunctionDelta()
-                    yield ToolCallPiece(call.index, call.id, function.name, function.arguments or "")
+                    yield ToolCallPiece(
+                        call.index, call.id, function.name, function.arguments or ""
+                    )
                 if choice.finish_reason is not None:
                     yield AnswerEnd(choice.finish_reason)
                     # Usage and `[DONE]` may follow; they are not needed.
@@ -212,11 +224,17 @@ class ApiClient:
 
     @contextmanager
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Generator[httpx2.Response]:
         """Send a request. Raises ApiError if there is no response.
 
-        timeout: seconds without data; None is no limit, since a model may reason for minutes before the first token.
+        timeout: seconds without data; None is no limit, since a model may reason for
+            minutes before the first token.
         """
         import httpx2  # noqa: PLC0415 - as above
 
@@ -225,7 +243,9 @@ class ApiClient:
             with self._client.stream(method, path, json=body, timeout=limits) as response:
                 yield response
         except httpx2.ConnectError as error:
-            raise ApiError(f"no server answers at {self.url}: {error}", is_unreachable=True) from error
+            raise ApiError(
+                f"no server answers at {self.url}: {error}", is_unreachable=True
+            ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ApiError(f"{self.url}: {str(error) or type(error).__name__}") from error
 

@@ -38,17 +38,22 @@ LONG_MESSAGE = '"""'
 class ChatOptions(RequestOptions):
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL|URL", help="As for `dragoman serve`; or the URL of a running server."),
+        typer.Argument(
+            metavar="MODEL|URL", help="As for `dragoman serve`; or the URL of a running server."
+        ),
     ] = None
     tools: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="JSON list of tools, as in a request. Their calls are shown, and you type the results.",
+            help="JSON list of tools, as in a request. Their calls are shown, and you type the "
+            "results.",
             show_default=False,
         ),
     ] = None
-    hide_reasoning: Annotated[bool, typer.Option("--hide-reasoning", help="Do not show the model's reasoning.")] = False
+    hide_reasoning: Annotated[
+        bool, typer.Option("--hide-reasoning", help="Do not show the model's reasoning.")
+    ] = False
 
 
 def _chat(options: ChatOptions) -> None:
@@ -56,7 +61,9 @@ def _chat(options: ChatOptions) -> None:
     if options.tools is not None:
         parameters["tools"] = read_json(options.tools)
     with connect(options.model, options) as connection:
-        session = ChatSession(connection, parameters, options.system, shows_reasoning=not options.hide_reasoning)
+        session = ChatSession(
+            connection, parameters, options.system, shows_reasoning=not options.hide_reasoning
+        )
         raise typer.Exit(session.run())
 
 
@@ -64,7 +71,12 @@ class ChatSession:
     """A conversation with one model: reads lines, runs commands, and prints answers."""
 
     def __init__(
-        self, connection: Connection, parameters: dict[str, Any], system: str | None, *, shows_reasoning: bool
+        self,
+        connection: Connection,
+        parameters: dict[str, Any],
+        system: str | None,
+        *,
+        shows_reasoning: bool,
     ) -> None:
         self._connection = connection
         self._parameters = parameters
@@ -75,12 +87,18 @@ class ChatSession:
         self._has_failed = False
 
     def run(self) -> int:
-        """Run the conversation until the input ends. Return the exit code: 1 if an answer to piped input failed."""
+        """Run the conversation until the input ends. Return the exit code: 1 if an
+        answer to piped input failed.
+        """
         if self._is_interactive:
-            # Importing readline enables line editing and history; some builds of Python lack it.
+            # Importing readline enables line editing and history; some builds of Python
+            # lack it.
             with suppress(ImportError):
                 import_module("readline")
-            typer.echo(f"{self._connection.model.id} at {self._connection.client.url} (/help shows the commands)")
+            typer.echo(
+                f"{self._connection.model.id} at {self._connection.client.url} (/help shows the "
+                f"commands)"
+            )
         for line in self._read_lines():
             if line.startswith("/"):
                 if not self._run_command(line):
@@ -129,7 +147,10 @@ class ChatSession:
                 typer.echo(self._system or "There is no system prompt.")
             case "/save" if argument:
                 path = Path(argument).expanduser()
-                conversation = {"model": self._connection.model.id, "messages": self._build_messages()}
+                conversation = {
+                    "model": self._connection.model.id,
+                    "messages": self._build_messages(),
+                }
                 try:
                     path.write_bytes(msgspec.json.format(msgspec.json.encode(conversation)) + b"\n")
                 except OSError as error:
@@ -138,7 +159,8 @@ class ChatSession:
                     typer.echo(f"Saved {len(self._messages)} messages to {path}")
             case _:
                 print_error(
-                    f"unknown command {name}; /help lists the commands. To send the line, begin it with a space"
+                    f"unknown command {name}; /help lists the commands. To send the line, begin "
+                    f"it with a space"
                 )
         return True
 
@@ -147,18 +169,25 @@ class ChatSession:
         return [*system, *self._messages]
 
     def _ask(self, message: dict[str, Any]) -> None:
-        """Send the message and print the answer; the user types the results of its tool calls, until there are none."""
+        """Send the message and print the answer; the user types the results of its tool
+        calls, until there are none.
+        """
         length = len(self._messages)
         self._messages.append(message)
         while True:
             printer = self._print_answer()
             if printer is None:
-                # Remove the unanswered message: it would be sent again with the next one.
+                # Remove the unanswered message: it would be sent again with the next
+                # one.
                 del self._messages[length:]
                 return
             calls = [call.build_message_part() for call in printer.calls]
             self._messages.append(
-                {"role": "assistant", "content": printer.text or None, **({"tool_calls": calls} if calls else {})}
+                {
+                    "role": "assistant",
+                    "content": printer.text or None,
+                    **({"tool_calls": calls} if calls else {}),
+                }
             )
             if not calls:
                 return
@@ -172,8 +201,14 @@ class ChatSession:
                 self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
     def _print_answer(self) -> AnswerPrinter | None:
-        """Print the answer to the conversation so far. Return None if the conversation cannot continue from it."""
-        body = {"model": self._connection.model.id, "messages": self._build_messages(), **self._parameters}
+        """Print the answer to the conversation so far. Return None if the conversation
+        cannot continue from it.
+        """
+        body = {
+            "model": self._connection.model.id,
+            "messages": self._build_messages(),
+            **self._parameters,
+        }
         printer = AnswerPrinter(sys.stdout, sys.stdout, shows_reasoning=self._shows_reasoning)
         try:
             printer.print(self._connection.client.stream_chat_completion(body))

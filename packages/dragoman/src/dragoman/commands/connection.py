@@ -1,6 +1,8 @@
-"""The server that a command uses: a running one, by its URL, or one that the command starts.
+"""The server that a command uses: a running one, by its URL, or one that the command
+starts.
 
-The latter is a child process with `dragoman serve` on a loopback port, which ends with the command.
+The latter is a child process with `dragoman serve` on a loopback port, which ends with
+the command.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class ConnectionOptions:
         str | None,
         typer.Option(
             metavar="KEY",
-            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` cannot show.",
+            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` "
+            "cannot show.",
             show_default=False,
         ),
     ] = None
@@ -52,11 +55,18 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(ConnectionOptions):
-    """The options of `run` and `chat` that are part of the request; None means the server's default."""
+    """The options of `run` and `chat` that are part of the request; None means the
+    server's default.
+    """
 
-    system: Annotated[str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)] = None
+    system: Annotated[
+        str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)
+    ] = None
     temperature: Annotated[
-        float | None, typer.Option(help="Sampling temperature; 0 is greedy.", rich_help_panel=SAMPLING_PANEL, min=0)
+        float | None,
+        typer.Option(
+            help="Sampling temperature; 0 is greedy.", rich_help_panel=SAMPLING_PANEL, min=0
+        ),
     ] = None
     top_p: Annotated[
         float | None,
@@ -67,13 +77,19 @@ class RequestOptions(ConnectionOptions):
     ] = None
     max_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Maximum length of an answer.", rich_help_panel=SAMPLING_PANEL, min=1),
+        typer.Option(
+            metavar="N", help="Maximum length of an answer.", rich_help_panel=SAMPLING_PANEL, min=1
+        ),
     ] = None
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed.", rich_help_panel=SAMPLING_PANEL)] = None
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Random seed.", rich_help_panel=SAMPLING_PANEL)
+    ] = None
     stop: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", help="End the answer before this text. Repeatable.", rich_help_panel=SAMPLING_PANEL
+            metavar="TEXT",
+            help="End the answer before this text. Repeatable.",
+            rich_help_panel=SAMPLING_PANEL,
         ),
     ] = None
     reasoning_effort: Annotated[
@@ -105,19 +121,26 @@ class Connection:
     server: LocalServer | None = None
 
     def explain(self, error: ApiError) -> str:
-        """Return the error message, or the last log lines of this command's server if it has ended."""
-        failure = self.server.read_failure() if error.is_unreachable and self.server is not None else None
+        """Return the error message, or the last log lines of this command's server if
+        it has ended.
+        """
+        failure = (
+            self.server.read_failure() if error.is_unreachable and self.server is not None else None
+        )
         return str(error) if failure is None else f"the server ended:\n{failure}"
 
 
 def resolve_api_key(option: str | None) -> str | None:
-    """Return the key to send: the option's, else the first one of DRAGOMAN_API_KEY; None if there is none."""
+    """Return the key to send: the option's, else the first one of DRAGOMAN_API_KEY;
+    None if there is none.
+    """
     return option or os.environ.get("DRAGOMAN_API_KEY", "").partition(",")[0].strip() or None
 
 
 @contextmanager
 def connect(model: str | None, options: ConnectionOptions) -> Generator[Connection]:
-    """Connect to the server of `--url` or of a URL given as MODEL; otherwise start a server for MODEL.
+    """Connect to the server of `--url` or of a URL given as MODEL; otherwise start a
+    server for MODEL.
 
     If that fails, prints the reason and exits with code 2, or with that of the server.
     """
@@ -141,12 +164,24 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
 
 @contextmanager
 def serve_model(
-    model: str | None, api_key: str | None, *, port: int = 0, store: str = "none", shows_startup: bool = False
+    model: str | None,
+    api_key: str | None,
+    *,
+    port: int = 0,
+    store: str = "none",
+    shows_startup: bool = False,
 ) -> Generator[LocalServer]:
-    """Call `start_server` for a command. If the server cannot start, exit with its code; it has printed the reason."""
+    """Call `start_server` for a command. If the server cannot start, exit with its
+    code; it has printed the reason.
+    """
     try:
         with start_server(
-            model, print_status, api_key=api_key, port=port, store=store, shows_startup=shows_startup
+            model,
+            print_status,
+            api_key=api_key,
+            port=port,
+            store=store,
+            shows_startup=shows_startup,
         ) as server:
             yield server
     except ServerFailed as error:
@@ -154,7 +189,9 @@ def serve_model(
 
 
 def choose_model(client: ApiClient, name: str | None) -> ListedModel:
-    """Choose the model or alias of this name, or the first listed model if name is None. Raises ApiError."""
+    """Choose the model or alias of this name, or the first listed model if name is
+    None. Raises ApiError.
+    """
     models = client.list_models()
     if not models:
         raise ApiError(f"{client.url} lists no model")
@@ -163,10 +200,14 @@ def choose_model(client: ApiClient, name: str | None) -> ListedModel:
     for model in models:
         if model.id == name:
             return model
-    aliases = [alias for model in models if model.dragoman is not None for alias in model.dragoman.aliases]
+    aliases = [
+        alias for model in models if model.dragoman is not None for alias in model.dragoman.aliases
+    ]
     if any(fnmatchcase(name, alias) for alias in aliases):
         return ListedModel(name)
-    raise ApiError(f"{client.url} has no model {name!r}; it has {', '.join(model.id for model in models)}")
+    raise ApiError(
+        f"{client.url} has no model {name!r}; it has {', '.join(model.id for model in models)}"
+    )
 
 
 def print_status(line: str) -> None:
@@ -183,7 +224,9 @@ STOP_TIMEOUT = 10.0
 DEATH_TIMEOUT = 0.5
 """Seconds to wait for the exit of a server whose connection was lost."""
 READ_TIMEOUT = 2.0
-"""Seconds to wait for the last output of a server that has ended; its own children may keep the pipe open."""
+"""Seconds to wait for the last output of a server that has ended; its own children may
+keep the pipe open.
+"""
 CHILD_SETTINGS: dict[str, object] = {
     "host": "127.0.0.1",
     "uds": None,
@@ -195,11 +238,13 @@ CHILD_SETTINGS: dict[str, object] = {
     "log_level": "info",
     "log_format": "text",
     "access_log": False,
-    # This command is the only client, and stops the server only when it awaits no response.
+    # This command is the only client, and stops the server only when it awaits no
+    # response.
     "shutdown_timeout": 0.0,
 }
-"""Settings that replace those of the environment and the configuration file, so that `LocalServer` can read the log and
-reach the address; None is the default."""
+"""Settings that replace those of the environment and the configuration file, so that
+`LocalServer` can read the log and reach the address; None is the default.
+"""
 _CHILD_CODE = (
     f"from {__name__} import CHILD_SETTINGS, end_with_parent; from dragoman.cli import main; "
     "end_with_parent(); main(CHILD_SETTINGS)"
@@ -233,8 +278,9 @@ class LocalServer:
         self.url = ""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=20)
-        # -P: modules in the user's working directory must not be imported.
-        # Nothing is written to stdin. Its end tells the child that this process has ended, even if it was killed.
+        # -P: modules in the user's working directory must not be imported. Nothing is
+        # written to stdin. Its end tells the child that this process has ended, even if
+        # it was killed.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD_CODE, "serve", *arguments],
             stdin=subprocess.PIPE,
@@ -250,15 +296,19 @@ class LocalServer:
     def _read_lines(self) -> None:
         for line in self._process.stdout or ():
             self._last_lines.append(line)
-            # Only `wait_until_ready` reads the queue; later lines would accumulate in it.
+            # Only `wait_until_ready` reads the queue; later lines would accumulate in
+            # it.
             if not self.url:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def wait_until_ready(self, echo: Callable[[str], None], api_key: str | None, *, shows_startup: bool) -> None:
+    def wait_until_ready(
+        self, echo: Callable[[str], None], api_key: str | None, *, shows_startup: bool
+    ) -> None:
         """Wait until the server is ready.
 
-        echo: prints a line that the server logs until it is ready, such as the progress of a download.
+        echo: prints a line that the server logs until it is ready, such as the progress
+            of a download.
         api_key: a key that the server accepts, if it requires one.
         shows_startup: print INFO lines of the time before the server listens, too.
 
@@ -268,7 +318,8 @@ class LocalServer:
         address = ""
         while True:
             try:
-                # Before the address is known there is nothing to poll, so wait for a line or the end of the output.
+                # Before the address is known there is nothing to poll, so wait for a
+                # line or the end of the output.
                 line = self._lines.get(timeout=POLL_INTERVAL if address else None)
             except queue.Empty:
                 line = ""
@@ -278,7 +329,8 @@ class LocalServer:
             address = greeting[1] if greeting else address
             logged = _LOGGED.match(line)
             if logged is None:
-                # Unlogged lines before the address are errors. The line with the address is not shown.
+                # Unlogged lines before the address are errors. The line with the
+                # address is not shown.
                 is_echoed = not address
                 text = line
             else:
@@ -299,9 +351,11 @@ class LocalServer:
         return self._process.poll() is not None
 
     def read_failure(self) -> str | None:
-        """Return the last lines of a server that has ended by itself; None if it still runs.
+        """Return the last lines of a server that has ended by itself; None if it still
+        runs.
 
-        Waits up to DEATH_TIMEOUT: a process that ends closes its connections before it exits.
+        Waits up to DEATH_TIMEOUT: a process that ends closes its connections before it
+        exits.
         """
         try:
             self._process.wait(DEATH_TIMEOUT)
@@ -331,7 +385,9 @@ def _read_state(url: str, api_key: str | None) -> Literal["loading", "ready", "f
             models = client.list_models()
         except ApiError:
             return "loading"
-    has_failed = bool(models) and models[0].dragoman is not None and models[0].dragoman.state == "failed"
+    has_failed = (
+        bool(models) and models[0].dragoman is not None and models[0].dragoman.state == "failed"
+    )
     return "failed" if has_failed else "loading"
 
 
@@ -345,7 +401,8 @@ def start_server(
     port: int = 0,
     shows_startup: bool = False,
 ) -> Generator[LocalServer]:
-    """Serve a model while the block runs. Its settings come from the environment, except CHILD_SETTINGS.
+    """Serve a model while the block runs. Its settings come from the environment,
+    except CHILD_SETTINGS.
 
     model: None serves the model of the settings.
     echo: prints a line.
@@ -368,13 +425,16 @@ def start_server(
 
 
 def end_with_parent() -> None:
-    """Shut this process down gracefully when its standard input is closed: the command that started it has ended."""
+    """Shut this process down gracefully when its standard input is closed: the command
+    that started it has ended.
+    """
 
     def wait() -> None:
         # The parent writes nothing: the read returns at the end of the pipe.
         while os.read(0, 4096):
             pass
-        # A signal, since this is not the main thread: the signal handler starts the graceful shutdown.
+        # A signal, since this is not the main thread: the signal handler starts the
+        # graceful shutdown.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()

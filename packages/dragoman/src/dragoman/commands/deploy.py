@@ -1,4 +1,6 @@
-"""`dragoman deploy`: runs a server as an application of Ray Serve, on a new local cluster or on an existing one."""
+"""`dragoman deploy`: runs a server as an application of Ray Serve, on a new local
+cluster or on an existing one.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,27 @@ from .options import print_error
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100_000_000
-"""Object store of a new cluster. It can be small: requests and responses do not pass through it."""
+"""Object store of a new cluster. It can be small: requests and responses do not pass
+through it.
+"""
 
 
 def deploy(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="As for `dragoman serve`.", show_default=False)
+        str | None,
+        typer.Argument(metavar="MODEL", help="As for `dragoman serve`.", show_default=False),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"),
+        typer.Option(
+            help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"
+        ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="Deploy on this cluster (`auto`, or HOST:PORT) and return. By default a cluster on this machine runs "
+            help="Deploy on this cluster (`auto`, or HOST:PORT) and return. By default a cluster "
+            "on this machine runs "
             "until the command is stopped.",
         ),
     ] = None,
@@ -43,21 +51,31 @@ def deploy(
         str | None, typer.Option(help="Scale up to this number of replicas, by load.", metavar="N")
     ] = None,
     routing: Annotated[
-        str | None, typer.Option(help="One of prefix, model, session, load; see docs/ray.md.", metavar="WORD")
+        str | None,
+        typer.Option(help="One of prefix, model, session, load; see docs/ray.md.", metavar="WORD"),
     ] = None,
 ) -> None:
     """Serve a model on a Ray cluster, with replicas (needs `pip install '.[ray]'`)."""
     overrides = {"replicas": replicas, "max_replicas": max_replicas, "routing": routing}
     try:
         settings = load_settings({"model": model, "config": config}, os.environ)
-        _run_on_ray(settings, {key: value for key, value in overrides.items() if value is not None}, address, name)
+        _run_on_ray(
+            settings,
+            {key: value for key, value in overrides.items() if value is not None},
+            address,
+            name,
+        )
     except SettingsError as error:
         print_error(str(error))
         raise typer.Exit(2) from None
 
 
-def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | None, name: str) -> None:
-    """Deploy the application. With a new local cluster, return after SIGINT or SIGTERM. Raises SettingsError."""
+def _run_on_ray(
+    settings: Settings, overrides: dict[str, str], address: str | None, name: str
+) -> None:
+    """Deploy the application. With a new local cluster, return after SIGINT or SIGTERM.
+    Raises SettingsError.
+    """
     if find_spec("ray") is None:
         raise SettingsError("Ray is not installed: pip install '.[ray]' in the clone of Dragoman")
     from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands do not need it
@@ -75,7 +93,8 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
             needed = (settings.ray.max_replicas or settings.ray.replicas) * settings.ray.cpus
             ray.init(
                 address="local",
-                # Ray's CPUs are reservations, not limits: declare enough of them to place all replicas.
+                # Ray's CPUs are reservations, not limits: declare enough of them to
+                # place all replicas.
                 num_cpus=max(os.cpu_count() or 1, int(needed) + 1),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
@@ -89,14 +108,20 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         application = build_application(settings, is_exposed=is_exposed())
         try:
             try:
-                serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
+                serve.start(
+                    proxy_location=location,
+                    http_options={"host": settings.host, "port": settings.port},
+                )
             except TimeoutError:
                 # Ray gives up waiting after a minute, but the proxy still starts.
                 log.warning("the Ray Serve proxy is slow to start")
             serve.run(application, name=name, route_prefix="/")
         except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             raise SettingsError(f"the application did not start: {error}") from error
-        typer.echo(f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} replicas on Ray.")
+        typer.echo(
+            f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} "
+            f"replicas on Ray."
+        )
         if address is None:
             stopped = threading.Event()
 

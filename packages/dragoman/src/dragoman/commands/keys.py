@@ -1,7 +1,8 @@
-"""`dragoman keys`: manages named API keys in the file that `dragoman serve --keys-file` reads.
+"""`dragoman keys`: manages named API keys in the file that `dragoman serve --keys-file`
+reads.
 
-A key is never an argument: other users of the machine could read it, and it would remain in the shell's history. A new
-key is printed once, alone, to standard output.
+A key is never an argument: other users of the machine could read it, and it would
+remain in the shell's history. A new key is printed once, alone, to standard output.
 """
 
 from __future__ import annotations
@@ -24,21 +25,37 @@ from .options import report_errors
 
 VARIABLE = "DRAGOMAN_KEYS_FILE"
 MIN_LENGTH = 32
-"""Minimum length in characters of a key from standard input: a shorter one could be guessed from its hash."""
+"""Minimum length in characters of a key from standard input: a shorter one could be
+guessed from its hash.
+"""
 MAX_GRACE = 87_600
 """Maximum grace period in hours: ten years."""
 
 KeysFile = Annotated[
     str | None,
-    typer.Option("--keys-file", metavar="FILE", help=f"The file of keys; by default {VARIABLE}.", show_default=False),
+    typer.Option(
+        "--keys-file",
+        metavar="FILE",
+        help=f"The file of keys; by default {VARIABLE}.",
+        show_default=False,
+    ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The key's name, which logs and metrics show.")]
-FromStdin = Annotated[bool, typer.Option("--from-stdin", help="Use the key on standard input instead of a new one.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The key's name, which logs and metrics show.")
+]
+FromStdin = Annotated[
+    bool, typer.Option("--from-stdin", help="Use the key on standard input instead of a new one.")
+]
 
 
 def build_keys_app(command_class: type[TyperCommand]) -> typer.Typer:
     """Build the group of commands. command_class: renders their help."""
-    app = typer.Typer(help="Manage named API keys.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    app = typer.Typer(
+        help="Manage named API keys.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+    )
     app.command("add", cls=command_class)(add_key)
     app.command("list", cls=command_class)(list_keys)
     app.command("rotate", cls=command_class)(rotate_key)
@@ -56,18 +73,27 @@ def add_key(
     role: Annotated[str, typer.Option(help="`user` or `admin`.")] = "user",
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."),
+        typer.Option(
+            help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."
+        ),
     ] = None,
-    requests_per_minute: Annotated[int | None, _build_limit_option("Maximum number of requests per minute.")] = None,
+    requests_per_minute: Annotated[
+        int | None, _build_limit_option("Maximum number of requests per minute.")
+    ] = None,
     tokens_per_minute: Annotated[
-        int | None, _build_limit_option("Maximum number of tokens per minute, prompts and answers together.")
+        int | None,
+        _build_limit_option("Maximum number of tokens per minute, prompts and answers together."),
     ] = None,
     concurrent_requests: Annotated[
         int | None, _build_limit_option("Maximum number of requests at the same time.")
     ] = None,
     tokens_per_day: Annotated[int | None, _build_limit_option("Budget of tokens per day.")] = None,
-    tokens_per_month: Annotated[int | None, _build_limit_option("Budget of tokens per month.")] = None,
-    weight: Annotated[float, typer.Option(help="Share of a busy engine, in relation to other keys.")] = 1.0,
+    tokens_per_month: Annotated[
+        int | None, _build_limit_option("Budget of tokens per month.")
+    ] = None,
+    weight: Annotated[
+        float, typer.Option(help="Share of a busy engine, in relation to other keys.")
+    ] = 1.0,
     from_stdin: FromStdin = False,
 ) -> None:
     """Add a key, and print it. It is not stored, so it cannot be shown again."""
@@ -78,7 +104,9 @@ def add_key(
 
         def add(tenants: dict[str, Tenant]) -> None:
             if name in tenants:
-                raise SettingsError(f"a key {name} already exists; `dragoman keys rotate` replaces it")
+                raise SettingsError(
+                    f"a key {name} already exists; `dragoman keys rotate` replaces it"
+                )
             tenants[name] = Tenant(
                 id=generate_id(),
                 secrets=(KeyHash(hash_key(key)),),
@@ -102,12 +130,31 @@ def list_keys(keys_file: KeysFile = None) -> None:
     """List the keys with their limits and states."""
     with report_errors():
         rows: list[tuple[str, ...]] = [
-            ("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")
+            (
+                "NAME",
+                "ID",
+                "ROLE",
+                "STATE",
+                "MODELS",
+                "REQ/MIN",
+                "TOK/MIN",
+                "CONCURRENT",
+                "TOK/DAY",
+                "TOK/MONTH",
+            )
         ]
         now = _now()
         for name, tenant in load_key_file(_find_file(keys_file)).items():
-            num_valid = sum(secret.expires is None or secret.expires > now for secret in tenant.secrets)
-            state = "revoked" if tenant.disabled or not num_valid else "rotating" if num_valid > 1 else "active"
+            num_valid = sum(
+                secret.expires is None or secret.expires > now for secret in tenant.secrets
+            )
+            state = (
+                "revoked"
+                if tenant.disabled or not num_valid
+                else "rotating"
+                if num_valid > 1
+                else "active"
+            )
             limits = (
                 tenant.requests_per_minute,
                 tenant.tokens_per_minute,
@@ -116,21 +163,30 @@ def list_keys(keys_file: KeysFile = None) -> None:
                 tenant.tokens_per_month,
             )
             numbers = ("-" if limit is None else str(limit) for limit in limits)
-            rows.append((name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers))
+            rows.append(
+                (name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers)
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            typer.echo(
+                "  ".join(
+                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+                ).rstrip()
+            )
 
 
 def rotate_key(
     name: Name,
     keys_file: KeysFile = None,
     grace: Annotated[
-        float, typer.Option(help="Hours for which the former key is accepted too.", min=0, max=MAX_GRACE)
+        float,
+        typer.Option(help="Hours for which the former key is accepted too.", min=0, max=MAX_GRACE),
     ] = 24.0,
     from_stdin: FromStdin = False,
 ) -> None:
-    """Give a key's owner a new key, and print it. Limits, usage and stored objects stay."""
+    """Give a key's owner a new key, and print it. Limits, usage and stored objects
+    stay.
+    """
     with report_errors():
         key = _read_or_generate(from_stdin=from_stdin)
         end = _now() + timedelta(hours=grace)
@@ -143,7 +199,9 @@ def rotate_key(
                 if tenant.disabled
                 else tuple(
                     # The grace period never extends a key that expires earlier.
-                    secret if secret.expires is not None and secret.expires < end else KeyHash(secret.sha256, end)
+                    secret
+                    if secret.expires is not None and secret.expires < end
+                    else KeyHash(secret.sha256, end)
                     for secret in tenant.secrets
                 )
             )
@@ -158,9 +216,13 @@ def rotate_key(
 def revoke_key(
     name: Name,
     keys_file: KeysFile = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the entry with its limits too.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove the entry with its limits too.")
+    ] = False,
 ) -> None:
-    """Reject a key from the next reload on. What it stored stays; `rotate` gives its owner a new key."""
+    """Reject a key from the next reload on. What it stored stays; `rotate` gives its
+    owner a new key.
+    """
     with report_errors():
 
         def revoke(tenants: dict[str, Tenant]) -> None:
@@ -195,7 +257,9 @@ def _read_or_generate(*, from_stdin: bool) -> str:
         return generate_key()
     key = sys.stdin.readline().strip()
     if len(key) < MIN_LENGTH or not all("!" <= character <= "~" for character in key):
-        raise SettingsError(f"a key has at least {MIN_LENGTH} printable ASCII characters without spaces")
+        raise SettingsError(
+            f"a key has at least {MIN_LENGTH} printable ASCII characters without spaces"
+        )
     return key
 
 

@@ -1,4 +1,6 @@
-"""`dragoman pull`, `models` and `rm`: download, list and remove models of the Hugging Face hub on this machine."""
+"""`dragoman pull`, `models` and `rm`: download, list and remove models of the Hugging
+Face hub on this machine.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ from .options import print_warning, report_errors
 
 
 def pull(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="`org/name`, `org/name:QUANT` or `org/name@REVISION`.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="`org/name`, `org/name:QUANT` or `org/name@REVISION`."
+        ),
+    ],
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit; `main` by default.", show_default=False)
+        str | None,
+        typer.Option(help="Branch, tag or commit; `main` by default.", show_default=False),
     ] = None,
 ) -> None:
     """Download a model, or its newest version, without serving it."""
@@ -40,7 +48,10 @@ def pull(
 
         reference = find_reference(model, revision)
         if reference is None:
-            raise HubError(f"{model} is not a model of the hub; write `org/name`, or `hf:NAME` for one without `org/`")
+            raise HubError(
+                f"{model} is not a model of the hub; write `org/name`, or `hf:NAME` for one "
+                f"without `org/`"
+            )
         prepared = prepare_pull(load_keywords({}), *reference)
         plan = prepared.plan
         if not prepared.choice.engine:
@@ -62,21 +73,40 @@ def list_models() -> None:
         for model in list_local_models(state_directory(os.environ)):
             usage = model.usage
             context = _find_context(model)
-            last_use = "" if usage is None else datetime.fromtimestamp(usage.used_at).strftime("%Y-%m-%d %H:%M")
+            last_use = (
+                ""
+                if usage is None
+                else datetime.fromtimestamp(usage.used_at).strftime("%Y-%m-%d %H:%M")
+            )
             commit = model.commit[:12]
             revision = commit if model.revision == model.commit else f"{model.revision} ({commit})"
             context_text = "" if context is None else str(context)
-            rows.append((model.name, format_bytes(model.size), _find_engine(model), context_text, last_use, revision))
+            rows.append(
+                (
+                    model.name,
+                    format_bytes(model.size),
+                    _find_engine(model),
+                    context_text,
+                    last_use,
+                    revision,
+                )
+            )
         if len(rows) == 1:
             typer.echo("No models. Download one: dragoman pull org/name")
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            typer.echo(
+                "  ".join(
+                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+                ).rstrip()
+            )
 
 
 def _find_engine(model: LocalModel) -> str:
-    """Return the engine that last served the model, else the one that would; empty if none is installed."""
+    """Return the engine that last served the model, else the one that would; empty if
+    none is installed.
+    """
     if model.usage is not None and model.usage.engine is not None:
         return model.usage.engine
     if model.file is not None:
@@ -96,7 +126,9 @@ class _Config(msgspec.Struct):
 
 
 def _find_context(model: LocalModel) -> int | None:
-    """Return the context length in tokens: as last served, else the model's maximum; None if unknown."""
+    """Return the context length in tokens: as last served, else the model's maximum;
+    None if unknown.
+    """
     if model.usage is not None and model.usage.max_model_len is not None:
         return model.usage.max_model_len
     try:
@@ -105,13 +137,18 @@ def _find_context(model: LocalModel) -> int | None:
 
             metadata = read_metadata(model.directory / model.file)
             return metadata.get_number(metadata.build_architecture_key("context_length"))
-        return msgspec.json.decode((model.directory / "config.json").read_bytes(), type=_Config).max_position_embeddings
+        return msgspec.json.decode(
+            (model.directory / "config.json").read_bytes(), type=_Config
+        ).max_position_embeddings
     except (OSError, msgspec.DecodeError, EngineError):
         return None
 
 
 def remove(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="`org/name`, or `org/name:QUANT` for one GGUF file.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="`org/name`, or `org/name:QUANT` for one GGUF file."),
+    ],
 ) -> None:
     """Remove a model of the hub from this machine."""
     with report_errors():

@@ -1,7 +1,8 @@
-"""Builds commands from dataclasses: each field is an option, and its annotation contains typer's metadata.
+"""Builds commands from dataclasses: each field is an option, and its annotation
+contains typer's metadata.
 
-Also shared by the commands: error output, vLLM's flags for a simulated engine, the progress bar, and the reasons why
-the simulator lacks other flags of vLLM.
+Also shared by the commands: error output, vLLM's flags for a simulated engine, the
+progress bar, and the reasons why the simulator lacks other flags of vLLM.
 """
 
 from __future__ import annotations
@@ -30,33 +31,49 @@ ENGINE_PANEL = "Engine (vLLM's names; defaults come from the profile)"
 
 
 def build_api_key_option(panel: str, about: str) -> OptionInfo:
-    """Build the option for the API key of a server to measure; OPENAI_API_KEY is its default.
+    """Build the option for the API key of a server to measure; OPENAI_API_KEY is its
+    default.
 
     about: its help.
     """
     return typer.Option(
-        envvar="OPENAI_API_KEY", help=about, rich_help_panel=panel, show_default=False, show_envvar=True
+        envvar="OPENAI_API_KEY",
+        help=about,
+        rich_help_panel=panel,
+        show_default=False,
+        show_envvar=True,
     )
 
 
 def build_extra_body_option(panel: str) -> OptionInfo:
     return typer.Option(
-        metavar="JSON", help="JSON fields to merge into every request; null removes a field.", rich_help_panel=panel
+        metavar="JSON",
+        help="JSON fields to merge into every request; null removes a field.",
+        rich_help_panel=panel,
     )
 
 
-def build_engine_option(about: str, *flags: str, metavar: str | None = None, minimum: int | None = None) -> OptionInfo:
+def build_engine_option(
+    about: str, *flags: str, metavar: str | None = None, minimum: int | None = None
+) -> OptionInfo:
     """Build an option of the simulated engine, whose default is the profile's.
 
     about: its help.
     flags: by default derived from the field's name.
     """
     return typer.Option(
-        *flags, help=about, metavar=metavar, min=minimum, show_default=False, rich_help_panel=ENGINE_PANEL
+        *flags,
+        help=about,
+        metavar=metavar,
+        min=minimum,
+        show_default=False,
+        rich_help_panel=ENGINE_PANEL,
     )
 
 
-def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
+def build_command(
+    options: type[Options], run: Callable[[Options], None], *, about: str
+) -> Callable[..., None]:
     """Build a function for `typer.Typer.command`.
 
     options: a dataclass; each field becomes an option or argument.
@@ -76,7 +93,9 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
+        parameters.append(
+            inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name])
+        )
     call.__doc__ = about
     # Typer reads the options from the signature.
     vars(call)["__signature__"] = inspect.Signature(parameters)
@@ -85,7 +104,9 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Report errors in files and options as one line without a traceback, and exit with code 2."""
+    """Report errors in files and options as one line without a traceback, and exit with
+    code 2.
+    """
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
@@ -120,27 +141,37 @@ def read_file(path: str) -> bytes:
 class EngineOptions:
     """vLLM's flags for the simulated engine; None means the profile's value."""
 
-    max_num_seqs: Annotated[int | None, build_engine_option("Maximum number of sequences per step.")] = None
-    max_num_batched_tokens: Annotated[int | None, build_engine_option("Maximum number of tokens per step.")] = None
+    max_num_seqs: Annotated[
+        int | None, build_engine_option("Maximum number of sequences per step.")
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, build_engine_option("Maximum number of tokens per step.")
+    ] = None
     block_size: Annotated[int | None, build_engine_option("KV cache block size in tokens.")] = None
-    num_gpu_blocks_override: Annotated[int | None, build_engine_option("Number of KV cache blocks.")] = None
+    num_gpu_blocks_override: Annotated[
+        int | None, build_engine_option("Number of KV cache blocks.")
+    ] = None
     max_model_len: Annotated[
-        int | None, build_engine_option("Maximum context length in tokens, prompt and output together.")
+        int | None,
+        build_engine_option("Maximum context length in tokens, prompt and output together."),
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
         build_engine_option(
-            "Reuse the KV cache of shared prompt prefixes.", "--enable-prefix-caching/--no-enable-prefix-caching"
+            "Reuse the KV cache of shared prompt prefixes.",
+            "--enable-prefix-caching/--no-enable-prefix-caching",
         ),
     ] = None
     enable_chunked_prefill: Annotated[
         bool | None,
         build_engine_option(
-            "Split long prompts over several steps.", "--enable-chunked-prefill/--no-enable-chunked-prefill"
+            "Split long prompts over several steps.",
+            "--enable-chunked-prefill/--no-enable-chunked-prefill",
         ),
     ] = None
     long_prefill_token_threshold: Annotated[
-        int | None, build_engine_option("Maximum number of tokens of one prompt per step; 0 is no limit.")
+        int | None,
+        build_engine_option("Maximum number of tokens of one prompt per step; 0 is no limit."),
     ] = None
     long_prefill_token_threshold_adaptive: Annotated[
         bool | None,
@@ -150,15 +181,22 @@ class EngineOptions:
         ),
     ] = None
     max_num_active_seqs: Annotated[
-        int | None, build_engine_option("Maximum number of sequences that run at once, up to --max-num-seqs.")
+        int | None,
+        build_engine_option("Maximum number of sequences that run at once, up to --max-num-seqs."),
     ] = None
     watermark: Annotated[
-        float | None, build_engine_option("Fraction of the KV cache that stays free when a request is admitted.")
+        float | None,
+        build_engine_option("Fraction of the KV cache that stays free when a request is admitted."),
     ] = None
-    scheduling_policy: Annotated[str | None, build_engine_option("Scheduling policy: fcfs or priority.")] = None
+    scheduling_policy: Annotated[
+        str | None, build_engine_option("Scheduling policy: fcfs or priority.")
+    ] = None
     async_scheduling: Annotated[
         bool | None,
-        build_engine_option("Schedule a step while the previous one runs.", "--async-scheduling/--no-async-scheduling"),
+        build_engine_option(
+            "Schedule a step while the previous one runs.",
+            "--async-scheduling/--no-async-scheduling",
+        ),
     ] = None
     scheduler_reserve_full_isl: Annotated[
         bool | None,
@@ -168,16 +206,21 @@ class EngineOptions:
         ),
     ] = None
 
-    max_loras: Annotated[int | None, build_engine_option("Maximum number of LoRA adapters that run at once.")] = None
+    max_loras: Annotated[
+        int | None, build_engine_option("Maximum number of LoRA adapters that run at once.")
+    ] = None
     speculative_config: Annotated[
         str | None,
         build_engine_option(
-            "Speculative decoding, in vLLM's format: method and num_speculative_tokens.", metavar="JSON"
+            "Speculative decoding, in vLLM's format: method and num_speculative_tokens.",
+            metavar="JSON",
         ),
     ] = None
 
     def overrides(self) -> dict[str, object]:
-        """Return the options that are set, by field name of SimulatedSchedulerConfig, without speculative_config."""
+        """Return the options that are set, by field name of SimulatedSchedulerConfig,
+        without speculative_config.
+        """
         return {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
@@ -191,16 +234,22 @@ class EngineOptions:
         try:
             if self.speculative_config is not None:
                 config = parse_speculative_config(self.speculative_config).merge_into(config)
-            return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
+            return msgspec.convert(
+                msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig
+            )
         except msgspec.ValidationError as error:
-            # Name the flags instead of msgspec's path of the field, or of the fields that a check of them names.
+            # Name the flags instead of msgspec's path of the field, or of the fields
+            # that a check of them names.
             message, _, path = str(error).partition(" - at `$.")
             if path:
                 raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {message}") from None
             flags = {"num_gpu_blocks": "--num-gpu-blocks-override"} | {
-                field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(EngineOptions)
+                field.name: f"--{field.name.replace('_', '-')}"
+                for field in dataclasses.fields(EngineOptions)
             }
-            raise ValueError(re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), message)) from None
+            raise ValueError(
+                re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), message)
+            ) from None
 
 
 # Progress bar.
@@ -211,71 +260,110 @@ OnProgress = Callable[[int], None]
 
 @contextmanager
 def show_progress(label: str, total: int) -> Generator[OnProgress]:
-    """Show a progress bar on standard error while the block runs, if that is a terminal."""
+    """Show a progress bar on standard error while the block runs, if that is a
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console  # noqa: PLC0415 - the import takes 0.1 s
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress_bar:
         task = progress_bar.add_task(label, total=total)
         yield lambda done: progress_bar.update(task, completed=done)
 
 
-# vLLM's engine flags that the simulator does not have: the reason, and what to use instead.
+# vLLM's engine flags that the simulator does not have: the reason, and what to use
+# instead.
 
 _TIMES = (
-    "it changes the time that steps take, which the profile determines; measure a server with this flag and fit a "
+    "it changes the time that steps take, which the profile determines; measure a server with "
+    "this flag and fit a "
     "profile to it with `dragoman calibrate`"
 )
 _MEMORY = (
-    "it changes the number of KV cache blocks; set that with --num-gpu-blocks-override, or let `dragoman profile "
+    "it changes the number of KV cache blocks; set that with --num-gpu-blocks-override, or let "
+    "`dragoman profile "
     "--gpu-memory-utilization` predict it"
 )
 _DEVICES = (
-    "the devices of a replica are those of its profile; use a profile of such servers, from `dragoman profile "
-    "--tensor-parallel-size N --data-parallel-size N --enable-expert-parallel` or `dragoman calibrate`"
+    "the devices of a replica are those of its profile; use a profile of such servers, from "
+    "`dragoman profile "
+    "--tensor-parallel-size N --data-parallel-size N --enable-expert-parallel` or `dragoman "
+    "calibrate`"
 )
 _PIPELINE = (
-    "layers or contexts divided among devices this way are not simulated; only tensor, data and expert parallelism are"
+    "layers or contexts divided among devices this way are not simulated; only tensor, "
+    "data and expert parallelism are"
 )
 _OFFLOADING = (
-    "a profile has times of steps, not of a second tier of the KV cache; `dragoman simulate` and `dragoman serve sim` "
+    "a profile has times of steps, not of a second tier of the KV cache; `dragoman simulate` and "
+    "`dragoman serve sim` "
     "have this flag"
 )
 _CACHES = (
-    "caches other than of full attention are not simulated: every layer keeps all keys and values of a request. Leave "
+    "caches other than of full attention are not simulated: every layer keeps all keys and values "
+    "of a request. Leave "
     "it out"
 )
 _MODEL = (
-    "no model is loaded: the profile names hardware and model, and `dragoman serve sim` takes texts from --tokenizer "
+    "no model is loaded: the profile names hardware and model, and `dragoman serve sim` takes "
+    "texts from --tokenizer "
     "and replies from --sim-replies. Leave it out"
 )
 _PROCESSES = "it places processes and workers, and a simulated server is one process. Leave it out"
 _MULTIMODAL = (
-    "no multimodal encoder is simulated; `dragoman serve sim --sim-image-tokens N` accepts images as N tokens each"
+    "no multimodal encoder is simulated; `dragoman serve sim --sim-image-tokens N` "
+    "accepts images as N tokens each"
 )
 _OBSERVABILITY = (
-    "it concerns vLLM's own logs and traces; the metrics of `dragoman serve sim` are always on. Leave it out"
+    "it concerns vLLM's own logs and traces; the metrics of `dragoman serve sim` are "
+    "always on. Leave it out"
 )
 _ADAPTERS = (
-    "the cost of adapters is in the profile (lora_base, per_lora_token, lora_load), whatever their form. Leave it out"
+    "the cost of adapters is in the profile (lora_base, per_lora_token, lora_load), "
+    "whatever their form. Leave it out"
 )
-_SLEEP = "`/sleep` and `/wake_up` of `dragoman serve sim` are always on, without memory to release. Leave it out"
-_TEXTS = "it concerns the content of answers, and simulated ones are random or come from --sim-replies. Leave it out"
+_SLEEP = (
+    "`/sleep` and `/wake_up` of `dragoman serve sim` are always on, without memory to "
+    "release. Leave it out"
+)
+_TEXTS = (
+    "it concerns the content of answers, and simulated ones are random or come from "
+    "--sim-replies. Leave it out"
+)
 
 _REASONS: dict[str, str] = {
     _TIMES: (
-        "dtype quantization quantization-config allow-deprecated-quantization enforce-eager attention-backend "
-        "attention-config compilation-config cudagraph-capture-sizes max-cudagraph-capture-size optimization-level "
-        "performance-mode kernel-config ir-op-priority enable-flashinfer-autotune monokernel moe-backend "
-        "linear-backend sparse-indexer-topk-backend disable-cascade-attn use-fp64-gumbel disable-custom-all-reduce "
-        "all2all-backend enable-dbo ubatch-size dbo-decode-token-threshold dbo-prefill-token-threshold enable-eplb "
-        "eplb-config expert-placement-strategy enable-batch-sharded-sampling enable-hc-sp gdn-prefill-backend "
-        "kda-prefill-backend kda-decode-backend disable-nccl-for-dp-synchronization cpu-offload-gb cpu-offload-params "
-        "offload-backend offload-group-size offload-num-in-group offload-prefetch-step offload-params model-impl "
+        "dtype quantization quantization-config allow-deprecated-quantization enforce-eager "
+        "attention-backend "
+        "attention-config compilation-config cudagraph-capture-sizes max-cudagraph-capture-size "
+        "optimization-level "
+        "performance-mode kernel-config ir-op-priority enable-flashinfer-autotune monokernel "
+        "moe-backend "
+        "linear-backend sparse-indexer-topk-backend disable-cascade-attn use-fp64-gumbel "
+        "disable-custom-all-reduce "
+        "all2all-backend enable-dbo ubatch-size dbo-decode-token-threshold "
+        "dbo-prefill-token-threshold enable-eplb "
+        "eplb-config expert-placement-strategy enable-batch-sharded-sampling enable-hc-sp "
+        "gdn-prefill-backend "
+        "kda-prefill-backend kda-decode-backend disable-nccl-for-dp-synchronization "
+        "cpu-offload-gb cpu-offload-params "
+        "offload-backend offload-group-size offload-num-in-group offload-prefetch-step "
+        "offload-params model-impl "
         "engram-config additional-config use-v2-block-manager num-scheduler-steps q cc ac"
     ),
     _MEMORY: (
@@ -284,85 +372,117 @@ _REASONS: dict[str, str] = {
     ),
     _DEVICES: "tensor-parallel-size tp data-parallel-size dp enable-expert-parallel ep",
     _PIPELINE: (
-        "pipeline-parallel-size pp decode-context-parallel-size dcp prefill-context-parallel-size pcp "
-        "dcp-comm-backend dcp-q-replicate dcp-kv-cache-interleave-size cp-kv-cache-interleave-size enable-elastic-ep "
+        "pipeline-parallel-size pp decode-context-parallel-size dcp prefill-context-parallel-size "
+        "pcp "
+        "dcp-comm-backend dcp-q-replicate dcp-kv-cache-interleave-size "
+        "cp-kv-cache-interleave-size enable-elastic-ep "
         "elastic-ep-max-dp-size dp-sync-interval prefill-schedule-interval diffusion-config dc"
     ),
     _OFFLOADING: "kv-offloading-size kv-offloading-backend",
     _CACHES: (
-        "disable-sliding-window disable-hybrid-kv-cache-manager kv-sharing-fast-prefill swa-bounded-replay "
+        "disable-sliding-window disable-hybrid-kv-cache-manager kv-sharing-fast-prefill "
+        "swa-bounded-replay "
         "prefix-cache-retention-interval prefix-match-unit mamba-backend mamba-ssu-algorithm "
-        "enable-mamba-cache-stochastic-rounding mamba-cache-philox-rounds mamba-cache-dtype mamba-ssm-cache-dtype "
-        "mamba-block-size mamba-cache-mode enable-mamba-shared-prefix-checkpoint replayssm-buffer-len use-replayssm"
+        "enable-mamba-cache-stochastic-rounding mamba-cache-philox-rounds mamba-cache-dtype "
+        "mamba-ssm-cache-dtype "
+        "mamba-block-size mamba-cache-mode enable-mamba-shared-prefix-checkpoint "
+        "replayssm-buffer-len use-replayssm"
     ),
     _MODEL: (
-        "model runner convert tokenizer tokenizer-mode trust-remote-code hf-config-path allowed-local-media-path "
-        "allowed-media-domains revision code-revision tokenizer-revision skip-tokenizer-init served-model-name "
-        "config-format hf-token hf-overrides model-class-overrides pooler-config load-format download-dir "
-        "safetensors-load-strategy safetensors-prefetch-num-threads safetensors-prefetch-block-size "
-        "model-loader-extra-config ignore-patterns use-tqdm-on-load pt-load-map-location weight-transfer-config "
-        "enable-prompt-embeds renderer-num-workers io-processor-plugin aux-output-config enable-return-routed-experts "
+        "model runner convert tokenizer tokenizer-mode trust-remote-code hf-config-path "
+        "allowed-local-media-path "
+        "allowed-media-domains revision code-revision tokenizer-revision skip-tokenizer-init "
+        "served-model-name "
+        "config-format hf-token hf-overrides model-class-overrides pooler-config load-format "
+        "download-dir "
+        "safetensors-load-strategy safetensors-prefetch-num-threads "
+        "safetensors-prefetch-block-size "
+        "model-loader-extra-config ignore-patterns use-tqdm-on-load pt-load-map-location "
+        "weight-transfer-config "
+        "enable-prompt-embeds renderer-num-workers io-processor-plugin aux-output-config "
+        "enable-return-routed-experts "
         "enable-trace-replay chat-template prefix-caching-hash-algo"
     ),
     _PROCESSES: (
-        "distributed-executor-backend master-addr master-port nnodes n node-rank r distributed-timeout-seconds "
-        "cpu-distributed-timeout-seconds numa-bind numa-bind-nodes numa-bind-cpus device-ids data-parallel-rank dpn "
-        "data-parallel-start-rank dpr data-parallel-size-local dpl data-parallel-address dpa data-parallel-rpc-port "
+        "distributed-executor-backend master-addr master-port nnodes n node-rank r "
+        "distributed-timeout-seconds "
+        "cpu-distributed-timeout-seconds numa-bind numa-bind-nodes numa-bind-cpus device-ids "
+        "data-parallel-rank dpn "
+        "data-parallel-start-rank dpr data-parallel-size-local dpl data-parallel-address dpa "
+        "data-parallel-rpc-port "
         "dpp data-parallel-backend dpb data-parallel-hybrid-lb dph data-parallel-external-lb dpe "
         "data-parallel-multi-port-external-lb dpm enable-ep-weight-filter enable-shm-tensor-arena "
-        "max-parallel-loading-workers ray-workers-use-nsight worker-cls worker-extension-cls enable-fault-tolerance "
-        "fault-tolerance-config shutdown-timeout fail-on-environ-validation watchdog-config enable-cumem-allocator "
+        "max-parallel-loading-workers ray-workers-use-nsight worker-cls worker-extension-cls "
+        "enable-fault-tolerance "
+        "fault-tolerance-config shutdown-timeout fail-on-environ-validation watchdog-config "
+        "enable-cumem-allocator "
         "enable-nccl-comm-suspend scheduler-cls stream-interval"
     ),
     _MULTIMODAL: (
-        "language-model-only limit-mm-per-prompt enable-mm-embeds media-io-kwargs mm-processor-kwargs "
-        "mm-processor-cache-gb mm-processor-cache-type mm-hasher-algorithm mm-shm-cache-max-object-size-mb "
-        "mm-encoder-only mm-encoder-tp-mode mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path "
-        "mm-encoder-fp8-scale-save-path mm-encoder-fp8-scale-save-margin interleave-mm-strings skip-mm-profiling "
-        "video-pruning-rate video-pruning-method mm-tensor-ipc mm-processor-device mm-ipc-gpu-memory-gb "
+        "language-model-only limit-mm-per-prompt enable-mm-embeds media-io-kwargs "
+        "mm-processor-kwargs "
+        "mm-processor-cache-gb mm-processor-cache-type mm-hasher-algorithm "
+        "mm-shm-cache-max-object-size-mb "
+        "mm-encoder-only mm-encoder-tp-mode mm-encoder-attn-backend mm-encoder-attn-dtype "
+        "mm-encoder-fp8-scale-path "
+        "mm-encoder-fp8-scale-save-path mm-encoder-fp8-scale-save-margin interleave-mm-strings "
+        "skip-mm-profiling "
+        "video-pruning-rate video-pruning-method mm-tensor-ipc mm-processor-device "
+        "mm-ipc-gpu-memory-gb "
         "mm-device-do-normalize disable-chunked-mm-input ec-transfer-config ec-manager-config"
     ),
     _OBSERVABILITY: (
-        "disable-log-stats aggregate-engine-logging enable-log-requests logging-config log-level log-config-file "
-        "show-hidden-metrics-for-version otlp-traces-endpoint collect-detailed-traces per-request-spec-decode-metrics "
+        "disable-log-stats aggregate-engine-logging enable-log-requests logging-config log-level "
+        "log-config-file "
+        "show-hidden-metrics-for-version otlp-traces-endpoint collect-detailed-traces "
+        "per-request-spec-decode-metrics "
         "kv-cache-metrics kv-cache-metrics-sample custom-histogram-buckets cudagraph-metrics "
-        "enable-layerwise-nvtx-tracing enable-mfu-metrics enable-logging-iteration-details jit-monitor-mode "
+        "enable-layerwise-nvtx-tracing enable-mfu-metrics enable-logging-iteration-details "
+        "jit-monitor-mode "
         "jit-monitor-verbose profiler-config"
     ),
     _ADAPTERS: (
-        "max-lora-rank lora-dtype enable-tower-connector-lora max-cpu-loras fully-sharded-loras lora-target-modules "
-        "default-mm-loras specialize-active-lora enable-mixed-moe-lora-format enable-moe-shared-loras "
+        "max-lora-rank lora-dtype enable-tower-connector-lora max-cpu-loras fully-sharded-loras "
+        "lora-target-modules "
+        "default-mm-loras specialize-active-lora enable-mixed-moe-lora-format "
+        "enable-moe-shared-loras "
         "max-lora-cls-labels disable-lora lora-modules"
     ),
-    _SLEEP: ("enable-sleep-mode sleep-mode-backend sleep-mode-offload-cudagraph sleep-preserve-parameter-names"),
+    _SLEEP: (
+        "enable-sleep-mode sleep-mode-backend sleep-mode-offload-cudagraph "
+        "sleep-preserve-parameter-names"
+    ),
     _TEXTS: (
-        "max-logprobs logprobs-mode return-sampling-mask generation-config override-generation-config "
-        "logits-processors reasoning-parser reasoning-parser-plugin reasoning-config structured-outputs-config "
+        "max-logprobs logprobs-mode return-sampling-mask generation-config "
+        "override-generation-config "
+        "logits-processors reasoning-parser reasoning-parser-plugin reasoning-config "
+        "structured-outputs-config "
         "watermark-config"
     ),
-    "speculative decoding is set as a whole; use --speculative-config": "spec-method spec-model spec-tokens sc",
+    "speculative decoding is set as a whole; use --speculative-config": "spec-method spec-model "
+    "spec-tokens sc",
     "the tokens of a step are limited by one number; use --max-num-batched-tokens": "max-num-scheduled-tokens",
     "the queue is limited by `dragoman serve sim --max-queued-requests` and --max-queued-tokens": (
         "max-num-queued-reqs max-num-queued-tokens"
     ),
     "simulated replicas do not publish events; use it with `dragoman serve sim`": "kv-events-config",
-    "replicas for each are set with --prefill-replicas and --decode-replicas; `dragoman serve sim` has this flag": (
-        "kv-transfer-config"
-    ),
+    "replicas for each are set with --prefill-replicas and --decode-replicas; `dragoman serve "
+    "sim` has this flag": ("kv-transfer-config"),
     "it is off unless the profile sets it. Leave it out": "no-long-prefill-token-threshold-adaptive",
     "random numbers come from the workload's options": "seed",
-    "vLLM has no such flag any more; preempted requests are computed again, here as there. Leave it out": (
-        "swap-space preemption-mode"
-    ),
+    "vLLM has no such flag any more; preempted requests are computed again, here as there. Leave "
+    "it out": ("swap-space preemption-mode"),
 }
 _REASON_BY_NAME = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 
 
 def explain_vllm_flag(flag: str) -> str | None:
-    """Return why the simulator lacks this flag, and what to use instead; None if no reason is listed for it.
+    """Return why the simulator lacks this flag, and what to use instead; None if no
+    reason is listed for it.
 
-    As in vLLM, `_` and `-` are equivalent, a flag can be negated (`--no-X`, `--disable-X`), and a field of a JSON value
-    follows a dot (`--compilation-config.mode`).
+    As in vLLM, `_` and `-` are equivalent, a flag can be negated (`--no-X`,
+    `--disable-X`), and a field of a JSON value follows a dot
+    (`--compilation-config.mode`).
     """
     name = flag.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-")
     positive = name.removeprefix("no-")
@@ -371,17 +491,22 @@ def explain_vllm_flag(flag: str) -> str | None:
         if positive.startswith(prefix):
             stem = positive.removeprefix(prefix)
             candidates += stem, opposite + stem
-    return next((_REASON_BY_NAME[candidate] for candidate in candidates if candidate in _REASON_BY_NAME), None)
+    return next(
+        (_REASON_BY_NAME[candidate] for candidate in candidates if candidate in _REASON_BY_NAME),
+        None,
+    )
 
 
 def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple[str, str] | None:
-    """Find the first argument that is a vLLM flag which the command lacks. Return the flag and the reason, or None.
+    """Find the first argument that is a vLLM flag which the command lacks. Return the
+    flag and the reason, or None.
 
     own_flags: flags of the command.
     """
     for argument in arguments:
         flag = argument.partition("=")[0].replace("_", "-")
-        # A flag `--disable-X` of vLLM 0.33 was `--no-enable-X` before, which the command may have.
+        # A flag `--disable-X` of vLLM 0.33 was `--no-enable-X` before, which the
+        # command may have.
         if (
             len(flag) < 2
             or not flag.startswith("-")
@@ -396,6 +521,11 @@ def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple
 def list_explained_flags() -> list[tuple[str, str]]:
     """List the unsupported flags of each reason, formatted for docs, with the reason."""
     return [
-        (", ".join((f"`-{name}`" if len(name) <= 3 else f"`--{name}`") for name in names.split()), reason)
+        (
+            ", ".join(
+                (f"`-{name}`" if len(name) <= 3 else f"`--{name}`") for name in names.split()
+            ),
+            reason,
+        )
         for reason, names in _REASONS.items()
     ]

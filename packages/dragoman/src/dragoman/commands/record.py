@@ -1,4 +1,6 @@
-"""`dragoman record` and `dragoman replay`: a recording proxy, and a server that replays the recording."""
+"""`dragoman record` and `dragoman replay`: a recording proxy, and a server that replays
+the recording.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RECORD_HELP = """Proxy requests to an upstream, and record them with their respo
 Point a client's base URL here instead of at the upstream. API keys are forwarded and never recorded; prompts and
 responses are, so protect the file accordingly.
 """
-REPLAY_HELP = """Replay recorded responses byte for byte, with the original timing. No model is needed."""
+REPLAY_HELP = (
+    """Replay recorded responses byte for byte, with the original timing. No model is needed."""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,35 +36,48 @@ class ListenOptions:
         str,
         typer.Option(
             metavar="NAMES",
-            help="Additional host names to accept in the Host header, besides localhost, comma-separated.",
+            help="Additional host names to accept in the Host header, besides localhost, "
+            "comma-separated.",
         ),
     ] = ""
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Allow a non-loopback address. This command has no authentication.")
+        bool,
+        typer.Option(
+            "--no-auth", help="Allow a non-loopback address. This command has no authentication."
+        ),
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(ListenOptions):
-    upstream: Annotated[str, typer.Option(metavar="URL", help="Server to forward requests to: https://api.openai.com")]
+    upstream: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Server to forward requests to: https://api.openai.com"),
+    ]
     out: Annotated[
         str,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="Recording; if the file exists, the new exchanges are appended."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Recording; if the file exists, the new exchanges are appended.",
         ),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(ListenOptions):
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Recording written by `dragoman record`.")]
-    time_scale: Annotated[float, typer.Option(help="Replay speed: 10 is ten times as fast, inf is without delays.")] = (
-        1.0
-    )
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Recording written by `dragoman record`.")
+    ]
+    time_scale: Annotated[
+        float, typer.Option(help="Replay speed: 10 is ten times as fast, inf is without delays.")
+    ] = 1.0
     match: Annotated[
         str,
         typer.Option(
-            help="How to find the recorded response: `question`, by the same body; `path`, the next one for the same "
+            help="How to find the recorded response: `question`, by the same body; `path`, the "
+            "next one for the same "
             "path."
         ),
     ] = "question"
@@ -76,15 +93,25 @@ def _run_record(options: RecordOptions) -> None:
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)
     if upstream_url.scheme not in ("http", "https") or not upstream_url.hostname:
-        raise ValueError(f"--upstream: {options.upstream!r} is not a URL such as https://api.openai.com")
+        raise ValueError(
+            f"--upstream: {options.upstream!r} is not a URL such as https://api.openai.com"
+        )
     if "?" in options.upstream or "#" in options.upstream:
-        raise ValueError("--upstream: a URL without query and fragment is required; clients send their own query")
+        raise ValueError(
+            "--upstream: a URL without query and fragment is required; clients send their own query"
+        )
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
     timeout = httpx2.Timeout(None, connect=10.0)
-    client = httpx2.AsyncClient(base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False)
-    name = f"{upstream_url.scheme}://{upstream_url.hostname}" + (f":{upstream_url.port}" if upstream_url.port else "")
+    client = httpx2.AsyncClient(
+        base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False
+    )
+    name = f"{upstream_url.scheme}://{upstream_url.hostname}" + (
+        f":{upstream_url.port}" if upstream_url.port else ""
+    )
     cassette = CassetteWriter(Path(options.out), name)
-    proxy = RecordingProxy(client, cassette, now=time.perf_counter, hosts=_find_allowed_hosts(settings))
+    proxy = RecordingProxy(
+        client, cassette, now=time.perf_counter, hosts=_find_allowed_hosts(settings)
+    )
     _serve_app(proxy, settings, f"Recording {name} to {options.out}")
 
 
@@ -96,13 +123,18 @@ def _run_replay(options: ReplayOptions) -> None:
         raise ValueError(f"--match: {options.match!r} must be `question` or `path`")
     exchanges = read_cassette(Path(options.file).read_bytes().splitlines())
     app = ReplayApp(
-        exchanges, hosts=_find_allowed_hosts(settings), time_scale=options.time_scale, match_mode=options.match
+        exchanges,
+        hosts=_find_allowed_hosts(settings),
+        time_scale=options.time_scale,
+        match_mode=options.match,
     )
     _serve_app(app, settings, f"Replaying {len(exchanges)} exchanges from {options.file}")
 
 
 def _build_settings(options: ListenOptions) -> Settings:
-    """Build the server's settings, with the same validation as for `serve`. Raises SettingsError."""
+    """Build the server's settings, with the same validation as for `serve`. Raises
+    SettingsError.
+    """
     from ..settings import load_settings  # noqa: PLC0415
 
     options_set: dict[str, object] = {"host": options.host, "port": str(options.port)}
@@ -126,7 +158,8 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     from ..launch.server import build_uvicorn_config, install_signal_handlers  # noqa: PLC0415
 
     config = build_uvicorn_config(app, settings)
-    # The Date header comes from the upstream, and a truncated response is not an error of this server.
+    # The Date header comes from the upstream, and a truncated response is not an error
+    # of this server.
     config.date_header = False
     config.log_level = "critical"
     listener = listen(settings)

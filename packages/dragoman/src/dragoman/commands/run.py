@@ -1,4 +1,6 @@
-"""`dragoman run`: prints one answer of a model to standard output. `chat` prints its answers with the same class."""
+"""`dragoman run`: prints one answer of a model to standard output. `chat` prints its
+answers with the same class.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,26 @@ Exit codes: 0 after a complete answer, 1 after a failed one, 2 if nothing could 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(RequestOptions):
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server."
+        ),
     ]
     prompt: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="What to ask; words are joined by spaces.")
+        list[str] | None,
+        typer.Argument(metavar="PROMPT", help="What to ask; words are joined by spaces."),
     ] = None
     schema: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="JSON Schema that the answer must follow.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="JSON Schema that the answer must follow.", show_default=False
+        ),
     ] = None
     json: Annotated[
-        bool, typer.Option("--json", help="Print the whole response as JSON, with the usage, instead of the text.")
+        bool,
+        typer.Option(
+            "--json", help="Print the whole response as JSON, with the usage, instead of the text."
+        ),
     ] = False
 
 
@@ -77,7 +88,9 @@ def _run(options: RunOptions) -> None:
 
 
 def join_prompt(argument: str, stdin: IO[str]) -> str:
-    """Join piped input and the argument to a prompt, as for `dragoman run MODEL "Summarize this." < notes.txt`."""
+    """Join piped input and the argument to a prompt, as for `dragoman run MODEL
+    "Summarize this." < notes.txt`.
+    """
     piped = "" if stdin.isatty() else stdin.read().rstrip("\n")
     return "\n\n".join(part for part in (piped, argument) if part.strip())
 
@@ -97,9 +110,14 @@ run = build_command(RunOptions, _run, about=HELP)
 
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
-# Includes the C1 controls (0x80 to 0x9F): 0x9B alone begins an escape sequence on terminals that support them.
-_CONTROLS = {code: None for code in (*range(32), 127, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
-"""Translation table that removes control characters of the model's text, which a terminal would execute."""
+# Includes the C1 controls (0x80 to 0x9F): 0x9B alone begins an escape sequence on
+# terminals that support them.
+_CONTROLS = {
+    code: None for code in (*range(32), 127, *range(0x80, 0xA0)) if chr(code) not in "\n\t"
+}
+"""Translation table that removes control characters of the model's text, which a
+terminal would execute.
+"""
 
 
 @dataclass
@@ -112,7 +130,11 @@ class CalledTool:
 
     def build_message_part(self) -> dict[str, Any]:
         """Build the entry of an assistant message's `tool_calls`."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 class AnswerPrinter:
@@ -123,7 +145,9 @@ class AnswerPrinter:
     finish_reason: empty until the end.
     """
 
-    def __init__(self, text_out: IO[str], notes_out: IO[str] | None, *, shows_reasoning: bool = True) -> None:
+    def __init__(
+        self, text_out: IO[str], notes_out: IO[str] | None, *, shows_reasoning: bool = True
+    ) -> None:
         """Create a printer.
 
         text_out: stream for the text.
@@ -139,8 +163,11 @@ class AnswerPrinter:
         self._ends_line = True
 
     def print(self, pieces: Generator[Piece]) -> None:
-        """Print the pieces, and then the tool calls. If the generator raises, the pieces received so far are kept."""
-        # Closing the pieces closes the connection, which cancels the answer on the server.
+        """Print the pieces, and then the tool calls. If the generator raises, the
+        pieces received so far are kept.
+        """
+        # Closing the pieces closes the connection, which cancels the answer on the
+        # server.
         with closing(pieces):
             for piece in pieces:
                 match piece:
@@ -150,14 +177,17 @@ class AnswerPrinter:
                     case TextPiece(_, text):
                         self._write_part("reasoning", text)
                     case ToolCallPiece():
-                        self.calls += (CalledTool() for _ in range(len(self.calls), piece.index + 1))
+                        self.calls += (
+                            CalledTool() for _ in range(len(self.calls), piece.index + 1)
+                        )
                         call = self.calls[piece.index]
                         call.id = piece.id or call.id
                         call.name = piece.name or call.name
                         call.arguments += piece.arguments
                     case AnswerEnd(reason):
                         self.finish_reason = reason
-        # Printed at the end: arguments arrive in pieces, and those of several calls may alternate.
+        # Printed at the end: arguments arrive in pieces, and those of several calls may
+        # alternate.
         for call in self.calls:
             self.end_line()
             self._write_note(f"-> {call.name}({call.arguments})\n")
@@ -172,7 +202,8 @@ class AnswerPrinter:
                 out.flush()
 
     def _write_part(self, kind: str, text: str) -> None:
-        # Without notes only the text is printed; a line break between two pieces of it would change piped output.
+        # Without notes only the text is printed; a line break between two pieces of it
+        # would change piped output.
         if kind != self._last_kind and self._last_kind and self._notes_out is not None:
             self.end_line()
         if kind == "text":
@@ -194,5 +225,7 @@ class AnswerPrinter:
 
 
 def has_color(out: IO[str]) -> bool:
-    """Whether to use colors: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Whether to use colors: on a terminal, unless NO_COLOR is set
+    (https://no-color.org).
+    """
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

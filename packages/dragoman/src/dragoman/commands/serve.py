@@ -1,4 +1,6 @@
-"""`dragoman serve` and `dragoman.serve`: run a server in the foreground. The server is imported when it is called."""
+"""`dragoman serve` and `dragoman.serve`: run a server in the foreground. The server is
+imported when it is called.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ def serve(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> int:
-    """Serve until a signal such as Ctrl-C, and return the exit code. The arguments are those of `dragoman.create_app`.
+    """Serve until a signal such as Ctrl-C, and return the exit code. The arguments are
+    those of `dragoman.create_app`.
 
-    Call it in the main thread, since it installs signal handlers. Raises SettingsError if the settings are invalid.
+    Call it in the main thread, since it installs signal handlers. Raises SettingsError
+    if the settings are invalid.
     """
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - imports the whole server
 
@@ -43,14 +47,17 @@ def run_server(
     """Serve until a signal, and return the exit code.
 
     echo: prints a line.
-    read_settings: reads the settings again for a reload; None if they cannot be reloaded.
+    read_settings: reads the settings again for a reload; None if they cannot be
+        reloaded.
     build: builds the models; None builds those of the settings.
     """
-    # BLAS reads these variables when numpy is first imported. Its threads busy-wait on cores that the event loop needs,
-    # and a small model's matrix products are too small to parallelize. torch has its own number of threads.
+    # BLAS reads these variables when numpy is first imported. Its threads busy-wait on
+    # cores that the event loop needs, and a small model's matrix products are too small
+    # to parallelize. torch has its own number of threads.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, str(settings.threads or 1))
-    # Imported modules stay alive: garbage collections during imports would take a sixth of the startup time.
+    # Imported modules stay alive: garbage collections during imports would take a sixth
+    # of the startup time.
     gc.disable()
     try:
         if settings.is_multiprocess:

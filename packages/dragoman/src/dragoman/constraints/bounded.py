@@ -1,6 +1,7 @@
 """Compiles clients' grammars with bounded time and memory.
 
-Cheap grammars are compiled in the server, others only after a trial compilation in a worker process.
+Cheap grammars are compiled in the server, others only after a trial compilation in a
+worker process.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _MAX_REJECTED = 4096
 class BoundedCompiler:
     """A Compiler whose work is bounded. Not thread-safe: use it on one event loop.
 
-    A grammar that is not evidently cheap is first compiled in a worker process. The process is killed if it takes too
-    much time or memory, or if no request waits for it any longer.
+    A grammar that is not evidently cheap is first compiled in a worker process. The
+    process is killed if it takes too much time or memory, or if no request waits for it
+    any longer.
     """
 
     def __init__(
@@ -48,22 +50,29 @@ class BoundedCompiler:
         """Compile a grammar.
 
         Raises:
-            RequestError: the constraint is invalid, unsupported, unsatisfiable or too expensive; `param` names it.
+            RequestError: the constraint is invalid, unsupported, unsatisfiable or too
+                expensive; `param` names it.
             Overloaded: too many grammars are waiting to be compiled.
         """
-        for param, text in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
+        for (
+            param,
+            text,
+        ) in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 
     async def recompile(self, text: str) -> CompiledGrammar:
-        """Compile a grammar that another process of this server has already compiled within the bounds.
+        """Compile a grammar that another process of this server has already compiled
+        within the bounds.
 
         Raises RequestError.
         """
         cached = self._compiler.find_compiled(text)
         if cached is not None:
             return cached
-        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, None, limiter=self._repeats)
+        return await anyio.to_thread.run_sync(
+            self._compiler.compile_text, text, None, limiter=self._repeats
+        )
 
     @property
     def endings(self) -> EndingSearch:
@@ -73,7 +82,9 @@ class BoundedCompiler:
         """Cancel the running compilations."""
         self.pool.close()
 
-    async def _compile(self, text: str, param: str | None, grammar: ConstraintGrammar) -> CompiledGrammar:
+    async def _compile(
+        self, text: str, param: str | None, grammar: ConstraintGrammar
+    ) -> CompiledGrammar:
         cached = self._compiler.find_compiled(text)
         if cached is not None:
             return cached
@@ -88,7 +99,11 @@ class BoundedCompiler:
             try:
                 outcome = msgspec.msgpack.decode(await self.pool.run(encoded), type=Outcome)
                 size = outcome.memory
-                message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
+                message = (
+                    "The constraint is too complex to be compiled."
+                    if outcome.has_panicked
+                    else outcome.error
+                )
             except LimitExceeded as exceeded:
                 suspects = f" (it has {', '.join(grammar.costly)})" if grammar.costly else ""
                 message = f"The constraint takes too much {exceeded.resource} to compile{suspects}."
@@ -97,11 +112,19 @@ class BoundedCompiler:
             if len(self._rejected) > _MAX_REJECTED:
                 self._rejected.popitem(last=False)
             raise RequestError(message, param=param)
-        # With a limiter of its own: compiling may take seconds, as the trial did, and must not block other threads.
-        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
+        # With a limiter of its own: compiling may take seconds, as the trial did, and
+        # must not block other threads.
+        return await anyio.to_thread.run_sync(
+            self._compiler.compile_text, text, param, size, limiter=self._repeats
+        )
 
     def _setup(self) -> bytes:
         vocabulary = self._compiler.vocabulary
         return msgspec.msgpack.encode(
-            TrialSetup(vocabulary.tokens, vocabulary.special_token_ids, vocabulary.eos, self._compiler.limits)
+            TrialSetup(
+                vocabulary.tokens,
+                vocabulary.special_token_ids,
+                vocabulary.eos,
+                self._compiler.limits,
+            )
         )

@@ -1,9 +1,11 @@
-"""Ends a constrained answer within its token limit: the last tokens are spent on a short legal ending.
+"""Ends a constrained answer within its token limit: the last tokens are spent on a
+short legal ending.
 
-A sampled token is replaced only if no known ending would fit into the limit after it. Until then the answer is the same
-as without the option. llguidance does not tell the distance to the end of a grammar, so a bounded search finds the
-endings; it prefers tokens that close something. Before an answer is closed, a second search looks for the shortest
-ending among all tokens.
+A sampled token is replaced only if no known ending would fit into the limit after it.
+Until then the answer is the same as without the option. llguidance does not tell the
+distance to the end of a grammar, so a bounded search finds the endings; it prefers
+tokens that close something. Before an answer is closed, a second search looks for the
+shortest ending among all tokens.
 """
 
 from __future__ import annotations
@@ -29,15 +31,21 @@ _CLOSERS = frozenset(b"\"'`]})>")
 _PUNCTUATION = frozenset(b"\"'`[]{}(),:;<>/=|.")
 _WORDS = (b"true", b"false", b"null", b"0", b"1")
 _WIDTH = 4
-"""Beam width: states of each length that the search expands, after a first search that expands only one."""
+"""Beam width: states of each length that the search expands, after a first search that
+expands only one.
+"""
 _MAX_STATES = 1_500
-"""Maximum states that a search visits, at 20 microseconds each with the embedded vocabulary."""
+"""Maximum states that a search visits, at 20 microseconds each with the embedded
+vocabulary.
+"""
 _SHORTEST_WIDTH = 32
 _SHORTEST_STATES = 1_000
 _MAX_CHOICES = 128
 _MAX_ALIKE = 3
-"""Limits of the search for the shortest ending: states of each length that it expands, states that it visits, allowed
-tokens up to which it tries all of them, and states with the same mask that it keeps."""
+"""Limits of the search for the shortest ending: states of each length that it expands,
+states that it visits, allowed tokens up to which it tries all of them, and states with
+the same mask that it keeps.
+"""
 _MAX_FAILURES = 2
 """Failed searches after which the answer is no longer checked."""
 _WINDOW = 64
@@ -53,7 +61,8 @@ class EndingSearch:
 
     @cached_property
     def _preferences(self) -> tuple[tuple[NDArray[np.int64], int], ...]:
-        """Groups of token ids that may continue an ending, and how many of each group are tried.
+        """Groups of token ids that may continue an ending, and how many of each group
+        are tried.
 
         Punctuation is grouped by its first byte: only one quotation mark ends a string.
         """
@@ -74,37 +83,49 @@ class EndingSearch:
             elif token.isalnum():
                 (letters if len(token) == 1 else long).append(id)
         for group in (*closing.values(), *opening.values()):
-            # A short token leaves more ways to end than a long one that opens something new after its bracket.
+            # A short token leaves more ways to end than a long one that opens something
+            # new after its bracket.
             group.sort(key=lambda id: len(tokens[id]))
         long.sort(key=lambda id: -len(tokens[id]))
-        # A few of each kind suffice: whether an answer can end depends on the kind, rarely on the token.
-        limits = [(group, 2) for group in closing.values()] + [(group, 1) for group in opening.values()]
+        # A few of each kind suffice: whether an answer can end depends on the kind,
+        # rarely on the token.
+        limits = [(group, 2) for group in closing.values()] + [
+            (group, 1) for group in opening.values()
+        ]
         limits += [(controls, 8), (words, 3), (letters, 2), (long, 2), (continuation_bytes, 2)]
         return tuple((np.array(group, np.int64), limit) for group, limit in limits if group)
 
     @cached_property
     def _bytes(self) -> NDArray[np.int64]:
         special = set(self._vocabulary.special_token_ids)
-        single = [id for id, token in enumerate(self._vocabulary.tokens) if len(token) == 1 or id in special]
+        single = [
+            id
+            for id, token in enumerate(self._vocabulary.tokens)
+            if len(token) == 1 or id in special
+        ]
         return np.array(single, np.int64)
 
     def find(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
-        """Find a short ending of at most `max_tokens` tokens; None if none is found. Does not change the state."""
+        """Find a short ending of at most `max_tokens` tokens; None if none is found.
+        Does not change the state.
+        """
         probe = state.deep_copy()
         if probe.is_accepting():
             return ()
         return (
-            # From cheap to expensive: in nearly every grammar, closing what is open is enough, and the first search
-            # finds that.
+            # From cheap to expensive: in nearly every grammar, closing what is open is
+            # enough, and the first search finds that.
             self._search(probe, max_tokens, 1, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=False)
         )
 
     def find_shortest(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
-        """Find the shortest ending of at most `max_tokens` tokens; None if there is none, or the search gives up.
+        """Find the shortest ending of at most `max_tokens` tokens; None if there is
+        none, or the search gives up.
 
-        It tries every token where a state allows few of them, so it costs more than `find`. Does not change the state.
+        It tries every token where a state allows few of them, so it costs more than
+        `find`. Does not change the state.
         """
         probe = state.deep_copy()
         if probe.is_accepting():
@@ -131,7 +152,8 @@ class EndingSearch:
                     longer.setdefault(probe.compute_bitmask(), []).append((*path, id))
                     probe.rollback(1)
                 probe.rollback(len(path))
-            # States with one mask may differ in how many repetitions they need; more text is nearer to a minimum.
+            # States with one mask may differ in how many repetitions they need; more
+            # text is nearer to a minimum.
             level = sorted(
                 (
                     (mask, path)
@@ -143,7 +165,9 @@ class EndingSearch:
         return None
 
     def _join(self, path: Ending) -> bytes:
-        """Return the bytes of these tokens. A control token becomes 0xFF and its id, which differs from all text."""
+        """Return the bytes of these tokens. A control token becomes 0xFF and its id,
+        which differs from all text.
+        """
         special = self._special
         tokens = self._vocabulary.tokens
         return b"".join(b"\xff%d" % id if id in special else tokens[id] for id in path)
@@ -153,13 +177,17 @@ class EndingSearch:
         return frozenset(self._vocabulary.special_token_ids)
 
     def _choose(self, mask: bytes) -> list[int]:
-        """Return the tokens that the mask allows, or a few of each kind if there are too many; longest first."""
+        """Return the tokens that the mask allows, or a few of each kind if there are
+        too many; longest first.
+        """
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         candidates: list[int] = np.flatnonzero(allowed).tolist()
         if len(candidates) > _MAX_CHOICES:
             candidates = self._prefer(allowed)
         tokens = self._vocabulary.tokens
-        return sorted((id for id in candidates if id < len(tokens)), key=lambda id: -len(tokens[id]))
+        return sorted(
+            (id for id in candidates if id < len(tokens)), key=lambda id: -len(tokens[id])
+        )
 
     def _prefer(self, allowed: NDArray[np.uint8]) -> list[int]:
         """Return a few of the allowed tokens of each kind."""
@@ -168,14 +196,18 @@ class EndingSearch:
             ids += group[allowed[group] != 0][:limit].tolist()
         return ids
 
-    def _search(self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool) -> Ending | None:
-        """Run a beam search that prefers states whose mask allows few tokens: inside a string, nearly all are allowed.
+    def _search(
+        self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool
+    ) -> Ending | None:
+        """Run a beam search that prefers states whose mask allows few tokens: inside a
+        string, nearly all are allowed.
 
-        States of one length with the same mask count as equal; the one with the most text is kept, because it is
-        nearer to a minimum length.
+        States of one length with the same mask count as equal; the one with the most
+        text is kept, because it is nearer to a minimum length.
 
         width: the beam width: states of each length that it expands.
-        narrow: try a few tokens of each kind; False tries all tokens of one byte, and the control tokens.
+        narrow: try a few tokens of each kind; False tries all tokens of one byte, and
+            the control tokens.
         """
         level: dict[int, dict[bytes, Ending]] = {0: {probe.compute_bitmask(): ()}}
         visited = 0
@@ -193,13 +225,17 @@ class EndingSearch:
                     try:
                         if probe.is_accepting():
                             return longer
-                        level.setdefault(len(longer), {}).setdefault(probe.compute_bitmask(), longer)
+                        level.setdefault(len(longer), {}).setdefault(
+                            probe.compute_bitmask(), longer
+                        )
                     finally:
                         probe.rollback(len(longer))
         return None
 
     def _rank(self, state: tuple[bytes, Ending]) -> tuple[int, int]:
-        """Sort key of a state: few allowed tokens first; inside a string, where most are allowed, the longest text."""
+        """Sort key of a state: few allowed tokens first; inside a string, where most
+        are allowed, the longest text.
+        """
         mask, path = state
         allowed = int.from_bytes(mask, "little").bit_count()
         tokens = self._vocabulary.tokens
@@ -208,11 +244,14 @@ class EndingSearch:
     def _continue(
         self, probe: llguidance.LLMatcher, path: Ending, mask: bytes, *, narrow: bool
     ) -> Iterator[Sequence[int]]:
-        """Yield the continuations of a path: the tokens that the grammar forces, or single ones, words first."""
+        """Yield the continuations of a path: the tokens that the grammar forces, or
+        single ones, words first.
+        """
         if path:
             probe.try_consume_tokens(list(path))
-        # Text that has no alternative costs one state instead of one for each of its tokens. llguidance writes a
-        # control token as 0xFF and its id; it is one of the candidates.
+        # Text that has no alternative costs one state instead of one for each of its
+        # tokens. llguidance writes a control token as 0xFF and its id; it is one of the
+        # candidates.
         forced_bytes = probe.compute_ff_bytes().partition(b"\xff")[0]
         forced: list[int] = []
         if len(forced_bytes) > 1:
@@ -229,17 +268,22 @@ class EndingSearch:
             yield from ((id,) for id in self._bytes[allowed[self._bytes] != 0].tolist())
             return
         tokens = self._vocabulary.tokens
-        candidates = sorted(self._prefer(allowed), key=lambda id: (not tokens[id].isalnum(), -len(tokens[id])))
+        candidates = sorted(
+            self._prefer(allowed), key=lambda id: (not tokens[id].isalnum(), -len(tokens[id]))
+        )
         yield from ((id,) for id in candidates)
 
 
 class ClosingMatcher:
-    """A matcher that ends the answer legally within `max_tokens`, if the search finds an ending.
+    """A matcher that ends the answer legally within `max_tokens`, if the search finds
+    an ending.
 
     was_closed: sampled tokens were replaced to end the answer.
     """
 
-    def __init__(self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int) -> None:
+    def __init__(
+        self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int
+    ) -> None:
         self._matcher = matcher
         self._state = state
         self._search = search
@@ -259,7 +303,8 @@ class ClosingMatcher:
         mask = self._matcher.mask()
         if not self.was_closed:
             return mask
-        # A mask with one allowed token: engines sample through it, so they need no other interface for the ending.
+        # A mask with one allowed token: engines sample through it, so they need no
+        # other interface for the ending.
         only = np.zeros(8 * len(mask), np.uint8)
         only[self._closing_token] = 1
         return np.packbits(only, bitorder="little").tobytes()
@@ -286,10 +331,13 @@ class ClosingMatcher:
         return self._matcher.finished
 
     def replace(self, token: int) -> int:
-        """Return the token to append instead of a sampled one: another one if the answer has to be closed now."""
+        """Return the token to append instead of a sampled one: another one if the
+        answer has to be closed now.
+        """
         if self.was_closed:
             return self._closing_token
-        # Until every token is checked, an ending is searched for each time the remaining tokens have halved.
+        # Until every token is checked, an ending is searched for each time the
+        # remaining tokens have halved.
         if not self._checks and self._left <= self._checks_from:
             ending = self._ending = self._search.find(self._state, self._left)
             self._checks = ending is None or self._left <= _WINDOW + 4 * len(ending)
@@ -301,7 +349,8 @@ class ClosingMatcher:
             if self._ending is None:
                 self._ending = self._search.find_shortest(self._state, self._left)
             if self._ending is None:
-                # No ending fits: the answer is truncated, as it would be without the option.
+                # No ending fits: the answer is truncated, as it would be without the
+                # option.
                 self._failures += 1
                 self._checks = self._failures < _MAX_FAILURES
                 self._checks_from = self._left if self._checks else 0
@@ -313,18 +362,23 @@ class ClosingMatcher:
             self._next = (token, following)
             return token
         self.was_closed = True
-        self._ending = self._search.find_shortest(self._state, len(self._ending) - 1) or self._ending
+        self._ending = (
+            self._search.find_shortest(self._state, len(self._ending) - 1) or self._ending
+        )
         return self._closing_token
 
     def _find_ending_after(self, token: int, ending: Ending) -> Ending | None:
-        """Find an ending that fits into the remaining tokens after this one; None if none is found."""
+        """Find an ending that fits into the remaining tokens after this one; None if
+        none is found.
+        """
         state = self._state.deep_copy()
         if not state.consume_token(token):
             return ending  # The engine reports a token that the grammar does not allow.
         if state.is_accepting():
             return ()
         left = self._left - 1
-        # Mostly, as inside a string, the previous ending is still valid. Otherwise the token was often its beginning.
+        # Mostly, as inside a string, the previous ending is still valid. Otherwise the
+        # token was often its beginning.
         for candidate in (ending, ending[1:], ending[2:]):
             if candidate and len(candidate) <= left and _is_complete_after(state, candidate):
                 return candidate

@@ -1,6 +1,7 @@
 """Compiles grammars for a vocabulary and matches responses against them.
 
-`CompilerLimits` bounds the work of each step, but not that of compiling; for that see `bounded`.
+`CompilerLimits` bounds the work of each step, but not that of compiling; for that see
+`bounded`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Compiler:
     """Compiles grammars for one vocabulary and caches them. Thread-safe.
 
     eos: ids that end a response, at least one.
-    vocab_size: size of the model's vocabulary if it is padded beyond the tokenizer's; None uses the tokenizer's.
+    vocab_size: size of the model's vocabulary if it is padded beyond the tokenizer's;
+        None uses the tokenizer's.
     """
 
     def __init__(
@@ -69,7 +71,8 @@ class Compiler:
         self._tools_cache: Tools | None = None
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
-        # Two locks, so that a lookup in the cache does not wait for a vocabulary that is being loaded.
+        # Two locks, so that a lookup in the cache does not wait for a vocabulary that
+        # is being loaded.
         self._lock = Lock()
         self._tools_lock = Lock()
 
@@ -82,12 +85,17 @@ class Compiler:
         return self._limits
 
     def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
-        """Compile a grammar. Blocks for an unbounded time: only for grammars that are known to be cheap.
+        """Compile a grammar. Blocks for an unbounded time: only for grammars that are
+        known to be cheap.
 
         Raises:
-            RequestError: the constraint is invalid, unsupported or unsatisfiable; `param` names it.
+            RequestError: the constraint is invalid, unsupported or unsatisfiable;
+                `param` names it.
         """
-        for param, text in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
+        for (
+            param,
+            text,
+        ) in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
             self.compile_text(text, param)
         return self.compile_text(grammar.text, grammar.param)
 
@@ -111,7 +119,8 @@ class Compiler:
             return cached
         limits = self._limits
         with self._tools_lock:
-            # Loaded on first use: a large vocabulary takes a while, and many servers never constrain a response.
+            # Loaded on first use: a large vocabulary takes a while, and many servers
+            # never constrain a response.
             if self._tools_cache is None:
                 self._tools_cache = make_tools(self.vocabulary, limits)
             tools = self._tools_cache
@@ -154,7 +163,9 @@ def make_tools(vocabulary: GrammarVocabulary, limits: CompilerLimits) -> Tools:
 
 
 def compile_with(tools: Tools, text: str) -> CompiledGrammar:
-    """Compile a grammar in llguidance's syntax. Raises InvalidGrammar, also where llguidance panics."""
+    """Compile a grammar in llguidance's syntax. Raises InvalidGrammar, also where
+    llguidance panics.
+    """
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
@@ -162,7 +173,9 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = _describe_warnings(pristine.get_grammar_warnings())
-        probe = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
+        probe = (
+            pristine.deep_copy()
+        )  # A grammar that matches nothing is detected only when the first mask is computed.
         probe.compute_bitmask()
         _check_compiled(probe)
     return CompiledGrammar(text, pristine, warnings)
@@ -175,7 +188,9 @@ class CompiledGrammar:
     warnings: the parts that are not enforced.
     """
 
-    def __init__(self, text: str, initial_matcher: llguidance.LLMatcher, warnings: tuple[str, ...]) -> None:
+    def __init__(
+        self, text: str, initial_matcher: llguidance.LLMatcher, warnings: tuple[str, ...]
+    ) -> None:
         self.text = text
         self.warnings = warnings
         self._initial_matcher = initial_matcher
@@ -188,14 +203,18 @@ class CompiledGrammar:
             return _Matcher(self._initial_matcher.deep_copy())
 
     def build_closing_matcher(self, endings: EndingSearch, max_tokens: int) -> Matcher:
-        """Build a matcher whose answer ends legally within this many tokens, if `endings` finds an ending."""
+        """Build a matcher whose answer ends legally within this many tokens, if
+        `endings` finds an ending.
+        """
         with self._lock, _convert_panics():
             inner = self._initial_matcher.deep_copy()
         return ClosingMatcher(_Matcher(inner), inner, endings, max_tokens)
 
 
 class _Matcher:
-    """See `core.engine.Matcher`. `mask` raises RequestError where no token is possible or a limit is exceeded."""
+    """See `core.engine.Matcher`. `mask` raises RequestError where no token is possible
+    or a limit is exceeded.
+    """
 
     def __init__(self, inner: llguidance.LLMatcher) -> None:
         self._inner = inner
@@ -203,10 +222,14 @@ class _Matcher:
     def mask(self) -> bytes:
         with _convert_panics():
             mask = self._inner.compute_bitmask()
-            if self._inner.is_error():  # At a dead end the mask would allow EOS, as if the response were complete.
+            if (
+                self._inner.is_error()
+            ):  # At a dead end the mask would allow EOS, as if the response were complete.
                 if self._inner.get_error().startswith("panic"):
                     raise EngineError("The grammar engine failed.")
-                raise RequestError(f"The constraint cannot be satisfied: {_find_reason(self._inner)}")
+                raise RequestError(
+                    f"The constraint cannot be satisfied: {_find_reason(self._inner)}"
+                )
             return mask
 
     def allows(self, token: int) -> bool:
@@ -235,7 +258,11 @@ class GrammarVocabulary:
     bos_token_id = None
 
     def __init__(
-        self, tokens: list[bytes], special: list[int], eos: list[int], encode: Callable[[str], list[int]]
+        self,
+        tokens: list[bytes],
+        special: list[int],
+        eos: list[int],
+        encode: Callable[[str], list[int]],
     ) -> None:
         self.tokens = tokens
         self.special_token_ids = special
@@ -273,7 +300,8 @@ def _build_too_complex_error() -> InvalidGrammar:
 def _check_compiled(matcher: llguidance.LLMatcher) -> None:
     """Raise InvalidGrammar for a matcher that failed to compile.
 
-    A panic counts as the grammar's fault: llguidance overflows on some grammars within its limits.
+    A panic counts as the grammar's fault: llguidance overflows on some grammars within
+    its limits.
     """
     if not matcher.is_error():
         return
@@ -285,12 +313,16 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
 
 
 def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Describe what llguidance does not enforce, one text for each keyword, from its warnings."""
+    """Describe what llguidance does not enforce, one text for each keyword, from its
+    warnings.
+    """
     described: dict[str, None] = {}
     for warning in warnings:
         keys = warning.removeprefix("Unimplemented keys: ")
         if keys != warning:
-            described |= {f"`{key}` is not supported": None for key in re.findall(r'"([^"]*)"', keys)}
+            described |= {
+                f"`{key}` is not supported": None for key in re.findall(r'"([^"]*)"', keys)
+            }
         elif warning.startswith("Unknown format: "):
             described[f"format `{warning.removeprefix('Unknown format: ')[:64]}` is unknown"] = None
         elif warning.startswith("oneOf "):
@@ -301,7 +333,9 @@ def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find_reason(matcher: llguidance.LLMatcher) -> str:
-    """Return the error message without positions, which refer to the generated grammar, not to the client's text."""
+    """Return the error message without positions, which refer to the generated grammar,
+    not to the client's text.
+    """
     lines = matcher.get_error().partition("\n<")[0].splitlines()
     relevant_lines = [line for line in lines if " | " not in line and line.strip(" ^")]
     text = " ".join(line.strip() for line in relevant_lines)
@@ -313,7 +347,8 @@ def _find_reason(matcher: llguidance.LLMatcher) -> str:
 
 @contextmanager
 def _convert_panics(failure: Callable[[], Exception] | None = None) -> Generator[None]:
-    """Convert panics in Rust, which are BaseExceptions, so that they cannot end the process.
+    """Convert panics in Rust, which are BaseExceptions, so that they cannot end the
+    process.
 
     failure: builds the exception to raise instead.
     """
@@ -322,4 +357,6 @@ def _convert_panics(failure: Callable[[], Exception] | None = None) -> Generator
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise (EngineError("The grammar engine failed.") if failure is None else failure()) from error
+        raise (
+            EngineError("The grammar engine failed.") if failure is None else failure()
+        ) from error

@@ -1,11 +1,15 @@
-"""Composes the grammar of a response for llguidance: reasoning, then free text, a constrained body or tool calls.
+"""Composes the grammar of a response for llguidance: reasoning, then free text, a
+constrained body or tool calls.
 
-Of the vocabulary it needs only the names and ids of the added tokens. No text contains an added token, so free text
-ends at one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
+Of the vocabulary it needs only the names and ids of the added tokens. No text contains
+an added token, so free text ends at one. A marker that is ordinary text is matched by a
+lazy terminal, which ends at the first occurrence.
 
-Object schemas are closed to members that they do not name: an open schema allows any member, and models invent them
-(arguments that the tool does not take, objects that do not end). Whatever matches the closed schema matches the open
-one; vLLM's and llama.cpp's grammars close schemas too. A schema opts out with `"additionalProperties": true`.
+Object schemas are closed to members that they do not name: an open schema allows any
+member, and models invent them (arguments that the tool does not take, objects that do
+not end). Whatever matches the closed schema matches the open one; vLLM's and
+llama.cpp's grammars close schemas too. A schema opts out with `"additionalProperties":
+true`.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from ..core.errors import RequestError
-from ..core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
+from ..core.request import (
+    Constraint,
+    ContextFreeGrammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    StringChoices,
+)
 from ..core.syntax import (
     Alternation,
     FreeText,
@@ -28,37 +39,56 @@ from ..core.syntax import (
     RepeatedPieces,
     SyntaxPiece,
 )
-from .schema import CHEAP_VALUES, Json, MAX_INTERSECTED_PATTERNS, Schema, combines_schemas, estimate_compile_cost, iterate_schemas, parse_schema
+from .schema import (
+    CHEAP_VALUES,
+    Json,
+    MAX_INTERSECTED_PATTERNS,
+    Schema,
+    combines_schemas,
+    estimate_compile_cost,
+    iterate_schemas,
+    parse_schema,
+)
 
-# Constraints that clients write: regexes, choices and grammars, with limits on their size.
+# Constraints that clients write: regexes, choices and grammars, with limits on their
+# size.
 
 MAX_REGEX_BYTES = 4 * 1024
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_RULES = 2_000
 
 _LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
-"""Comments, strings, regular expressions, inline schemas and intersections of Lark, lexed so that none hides
-another.
+"""Comments, strings, regular expressions, inline schemas and intersections of Lark,
+lexed so that none hides another.
 """
 
 
 def build_regex(pattern: str, param: str) -> str:
-    """Convert a regular expression to a Lark terminal. Raises RequestError if it is too long."""
+    """Convert a regular expression to a Lark terminal. Raises RequestError if it is too
+    long.
+    """
     import llguidance  # noqa: PLC0415 (loaded when it is needed)
 
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
-        raise RequestError(f"The regular expression is longer than {MAX_REGEX_BYTES // 1024} KiB.", param=param)
+        raise RequestError(
+            f"The regular expression is longer than {MAX_REGEX_BYTES // 1024} KiB.", param=param
+        )
     # `//` would begin a comment.
     return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
 
 
 def build_choices(options: Sequence[str], param: str) -> str:
-    """Build a Lark alternation of the choices. Raises RequestError if there are none or they are too large."""
+    """Build a Lark alternation of the choices. Raises RequestError if there are none or
+    they are too large.
+    """
     if not options:
         raise RequestError("The list of choices is empty.", param=param)
     if sum(len(option.encode("utf-8", "surrogatepass")) for option in options) > MAX_GRAMMAR_BYTES:
-        raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
-    # Lark's strings have JSON's escapes. A choice that occurs twice would only be an ambiguity for the parser.
+        raise RequestError(
+            f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param
+        )
+    # Lark's strings have JSON's escapes. A choice that occurs twice would only be an
+    # ambiguity for the parser.
     return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"
 
 
@@ -69,7 +99,9 @@ def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
     """
     text = grammar.definition
     if len(text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
-        raise RequestError(f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+        raise RequestError(
+            f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param
+        )
     match grammar.syntax:
         case "lark":
             _check_lark(text, param)
@@ -83,7 +115,9 @@ def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
                 return gbnf_to_lark.gbnf_to_lark(text)
             except RecursionError as error:
                 raise RequestError("The grammar is nested too deeply.", param=param) from error
-            except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
+            except (
+                Exception
+            ) as error:  # The converter raises bare Exception, and IndexError at a truncated end.
                 raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error
         case syntax:
             raise RequestError(f"Unknown grammar syntax {syntax!r}; use lark or gbnf.", param=param)
@@ -102,12 +136,16 @@ def _check_lark(text: str, param: str) -> None:
             try:
                 schema, length = json.JSONDecoder().raw_decode(tail)
             except (ValueError, RecursionError) as error:
-                raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
+                raise RequestError(
+                    "The grammar has %json without a JSON Schema.", param=param
+                ) from error
             parse_schema(json.dumps(schema), param)
             end = len(text) - len(tail) + length
         match = _LARK_LEXEME.search(text, end)
     if intersections > MAX_INTERSECTED_PATTERNS:
-        raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED_PATTERNS} terminals.", param=param)
+        raise RequestError(
+            f"The grammar intersects more than {MAX_INTERSECTED_PATTERNS} terminals.", param=param
+        )
 
 
 # Closing of object schemas.
@@ -117,18 +155,36 @@ _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE_KEYWORDS = ("items", "additionalProperties", "additionalItems")
 _KEYWORDS_THAT_PREVENT_CLOSING = frozenset(
     [
-        *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
-        *("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "dependencies"),
+        *(
+            "additionalProperties",
+            "patternProperties",
+            "unevaluatedProperties",
+            "propertyNames",
+            "minProperties",
+        ),
+        *(
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "if",
+            "$ref",
+            "$dynamicRef",
+            "dependentSchemas",
+            "dependencies",
+        ),
     ]
 )
 
 
 def close_schema(schema: Schema) -> Schema:
-    """Close every object that has `properties`, even empty ones, and does not set `additionalProperties`.
+    """Close every object that has `properties`, even empty ones, and does not set
+    `additionalProperties`.
 
-    A schema that uses `oneOf` anywhere, or combines schemas otherwise, stays open everywhere: a closed `allOf` branch
-    would reject its siblings' properties, and a closed `oneOf` branch could accept a value that the original rejects
-    because several branches match.
+    A schema that uses `oneOf` anywhere, or combines schemas otherwise, stays open
+    everywhere: a closed `allOf` branch would reject its siblings' properties, and a
+    closed `oneOf` branch could accept a value that the original rejects because several
+    branches match.
     """
     if isinstance(schema, bool):
         return schema
@@ -167,12 +223,20 @@ def _close_part(value: Json) -> Json:
 _TYPE_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 """Keywords that may determine the type of a value."""
 _ANY_TEXT = "/(?s:.*)/"
-_JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""The separators of json.dumps. With flexible whitespace a weak model would emit blanks up to the token limit."""
+_JSON_STYLE: dict[str, Json] = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}
+"""The separators of json.dumps. With flexible whitespace a weak model would emit blanks
+up to the token limit.
+"""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
 """Splits JSON text into the lexemes of llguidance's %json grammar."""
 _MARKER = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
-"""The shortest marker that begins a call: `<name>`, `[NAME]`, or the text up to `:` or `(`."""
+"""The shortest marker that begins a call: `<name>`, `[NAME]`, or the text up to `:` or
+`(`.
+"""
 
 
 class ReasoningSection(Struct, frozen=True):
@@ -251,11 +315,13 @@ def compose_grammar(
     reasoning: section before the body.
     answer_prefix: literal text before the body, absent before a call.
 
-    Without body and calls: free text. Optional calls without a body: free text, then calls only. Optional calls and a
-    body: one or the other. Required calls: calls only, whatever the body is.
+    Without body and calls: free text. Optional calls without a body: free text, then
+    calls only. Optional calls and a body: one or the other. Required calls: calls only,
+    whatever the body is.
 
     Raises:
-        RequestError: a constraint is too large, too expensive, invalid or of unknown syntax.
+        RequestError: a constraint is too large, too expensive, invalid or of unknown
+            syntax.
         ValueError: `calls` has no tools, or the end marker of the reasoning is empty.
     """
     if calls is not None and not calls.forms:
@@ -266,7 +332,8 @@ def compose_grammar(
 def find_control_tokens(special_tokens: Iterable[str]) -> list[str]:
     """Return the added tokens that never occur in ordinary text.
 
-    Blank and one-character tokens are excluded: some vocabularies add them as plain text.
+    Blank and one-character tokens are excluded: some vocabularies add them as plain
+    text.
     """
     return [name for name in special_tokens if len(name) > 1 and not name.isspace()]
 
@@ -293,7 +360,11 @@ class _GrammarWriter:
         self._costly: set[str] = set()
 
     def compose(
-        self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
+        self,
+        body: Constraint | None,
+        body_param: str,
+        calls: ToolCallRules | None,
+        reasoning: ReasoningSection | None,
     ) -> ConstraintGrammar:
         is_alone = calls is None and reasoning is None and not self._answer_prefix
         if isinstance(body, ContextFreeGrammar) and is_alone:
@@ -301,7 +372,8 @@ class _GrammarWriter:
             return ConstraintGrammar(text, ((body_param, text),), costly=("a grammar",))
         start = self._write_after_reasoning(body, body_param, calls, reasoning)
         if reasoning is not None:
-            # Free text up to the first end marker, and the marker; optional where the response has to begin it.
+            # Free text up to the first end marker, and the marker; optional where the
+            # response has to begin it.
             syntax = reasoning.syntax
             head, token, tail = self._split_at_token(syntax.end)
             if not token and not head:
@@ -309,21 +381,36 @@ class _GrammarWriter:
             if token:
                 section = f"{_ANY_TEXT} {token} {self._write_verbatim(tail)}"
             else:
-                section = self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
+                section = self._define_rule(
+                    "until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]"
+                )
             section = f"{section} {self._write_verbatim(syntax.end_suffix)}"
             if not reasoning.is_open:
-                section = self._define_rule("reasoning", f"{self._write_verbatim(syntax.begin)} {section}") + "?"
+                section = (
+                    self._define_rule(
+                        "reasoning", f"{self._write_verbatim(syntax.begin)} {section}"
+                    )
+                    + "?"
+                )
             start = f"{section} {start}"
-        rules = (f"{rule_name}{option}: {expression}" for expression, (rule_name, option) in self._rules.items())
+        rules = (
+            f"{rule_name}{option}: {expression}"
+            for expression, (rule_name, option) in self._rules.items()
+        )
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
-            # A grammar of the client stays a grammar of its own, so that its rule names cannot collide with ours.
+            # A grammar of the client stays a grammar of its own, so that its rule names
+            # cannot collide with ours.
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
         is_cheap = not self._costly and self._values <= CHEAP_VALUES
         return ConstraintGrammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
 
     def _write_after_reasoning(
-        self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
+        self,
+        body: Constraint | None,
+        body_param: str,
+        calls: ToolCallRules | None,
+        reasoning: ReasoningSection | None,
     ) -> str:
         """The rule after the reasoning."""
         if calls is not None and calls.is_required:
@@ -340,7 +427,9 @@ class _GrammarWriter:
         return text if calls is None else self._write_text_or_calls(text, calls, reasoning)
 
     def _exclude_reasoning(self, terminal: str, reasoning: ReasoningSection | None) -> str:
-        """Exclude the reasoning marker from a text: the lexer takes the longest match and does not backtrack."""
+        """Exclude the reasoning marker from a text: the lexer takes the longest match
+        and does not backtrack.
+        """
         begin = "" if reasoning is None or reasoning.is_open else reasoning.syntax.begin
         if not begin or self._has_token(begin):
             return terminal
@@ -350,43 +439,68 @@ class _GrammarWriter:
         prefix, suffix = calls.section_delimiters
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
         further_calls = self._write_further_calls(single_call, calls)
-        return f"{self._write_verbatim(prefix)} {single_call} {further_calls} {self._write_verbatim(suffix)}"
+        return (
+            f"{self._write_verbatim(prefix)} {single_call} {further_calls} "
+            f"{self._write_verbatim(suffix)}"
+        )
 
     def _write_further_calls(self, single_call: str, calls: ToolCallRules) -> str:
-        return f"({self._write_verbatim(calls.separator)} {single_call})*" if calls.allows_parallel else ""
+        return (
+            f"({self._write_verbatim(calls.separator)} {single_call})*"
+            if calls.allows_parallel
+            else ""
+        )
 
-    def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
-        """Free text, then optional calls. The text includes what precedes the first marker of a call.
+    def _write_text_or_calls(
+        self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None
+    ) -> str:
+        """Free text, then optional calls. The text includes what precedes the first
+        marker of a call.
 
         The calls begin with a token, with a marker that is text, or with bare JSON.
         """
         prefix, suffix = calls.section_delimiters
-        # White space before the first call belongs to the free text, whose lexeme takes all of it.
+        # White space before the first call belongs to the free text, whose lexeme takes
+        # all of it.
         first_pieces = [form.pieces[0] if form.pieces else None for form in calls.forms]
-        heads = [(prefix + (piece.text if isinstance(piece, LiteralText) else "")).lstrip() for piece in first_pieces]
+        heads = [
+            (prefix + (piece.text if isinstance(piece, LiteralText) else "")).lstrip()
+            for piece in first_pieces
+        ]
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
-        further_calls = f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
+        further_calls = (
+            f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
+        )
         if all(self._has_token(head) for head in heads):
             token_heads = map(self._skip_to_token, heads)
             first_call = self._write_alternatives(map(self._write_call, calls.forms, token_heads))
             return f"{text} ({first_call} {further_calls})?"
         trigger = ""
         if not calls.must_lead:
-            # The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call.
+            # The common prefix of all calls, as far as it is a marker: text that
+            # contains it is treated as a call.
             first_head = min(heads)
             last_head = max(heads)
             char_pairs = enumerate(zip(first_head, last_head, strict=False))
-            prefix_length = next((n for n, (first, last) in char_pairs if first != last), len(first_head))
+            prefix_length = next(
+                (n for n, (first, last) in char_pairs if first != last), len(first_head)
+            )
             marker = _MARKER.match(first_head, 0, prefix_length)
             trigger = first_head[:prefix_length] if marker is None else marker[0]
         if not trigger:
             # The call starts with JSON; anything else is text.
-            non_json_text = self._define_rule("WORDS", self._exclude_reasoning("/([^\\s{\\[](?s:.*))?/", reasoning))
-            return f"({non_json_text} | {self._write_verbatim(prefix)} {single_call} {further_calls})"
+            non_json_text = self._define_rule(
+                "WORDS", self._exclude_reasoning("/([^\\s{\\[](?s:.*))?/", reasoning)
+            )
+            return (
+                f"({non_json_text} | {self._write_verbatim(prefix)} {single_call} {further_calls})"
+            )
         triggered = self._define_rule(
             "opened", self._define_rule("OPENED", f"{text} {_quote_literal(trigger)}"), "[lazy]"
         )
-        tails = self._write_alternatives(map(self._write_call, calls.forms, (head[len(trigger) :] for head in heads)))
+        tails = self._write_alternatives(
+            map(self._write_call, calls.forms, (head[len(trigger) :] for head in heads))
+        )
         return f"({text} | {triggered} {tails} {further_calls})"
 
     def _write_call(self, form: CallForm, head: str | None = None) -> str:
@@ -405,9 +519,14 @@ class _GrammarWriter:
                 case LiteralText(text):
                     expression = self._write_verbatim(text)
                 case JsonValue():
-                    schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
-                    # Arguments are an object, also where the schema does not set the type.
-                    is_untyped = schema if isinstance(schema, bool) else not schema.keys() & _TYPE_KEYWORDS
+                    schema = (
+                        True if piece.schema is None else parse_schema(piece.schema, form.param)
+                    )
+                    # Arguments are an object, also where the schema does not set the
+                    # type.
+                    is_untyped = (
+                        schema if isinstance(schema, bool) else not schema.keys() & _TYPE_KEYWORDS
+                    )
                     if is_untyped and not piece.allows_any_type:
                         schema = {"type": "object", **({} if isinstance(schema, bool) else schema)}
                     expression = self._write_schema(schema, form.is_strict, form.param)
@@ -418,13 +537,15 @@ class _GrammarWriter:
                     expression = self._define_rule("one", " | ".join(alternatives))
                 case OptionalPieces(inner) | RepeatedPieces(inner):
                     quantifier = "?" if isinstance(piece, OptionalPieces) else "*"
-                    expression = self._define_rule("some", f"({self._write_pieces(inner, form)}){quantifier}")
+                    expression = self._define_rule(
+                        "some", f"({self._write_pieces(inner, form)}){quantifier}"
+                    )
             expressions.append(expression)
         return " ".join(filter(None, expressions))
 
     def _write_free_text(self, text: FreeText, param: str) -> str:
-        """Free text inside a call. The lexer is greedy: text and its end marker form one lexeme, unless the marker
-        is a token.
+        """Free text inside a call. The lexer is greedy: text and its end marker form
+        one lexeme, unless the marker is a token.
         """
         head, token, tail = self._split_at_token(text.end)
         if head:
@@ -437,21 +558,28 @@ class _GrammarWriter:
             self._costly.add("minLength or maxLength")
             max_length = "" if text.max_length is None else text.max_length
             terminal += f" & /(?s:.{{{text.min_length},{max_length}}})/"
-        # Control tokens cannot occur in text at all: only markers of several tokens have to be excluded.
+        # Control tokens cannot occur in text at all: only markers of several tokens
+        # have to be excluded.
         forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
         if not token:
             forbidden.append(head)
-        # Before a single marker, any text ends at its first occurrence anyway, as the lexeme of both is lazy.
+        # Before a single marker, any text ends at its first occurrence anyway, as the
+        # lexeme of both is lazy.
         needs_exclusion = len(forbidden) > 1 or terminal != _ANY_TEXT
         if forbidden and needs_exclusion:
-            terminal += f" & ~(/(?s:.*)/ ({' | '.join(map(_quote_literal, dict.fromkeys(forbidden)))}) /(?s:.*)/)"
+            terminal += (
+                f" & ~(/(?s:.*)/ "
+                f"({' | '.join(map(_quote_literal, dict.fromkeys(forbidden)))}) /(?s:.*)/)"
+            )
         body = self._define_rule("INSIDE", terminal)
         if token:
             return f"{body} {token} {self._write_verbatim(tail)}"
         terminal = self._define_rule("VALUE", f"{body} {_quote_literal(head)}")
         return f"{self._define_rule('value', terminal, '[lazy]')} {self._write_verbatim(tail)}"
 
-    def _write_constraint(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
+    def _write_constraint(
+        self, body: Constraint, param: str, reasoning: ReasoningSection | None
+    ) -> str:
         match body:
             case JsonObject():
                 return self._write_schema({"type": "object"}, True, param)
@@ -479,7 +607,8 @@ class _GrammarWriter:
         if closed_schema is not False:
             keywords = {} if closed_schema is True else closed_schema
             options: Json = {**_JSON_STYLE, "lenient": not strict}
-            # Options in the client's schema are overridden: they are not part of JSON Schema.
+            # Options in the client's schema are overridden: they are not part of JSON
+            # Schema.
             expression = "%json " + json.dumps({**keywords, "x-guidance": options})
         return self._define_rule("json", self._add_part(expression, param))
 
@@ -491,7 +620,9 @@ class _GrammarWriter:
         return self._define_rule("call", " | ".join(alternatives))
 
     def _define_rule(self, name: str, expression: str, option: str = "") -> str:
-        """Define a rule (or, in capitals, a terminal) under a generated name. Equal expressions share one."""
+        """Define a rule (or, in capitals, a terminal) under a generated name. Equal
+        expressions share one.
+        """
         rule_name, _ = self._rules.setdefault(expression, (f"{name}_{len(self._rules)}", option))
         return rule_name
 

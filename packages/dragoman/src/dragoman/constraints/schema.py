@@ -1,7 +1,9 @@
-"""Validates and bounds JSON Schemas that clients send, before anything is compiled from them.
+"""Validates and bounds JSON Schemas that clients send, before anything is compiled from
+them.
 
-The keywords that count as cheap were measured with llguidance 1.9 and 2048 tokens: a schema of 2,000 values compiles in
-less than 20 ms. Other keywords may take any time, above all if several regular expressions apply to one value.
+The keywords that count as cheap were measured with llguidance 1.9 and 2048 tokens: a
+schema of 2,000 values compiles in less than 20 ms. Other keywords may take any time,
+above all if several regular expressions apply to one value.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ MAX_BYTES = 64 * 1024
 MAX_DEPTH = 32
 """Maximum nested schemas."""
 MAX_INTERSECTED_PATTERNS = 8
-"""Maximum regular expressions that may apply to one value: the work to intersect them doubles with each."""
+"""Maximum regular expressions that may apply to one value: the work to intersect them
+doubles with each.
+"""
 MAX_MULTIPLE = 10_000
-"""Maximum `multipleOf` in units of its last digit: the automaton has that many states (0.1 s and 10 MB for 10,000)."""
+"""Maximum `multipleOf` in units of its last digit: the automaton has that many states
+(0.1 s and 10 MB for 10,000).
+"""
 CHEAP_VALUES = 2000
 """Maximum total JSON values in the schemas of a cheap grammar."""
 _CHEAP_MULTIPLE = 100
@@ -51,19 +57,53 @@ _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
 """Keywords that apply other schemas to the same value."""
 INERT = frozenset(
     [
-        *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default", "definitions"),
-        *("deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly", "x-guidance"),
+        *(
+            "$anchor",
+            "$comment",
+            "$defs",
+            "$dynamicAnchor",
+            "$id",
+            "$schema",
+            "$vocabulary",
+            "default",
+            "definitions",
+        ),
+        *(
+            "deprecated",
+            "description",
+            "example",
+            "examples",
+            "readOnly",
+            "title",
+            "writeOnly",
+            "x-guidance",
+        ),
     ]
 )
 """Keywords that do not constrain a value."""
 _DATA_KEYWORDS = frozenset({"const", "enum", "default", "example", "examples"})
 """Keywords whose values are no schemas."""
 _CHEAP_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
-_SCHEMAS_BY_NAME = _CHEAP_SCHEMAS_BY_NAME | {"patternProperties", "dependentSchemas", "dependencies"}
+_SCHEMAS_BY_NAME = _CHEAP_SCHEMAS_BY_NAME | {
+    "patternProperties",
+    "dependentSchemas",
+    "dependencies",
+}
 _CHEAP_SUBSCHEMAS = frozenset({"anyOf", "oneOf", "prefixItems", "items", "additionalProperties"})
 _ASSERTION_KEYWORDS = frozenset(
     [
-        *("type", "enum", "const", "required", "$ref", "nullable", "minLength", "maxLength", "minItems", "maxItems"),
+        *(
+            "type",
+            "enum",
+            "const",
+            "required",
+            "$ref",
+            "nullable",
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+        ),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format"),
     ]
 )
@@ -72,11 +112,15 @@ _CHEAP_KEYWORDS = INERT | _ASSERTION_KEYWORDS | _CHEAP_SCHEMAS_BY_NAME | _CHEAP_
 _CHEAP_REFERENCE = re.compile(
     r"#(/(\$defs|definitions|properties)/[^/%]*|/(items|additionalProperties)|/(anyOf|oneOf|prefixItems|items)/\d+)*"
 )
-"""References to schemas whose cost is estimated. Others may lead into an example, for instance."""
+"""References to schemas whose cost is estimated. Others may lead into an example, for
+instance.
+"""
 
 
 def parse_schema(schema: str, param: str) -> Schema:
-    """Parse a JSON Schema. Raises RequestError if it is invalid, too large, too deep or too expensive."""
+    """Parse a JSON Schema. Raises RequestError if it is invalid, too large, too deep or
+    too expensive.
+    """
     # Characters are counted first, to avoid encoding a huge text.
     if len(schema) > MAX_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise RequestError(f"The JSON Schema is larger than {MAX_BYTES // 1024} KiB.", param=param)
@@ -92,9 +136,15 @@ def parse_schema(schema: str, param: str) -> Schema:
     level = [value]
     while level:
         containers = [item for item in level if isinstance(item, (dict, list))]
-        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
+        level = [
+            part
+            for item in containers
+            for part in (item.values() if isinstance(item, dict) else item)
+        ]
         n_levels += bool(containers)
-    if n_levels > 2 * MAX_DEPTH:  # A schema level is two JSON levels: `properties`, and a name in it.
+    if (
+        n_levels > 2 * MAX_DEPTH
+    ):  # A schema level is two JSON levels: `properties`, and a name in it.
         raise _build_too_deep_error(param)
     _check_against_metaschema(value, param)
     parts = list(iterate_schemas(value))
@@ -110,20 +160,27 @@ def _build_too_deep_error(param: str) -> RequestError:
 
 
 def _check_patterns(parts: list[dict[str, Json]], param: str) -> None:
-    """Reject too many regular expressions in a schema whose parts may be merged. Raises RequestError."""
+    """Reject too many regular expressions in a schema whose parts may be merged. Raises
+    RequestError.
+    """
     expressions = {
-        text for part in parts for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
+        text
+        for part in parts
+        for text in (part.get("pattern"), part.get("format"))
+        if isinstance(text, str)
     }
     if len(expressions) > MAX_INTERSECTED_PATTERNS:
         raise RequestError(
-            f"More than {MAX_INTERSECTED_PATTERNS} patterns and formats in a schema that combines others by allOf or "
+            f"More than {MAX_INTERSECTED_PATTERNS} patterns and formats in a schema that combines "
+            f"others by allOf or "
             "$ref are not supported.",
             param=param,
         )
 
 
 def _check_multiples(parts: list[dict[str, Json]], is_merged: bool, param: str) -> None:
-    """Reject a `multipleOf` of many digits, alone or as the least common multiple of those that may be merged.
+    """Reject a `multipleOf` of many digits, alone or as the least common multiple of
+    those that may be merged.
 
     Raises RequestError.
     """
@@ -132,7 +189,8 @@ def _check_multiples(parts: list[dict[str, Json]], is_merged: bool, param: str) 
         value = part.get("multipleOf")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        # Parsed from its text: the float 0.1 is not exactly a tenth, its fraction has a denominator of 2**55.
+        # Parsed from its text: the float 0.1 is not exactly a tenth, its fraction has a
+        # denominator of 2**55.
         multiple = abs(Fraction(str(value)))
         if common == 1 or not is_merged:
             common = multiple
@@ -140,22 +198,30 @@ def _check_multiples(parts: list[dict[str, Json]], is_merged: bool, param: str) 
             numerator = math.lcm(common.numerator, multiple.numerator)
             common = Fraction(numerator, math.gcd(common.denominator, multiple.denominator))
         if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MAX_MULTIPLE:
-            merged = " (together with the other multipleOf of the same value)" if common != multiple else ""
+            merged = (
+                " (together with the other multipleOf of the same value)"
+                if common != multiple
+                else ""
+            )
             raise RequestError(
-                f"multipleOf {str(value)[:50]}{merged} is too expensive: in units of its last nonzero digit it may "
+                f"multipleOf {str(value)[:50]}{merged} is too expensive: in units of its last "
+                f"nonzero digit it may "
                 f"be at most {MAX_MULTIPLE}.",
                 param=param,
             )
 
 
 def _count_last_digit_units(value: Fraction) -> int:
-    """Return a number in units of its last digit that is not zero: 123 for 12.3, 45 for 4,500."""
+    """Return a number in units of its last digit that is not zero: 123 for 12.3, 45 for
+    4,500.
+    """
     digits = Decimal(value.numerator) / Decimal(value.denominator)
     return int(str(digits.normalize()).partition("E")[0].replace(".", "") or 0)
 
 
 def combines_schemas(part: dict[str, Json]) -> bool:
-    """Whether the schema combines others: several in `allOf`, or `anyOf`, `oneOf` or a reference beside other keywords.
+    """Whether the schema combines others: several in `allOf`, or `anyOf`, `oneOf` or a
+    reference beside other keywords.
 
     An `anyOf` alone does not.
     """
@@ -166,9 +232,11 @@ def combines_schemas(part: dict[str, Json]) -> bool:
 
 
 def iterate_schemas(schema: Json) -> Iterator[dict[str, Json]]:
-    """Yield the schema, its subschemas and the maps of subschemas, such as `properties`, as far as they are objects.
+    """Yield the schema, its subschemas and the maps of subschemas, such as
+    `properties`, as far as they are objects.
 
-    Values such as those of `const` are included only if a reference may lead into them: llguidance follows it.
+    Values such as those of `const` are included only if a reference may lead into them:
+    llguidance follows it.
     """
     pending: list[Json] = [schema]
     data: list[Json] = []
@@ -189,14 +257,17 @@ def iterate_schemas(schema: Json) -> Iterator[dict[str, Json]]:
                     pending.append(value)
                     if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
                         reference = unquote(value)
-                        refers_to_data |= any(f"/{keyword}" in reference for keyword in _DATA_KEYWORDS)
+                        refers_to_data |= any(
+                            f"/{keyword}" in reference for keyword in _DATA_KEYWORDS
+                        )
         if not pending and refers_to_data:
             pending = data
             data = []
 
 
 def _check_against_metaschema(schema: Schema, param: str) -> None:
-    """Validate against the metaschema. An unknown `$schema` URL is rejected: the library would fetch it.
+    """Validate against the metaschema. An unknown `$schema` URL is rejected: the
+    library would fetch it.
 
     Raises RequestError.
     """
@@ -209,7 +280,9 @@ def _check_against_metaschema(schema: Schema, param: str) -> None:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
         location = "/".join(map(str, error.instance_path))
-        message = f"{error.message[:500]} (at {location[:200]})" if location else error.message[:500]
+        message = (
+            f"{error.message[:500]} (at {location[:200]})" if location else error.message[:500]
+        )
         raise RequestError(f"Invalid JSON Schema: {message}", param=param) from error
     except (jsonschema_rs.ReferencingError, ValueError) as error:
         raise RequestError(f"Invalid JSON Schema: {error}", param=param) from error

@@ -1,7 +1,8 @@
 """The worker process that compiles a grammar to measure its cost.
 
-A compiled grammar cannot be sent to another process. Compiling is deterministic: a grammar that passes here takes the
-same time and memory in the server, and one that fails is never compiled there.
+A compiled grammar cannot be sent to another process. Compiling is deterministic: a
+grammar that passes here takes the same time and memory in the server, and one that
+fails is never compiled there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from msgspec import Struct
 
 from ..core.errors import EngineError
 from ..isolation.child import memory_in_use, serve
-from .grammar_compiler import CompilerLimits, GrammarVocabulary, InvalidGrammar, compile_with, make_tools
+from .grammar_compiler import (
+    CompilerLimits,
+    GrammarVocabulary,
+    InvalidGrammar,
+    compile_with,
+    make_tools,
+)
 
 
 class TrialSetup(Struct, frozen=True):
@@ -40,15 +47,21 @@ class Outcome(Struct, frozen=True):
 
 
 def start(data: bytes) -> Callable[[bytes], bytes]:
-    """Build the worker's function, which maps a grammar to its Outcome, from an encoded TrialSetup."""
+    """Build the worker's function, which maps a grammar to its Outcome, from an encoded
+    TrialSetup.
+    """
     setup = msgspec.msgpack.decode(data, type=TrialSetup)
     single = {token[0]: id for id, token in enumerate(setup.tokens) if len(token) == 1}
 
     def encode(text: str) -> list[int]:
-        """Encode byte by byte. The real tokenizer affects generation, but hardly the cost of compiling."""
+        """Encode byte by byte. The real tokenizer affects generation, but hardly the
+        cost of compiling.
+        """
         return [single[byte] for byte in text.encode() if byte in single]
 
-    tools = make_tools(GrammarVocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
+    tools = make_tools(
+        GrammarVocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits
+    )
 
     def work(call: bytes) -> bytes:
         memory_before = memory_in_use()
@@ -60,7 +73,8 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
         except EngineError:
             outcome = Outcome(has_panicked=True)
         else:
-            # For platforms that report no memory: no measured grammar allocates more than 100 MB per second.
+            # For platforms that report no memory: no measured grammar allocates more
+            # than 100 MB per second.
             estimate = int((process_time() - started_at) * 100_000_000)
             outcome = Outcome(memory=max(memory_in_use() - memory_before, estimate))
             del compiled

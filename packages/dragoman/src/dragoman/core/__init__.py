@@ -1,1 +1,3 @@
-"""The shared data model: requests, events, replies, errors. Imports no other package of ours and does no I/O."""
+"""The shared data model: requests, events, replies, errors. Imports no other package of
+ours and does no I/O.
+"""

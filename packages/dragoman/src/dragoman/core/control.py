@@ -1,4 +1,5 @@
-"""Optional engine protocols for administration at run time: pause and sleep, weight updates, scripted replies.
+"""Optional engine protocols for administration at run time: pause and sleep, weight
+updates, scripted replies.
 
 They are separate protocols because hardly any engine implements all three.
 """
@@ -13,21 +14,24 @@ from msgspec import Struct
 from .errors import Overloaded
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""vLLM's pause modes: `abort` ends running sequences with the output so far, `wait` lets them finish first, `keep`
-freezes them until `resume`.
+"""vLLM's pause modes: `abort` ends running sequences with the output so far, `wait`
+lets them finish first, `keep` freezes them until `resume`.
 """
 
 
 class EngineControl(Protocol):
     """An engine that can be paused and put to sleep.
 
-    All methods are called on the server's event loop and return when the change has taken effect.
+    All methods are called on the server's event loop and return when the change has
+    taken effect.
     """
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Start no step until `resume`. With `keep`, requests that arrive meanwhile are queued.
+        """Start no step until `resume`. With `keep`, requests that arrive meanwhile are
+        queued.
 
-        clear_cache: drop the prefix cache; sequences that continue afterwards are prefilled again.
+        clear_cache: drop the prefix cache; sequences that continue afterwards are
+            prefilled again.
 
         Raises:
             Unsupported: the engine does not have this mode.
@@ -59,7 +63,9 @@ class EngineControl(Protocol):
         ...
 
     async def abort_all(self) -> int:
-        """End all waiting and running sequences with the output so far, and return how many there were."""
+        """End all waiting and running sequences with the output so far, and return how
+        many there were.
+        """
         ...
 
 
@@ -70,7 +76,9 @@ class WeightsOnDisk(Struct, frozen=True, tag=True):
 
 
 class WeightsInMemory(Struct, frozen=True, tag=True):
-    """Weights in memory: the contents of safetensors files, each with different tensors."""
+    """Weights in memory: the contents of safetensors files, each with different
+    tensors.
+    """
 
     files: tuple[bytes, ...]
 
@@ -82,7 +90,9 @@ INITIAL_WEIGHT_VERSION = "default"
 
 
 class Trainable(Protocol):
-    """An engine whose weights can be replaced while it serves. Called on the server's event loop."""
+    """An engine whose weights can be replaced while it serves. Called on the server's
+    event loop.
+    """
 
     @property
     def weight_version(self) -> str:
@@ -90,15 +100,18 @@ class Trainable(Protocol):
         ...
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
-        """Replace all tensors of the model, by their names in its checkpoint, and return the new version.
+        """Replace all tensors of the model, by their names in its checkpoint, and
+        return the new version.
 
-        The swap happens between two steps, so that no token is sampled by a mixture. Running sequences continue
-        with the new weights, and their KV cache is computed again.
+        The swap happens between two steps, so that no token is sampled by a mixture.
+        Running sequences continue with the new weights, and their KV cache is computed
+        again.
 
         version: the new version's name; None generates one.
 
         Raises:
-            RequestError: the tensors do not fit; it names the tensor, and nothing has changed.
+            RequestError: the tensors do not fit; it names the tensor, and nothing has
+                changed.
         """
         ...
 
@@ -108,11 +121,13 @@ class Trainable(Protocol):
 
 
 class WeightHistory(Struct, frozen=True):
-    """The updates of a model's weights since the server's start, for the engine that replaces this one.
+    """The updates of a model's weights since the server's start, for the engine that
+    replaces this one.
 
     version: version of the weights that the engine has.
     updates: number of updates, including those of its predecessors.
-    run_time_version: version of the last weights that were sent at run time; None while the initial ones are served.
+    run_time_version: version of the last weights that were sent at run time; None while
+        the initial ones are served.
     """
 
     version: str = INITIAL_WEIGHT_VERSION
@@ -122,7 +137,9 @@ class WeightHistory(Struct, frozen=True):
 
 @runtime_checkable
 class SucceedingTrainable(Trainable, Protocol):
-    """A Trainable that takes over the history of its predecessor, whose process has ended or that was unloaded."""
+    """A Trainable that takes over the history of its predecessor, whose process has
+    ended or that was unloaded.
+    """
 
     @property
     def history(self) -> WeightHistory: ...
@@ -130,16 +147,20 @@ class SucceedingTrainable(Trainable, Protocol):
     async def succeed(self, history: WeightHistory) -> None:
         """Take over from the predecessor, before the first request.
 
-        Weights that were sent at run time are lost with it. Requests are then rejected until new ones are sent or the
-        current ones are renamed: otherwise a trainer would mistake old weights for new ones.
+        Weights that were sent at run time are lost with it. Requests are then rejected
+        until new ones are sent or the current ones are renamed: otherwise a trainer
+        would mistake old weights for new ones.
         """
         ...
 
 
 def build_lost_weights_error(version: str) -> Overloaded:
-    """Build the error for requests that would be answered by other weights than those sent last."""
+    """Build the error for requests that would be answered by other weights than those
+    sent last.
+    """
     return Overloaded(
-        f"The model was reloaded and has lost the weights of version {version!r:.80}. Send them again, or accept those "
+        f"The model was reloaded and has lost the weights of version {version!r:.80}. Send them "
+        f"again, or accept those "
         "of its directory with /update_weight_version.",
         code="weights_lost",
     )
@@ -148,9 +169,11 @@ def build_lost_weights_error(version: str) -> Overloaded:
 class RankState(Struct, frozen=True):
     """The state of a simulated engine core.
 
-    blocks, used_blocks, cached_blocks: blocks of the KV cache; a block can be in use and cached.
+    blocks, used_blocks, cached_blocks: blocks of the KV cache; a block can be in use
+        and cached.
     steps: number of steps since the start.
-    step_tokens, step_seconds: tokens and simulated seconds of the last steps, oldest first.
+    step_tokens, step_seconds: tokens and simulated seconds of the last steps, oldest
+        first.
     """
 
     running: int
@@ -194,7 +217,8 @@ class Scriptable(Protocol):
     """An engine whose replies and faults are set from outside. No method blocks."""
 
     def enqueue_reply(self, reply: object) -> None:
-        """Queue the reply to the next request: one scripted reply, or a list for as many requests.
+        """Queue the reply to the next request: one scripted reply, or a list for as
+        many requests.
 
         Raises:
             RequestError: the reply is invalid; nothing has been queued.
@@ -202,7 +226,8 @@ class Scriptable(Protocol):
         ...
 
     def set_faults(self, faults: object) -> None:
-        """Replace the faults for all requests from now on: one fault or a list; an empty list clears them.
+        """Replace the faults for all requests from now on: one fault or a list; an
+        empty list clears them.
 
         Raises:
             RequestError: a fault is invalid.
@@ -220,10 +245,12 @@ class Scriptable(Protocol):
 class PullProgress(Struct, frozen=True, omit_defaults=True):
     """One report of a download, as a client sees it.
 
-    status: the current step, such as `pulling manifest`, `pulling 8eeb52dfb3bb`, `verifying sha256 digest`; the last
-    report of a complete download has `success`.
-    digest: digest of the file that is being downloaded: `sha256:` and 64 hexadecimal digits.
-    total, completed: size of that file, and the part of it that has been downloaded, in bytes.
+    status: the current step, such as `pulling manifest`, `pulling 8eeb52dfb3bb`,
+    `verifying sha256 digest`; the last report of a complete download has `success`.
+    digest: digest of the file that is being downloaded: `sha256:` and 64 hexadecimal
+        digits.
+    total, completed: size of that file, and the part of it that has been downloaded, in
+        bytes.
     """
 
     status: str
@@ -233,10 +260,13 @@ class PullProgress(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelPuller(Protocol):
-    """Downloads models by name. A downloaded model can be served; the puller decides whether it is served at once."""
+    """Downloads models by name. A downloaded model can be served; the puller decides
+    whether it is served at once.
+    """
 
     def pull(self, model: str) -> AsyncGenerator[PullProgress]:
-        """Download a model, and report the progress. Closing the generator cancels the download.
+        """Download a model, and report the progress. Closing the generator cancels the
+        download.
 
         model: as the client named it, such as `org/name` or `hf.co/org/name:Q4_K_M`.
 

@@ -26,7 +26,8 @@ class EmbeddingInfo(Struct, frozen=True):
     dimensions: length of a full vector.
     max_tokens: limit of one input, special tokens included.
     normalized: vectors have length 1 unless a request overrides it.
-    matryoshka: the first numbers of a vector alone are a valid vector (arXiv:2205.13147).
+    matryoshka: the first numbers of a vector alone are a valid vector
+        (arXiv:2205.13147).
     matryoshka_dimensions: the only permitted lengths; empty permits all.
     """
 
@@ -42,17 +43,24 @@ class EmbeddingInfo(Struct, frozen=True):
         if dimensions is None or dimensions == self.dimensions:
             return
         if dimensions > self.dimensions:
-            raise RequestError(f"This model's vectors have {self.dimensions} dimensions.", param="dimensions")
+            raise RequestError(
+                f"This model's vectors have {self.dimensions} dimensions.", param="dimensions"
+            )
         if not self.matryoshka:
             raise Unsupported(
-                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: the model was not "
+                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: "
+                f"the model was not "
                 "trained for it (matryoshka).",
                 param="dimensions",
             )
-        # The lengths the model was trained for; others would give vectors of unknown quality.
+        # The lengths the model was trained for; others would give vectors of unknown
+        # quality.
         if self.matryoshka_dimensions and dimensions not in self.matryoshka_dimensions:
             allowed_dimensions = ", ".join(map(str, self.matryoshka_dimensions))
-            raise RequestError(f"This model's vectors can have {allowed_dimensions} dimensions.", param="dimensions")
+            raise RequestError(
+                f"This model's vectors can have {allowed_dimensions} dimensions.",
+                param="dimensions",
+            )
 
 
 class EncodingTask(StrEnum):
@@ -63,11 +71,14 @@ class EncodingTask(StrEnum):
 
 
 class TextInputs(Struct, frozen=True):
-    """The inputs of an embedding request before tokenization: texts, or token ids as they are.
+    """The inputs of an embedding request before tokenization: texts, or token ids as
+    they are.
 
-    truncate: maximum tokens of an input, special tokens included; -1 is the model's limit, None rejects longer inputs.
+    truncate: maximum tokens of an input, special tokens included; -1 is the model's
+        limit, None rejects longer inputs.
     keep_end: truncate at the beginning instead of at the end.
-    add_special_tokens: add the special tokens that the model's tokenizer puts around a text.
+    add_special_tokens: add the special tokens that the model's tokenizer puts around a
+        text.
     """
 
     inputs: tuple[str | tuple[int, ...], ...]
@@ -91,8 +102,10 @@ class TextEmbedRequest(Struct, frozen=True):
 class EmbedRequest(Struct, frozen=True):
     """A tokenized embedding request.
 
-    inputs: token ids, one tuple for each input, none empty or longer than `EmbeddingInfo.max_tokens`.
-    dimensions: truncate vectors to this length and normalize again; checked by `EmbeddingInfo.check_dimensions`.
+    inputs: token ids, one tuple for each input, none empty or longer than
+        `EmbeddingInfo.max_tokens`.
+    dimensions: truncate vectors to this length and normalize again; checked by
+        `EmbeddingInfo.check_dimensions`.
     normalize: None is the model's default.
     """
 
@@ -105,7 +118,8 @@ class EmbedRequest(Struct, frozen=True):
 class Embeddings(Struct, frozen=True):
     """The result of an embedding request.
 
-    vectors: little-endian float32 bytes, one for each input, each of `dimensions` numbers.
+    vectors: little-endian float32 bytes, one for each input, each of `dimensions`
+        numbers.
     """
 
     vectors: tuple[bytes, ...]
@@ -117,8 +131,10 @@ class TextPairs(Struct, frozen=True):
     """Queries and documents whose relevance is to be scored.
 
     queries: one for each document, or one for all of them.
-    max_query_tokens, max_document_tokens: truncate each text to this many tokens; None is unlimited.
-    truncate: as in TextInputs, for query and document together; only the document is truncated.
+    max_query_tokens, max_document_tokens: truncate each text to this many tokens; None
+        is unlimited.
+    truncate: as in TextInputs, for query and document together; only the document is
+        truncated.
     activation: as in ScoreRequest.
     """
 
@@ -147,7 +163,8 @@ class TokenizedPair(Struct, frozen=True):
 class ScoreRequest(Struct, frozen=True):
     """A tokenized scoring request.
 
-    activation: apply the model's output activation (usually a sigmoid) to the scores; None is the model's default.
+    activation: apply the model's output activation (usually a sigmoid) to the scores;
+        None is the model's default.
     """
 
     model: str

@@ -1,8 +1,9 @@
 """The interfaces of engines.
 
-There are two kinds. An `Engine` emits events: an upstream server, a script. A `TokenEngine` maps token ids to token
-ids: a model that runs in this process, the simulator. For token engines the pipeline implements detokenization, stop
-strings, n choices and usage once for all.
+There are two kinds. An `Engine` emits events: an upstream server, a script. A
+`TokenEngine` maps token ids to token ids: a model that runs in this process, the
+simulator. For token engines the pipeline implements detokenization, stop strings, n
+choices and usage once for all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from .embeddings import EmbedRequest, EmbeddingInfo, Embeddings, EncodingTask, RelevanceScores, ScoreRequest, TextEmbedRequest, TextPairs
+from .embeddings import (
+    EmbedRequest,
+    EmbeddingInfo,
+    Embeddings,
+    EncodingTask,
+    RelevanceScores,
+    ScoreRequest,
+    TextEmbedRequest,
+    TextPairs,
+)
 from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
 from .images import PromptImage
@@ -24,7 +34,9 @@ MAX_LISTED_IDS = 10
 
 
 class Feature(StrEnum):
-    """A feature that only some engines have. A request for a missing one is rejected with a 400 that names it."""
+    """A feature that only some engines have. A request for a missing one is rejected
+    with a 400 that names it.
+    """
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -53,12 +65,17 @@ CONSTRAINT_FEATURES = frozenset(
 class Capabilities(Struct, frozen=True):
     """The features and parameters that an engine supports.
 
-    parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
+    parameters: the supported fields of SamplingOptions, GenerationLimits and Extras;
+        others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
-    max_alternatives: alternatives that it can report; a request for more gets a warning; None means all.
-    native_tools, native_reasoning: the engine's own events separate tool calls and reasoning; our parsers do not run.
-    verifies_reasoning: the engine seals its reasoning, and verifies the seals itself when clients send it back.
-    has_one_choice: the engine generates one choice per request, so that n choices require n requests.
+    max_alternatives: alternatives that it can report; a request for more gets a
+        warning; None means all.
+    native_tools, native_reasoning: the engine's own events separate tool calls and
+        reasoning; our parsers do not run.
+    verifies_reasoning: the engine seals its reasoning, and verifies the seals itself
+        when clients send it back.
+    has_one_choice: the engine generates one choice per request, so that n choices
+        require n requests.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -78,7 +95,8 @@ class Health(Struct, frozen=True):
     reason: why it is not ready.
     waiting, running: number of requests.
     failed: it has crashed and cannot become ready again without a restart.
-    kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there is none, or if it is not known.
+    kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there is
+        none, or if it is not known.
     """
 
     ready: bool = True
@@ -119,7 +137,9 @@ class Engine(Protocol):
 
 
 class EventReceiver(Protocol):
-    """Takes events while the consumer of an engine's stream waits for the next: see `DirectEngine`."""
+    """Takes events while the consumer of an engine's stream waits for the next: see
+    `DirectEngine`.
+    """
 
     @property
     def is_ready(self) -> bool:
@@ -135,8 +155,11 @@ class EventReceiver(Protocol):
 class DirectEngine(Protocol):
     """An event engine that can deliver deltas without resuming a coroutine for each."""
 
-    def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
-        """Generate as `Engine.generate` does, but pass deltas to `receiver` while the consumer waits for an event.
+    def generate_directly(
+        self, request: GenerateRequest, receiver: EventReceiver
+    ) -> AsyncGenerator[Event]:
+        """Generate as `Engine.generate` does, but pass deltas to `receiver` while the
+        consumer waits for an event.
 
         Events that start or end the answer are always yielded, and errors are raised.
         """
@@ -148,7 +171,8 @@ class PromptCounter(Protocol):
     """An event engine that counts the tokens of a prompt without answering it."""
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
-        """Count the prompt tokens that this request's usage would report, even beyond the context length.
+        """Count the prompt tokens that this request's usage would report, even beyond
+        the context length.
 
         Raises RequestError.
         """
@@ -167,10 +191,16 @@ class RemoteTokens(Struct, frozen=True):
 
 @runtime_checkable
 class RemoteTokenizer(Protocol):
-    """An event engine without a tokenizer of its own that can have another server tokenize."""
+    """An event engine without a tokenizer of its own that can have another server
+    tokenize.
+    """
 
-    async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
-        """Tokenize a text, or a conversation that is rendered first. Raises RequestError."""
+    async def tokenize_prompt(
+        self, request: GenerateRequest, *, with_texts: bool = False
+    ) -> RemoteTokens:
+        """Tokenize a text, or a conversation that is rendered first. Raises
+        RequestError.
+        """
         ...
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
@@ -199,7 +229,9 @@ class Matcher(Protocol):
         ...
 
     def allows(self, token: int) -> bool:
-        """Whether the token may come next. Has no side effect, and is cheaper than a mask."""
+        """Whether the token may come next. Has no side effect, and is cheaper than a
+        mask.
+        """
         ...
 
     def advance(self, token: int) -> bool:
@@ -207,7 +239,8 @@ class Matcher(Protocol):
         ...
 
     def replace(self, token: int) -> int:
-        """Return the token to append instead of a sampled one: another one if the answer must be closed at its limit.
+        """Return the token to append instead of a sampled one: another one if the
+        answer must be closed at its limit.
 
         Only for engines whose capabilities list the parameter `close_at_limit`.
         """
@@ -232,11 +265,13 @@ class ClosableMatcher(Protocol):
 class ReasoningBudget(Struct, frozen=True):
     """A limit on reasoning tokens, after which the engine forces the end of reasoning.
 
-    max_tokens: reasoning tokens before `forced_ids` are forced, unless reasoning has ended by itself.
+    max_tokens: reasoning tokens before `forced_ids` are forced, unless reasoning has
+        ended by itself.
     begin_ids: ids that begin reasoning.
     end_ids: ids that end it.
     forced_ids: ids that the engine forces at the limit.
-    is_open: the prompt already ends inside reasoning, so that no `begin_ids` are expected.
+    is_open: the prompt already ends inside reasoning, so that no `begin_ids` are
+        expected.
     """
 
     max_tokens: int
@@ -251,17 +286,21 @@ class TokenRequest(Struct, frozen=True):
 
     id: unique among running sequences.
     max_tokens: at least 1.
-    stop_token_ids: sampling one of them ends the sequence (the token is delivered); masked before min_tokens.
+    stop_token_ids: sampling one of them ends the sequence (the token is delivered);
+        masked before min_tokens.
     logprobs, prompt_logprobs, logprob_ids: as in GenerateRequest.
     matcher: belongs to this request alone.
-    grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM) or in
-    another process.
-    closes_at_limit: the matcher ends the answer within max_tokens, as the parameter `close_at_limit` demands.
+    grammar: the matcher's grammar in llguidance's format, for an engine with an
+    llguidance of its own (vLLM) or in another process.
+    closes_at_limit: the matcher ends the answer within max_tokens, as the parameter
+        `close_at_limit` demands.
     extras: the client's extras that the engine supports.
     images: in prompt order; only for an engine with Feature.IMAGES.
-    arrival_time: seconds on the event loop's clock when the client's request arrived; None is now.
-    origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
-    simulator, a script). Engines that run a model do not need them.
+    arrival_time: seconds on the event loop's clock when the client's request arrived;
+        None is now.
+    origin, choice: the client's request and the index of its choice, for engines that
+    read text and tools (the simulator, a script). Engines that run a model do not need
+    them.
     """
 
     id: str
@@ -322,7 +361,8 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
     logprobs: tuple[TokenLogprob | None, ...]
 
 
-# One object for each token: not tracked by the garbage collector, and encoded without field names.
+# One object for each token: not tracked by the garbage collector, and encoded without
+# field names.
 class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
     """A sampled token of a sequence."""
 
@@ -342,10 +382,11 @@ class Ended(Struct, frozen=True, array_like=True, tag=4):
     """The last output of a sequence that finished.
 
     stop: the stop token that was sampled; it has already been delivered.
-    kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an object (vLLM's disaggregated
-    prefill). None if there is nothing to fetch.
-    was_closed: the matcher ended the answer at its token limit. Only set by an engine in another process, which has a
-    matcher of its own; otherwise the request's matcher knows it.
+    kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an
+    object (vLLM's disaggregated prefill). None if there is nothing to fetch.
+    was_closed: the matcher ended the answer at its token limit. Only set by an engine
+    in another process, which has a matcher of its own; otherwise the request's matcher
+    knows it.
     """
 
     id: str
@@ -383,7 +424,9 @@ OutputCallback = Callable[[TokenOutput], None]
 
 
 class TokenEngine(Protocol):
-    """An engine that maps token ids to token ids. Methods are called on the event loop and must not block it."""
+    """An engine that maps token ids to token ids. Methods are called on the event loop
+    and must not block it.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -391,9 +434,10 @@ class TokenEngine(Protocol):
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """Queue a sequence.
 
-        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested, Sampled for each token, then
-        Ended or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first
-        token and whenever the weights change.
+        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested,
+        Sampled for each token, then Ended or Failed; or Rejected alone. Engines that
+        track weight versions deliver WeightVersionSet before the first token and
+        whenever the weights change.
 
         Raises:
             Overloaded: the queue is full.
@@ -401,7 +445,9 @@ class TokenEngine(Protocol):
         ...
 
     def abort(self, id: str) -> None:
-        """Free the sequence within one step and deliver nothing more. Unknown ids are ignored."""
+        """Free the sequence within one step and deliver nothing more. Unknown ids are
+        ignored.
+        """
         ...
 
     async def start(self) -> None: ...
@@ -412,10 +458,13 @@ class TokenEngine(Protocol):
 
 
 class AdapterLoader(Protocol):
-    """An engine that loads adapters (LoRA): weights applied on top of the model for the requests that name them."""
+    """An engine that loads adapters (LoRA): weights applied on top of the model for the
+    requests that name them.
+    """
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """Load the adapter from the directory `path`, replacing one of that name. Running requests are not affected.
+        """Load the adapter from the directory `path`, replacing one of that name.
+        Running requests are not affected.
 
         Raises:
             RequestError: the model cannot use this adapter; nothing has changed.
@@ -423,7 +472,9 @@ class AdapterLoader(Protocol):
         ...
 
     async def unload_adapter(self, name: str) -> None:
-        """Unload an adapter. Running requests that use it are not affected. Unknown names are ignored."""
+        """Unload an adapter. Running requests that use it are not affected. Unknown
+        names are ignored.
+        """
         ...
 
 
@@ -431,13 +482,16 @@ class PrefixCache(Protocol):
     """An engine whose prefix cache can be inspected and reset."""
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
-        """Count the tokens of this prompt that are in the cache now; None if unknown. Has no side effect."""
+        """Count the tokens of this prompt that are in the cache now; None if unknown.
+        Has no side effect.
+        """
         ...
 
     async def reset_prefix_cache(self) -> bool | None:
         """Invalidate all cached blocks. Running sequences are not affected.
 
-        Returns False, and changes nothing, if the engine cannot reset while blocks are in use (as in vLLM).
+        Returns False, and changes nothing, if the engine cannot reset while blocks are
+        in use (as in vLLM).
         """
         ...
 
@@ -455,19 +509,24 @@ class Tokenizer(Protocol):
 
     @property
     def longest_token(self) -> int:
-        """Length in bytes of the longest token's text: the upper bound for n tokens is n times this."""
+        """Length in bytes of the longest token's text: the upper bound for n tokens is
+        n times this.
+        """
         ...
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
         """Encode a text.
 
         special: parse the names of added tokens in the text as those tokens.
-        add_special_tokens: as in transformers: add what the post-processor puts around a text (a BOS).
+        add_special_tokens: as in transformers: add what the post-processor puts around
+            a text (a BOS).
         """
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """Return the bytes that this id contributes to a text; for an added token, those of its name."""
+        """Return the bytes that this id contributes to a text; for an added token,
+        those of its name.
+        """
         ...
 
     def is_special(self, id: int) -> bool: ...
@@ -476,7 +535,9 @@ class Tokenizer(Protocol):
 
 
 class Encoder(Protocol):
-    """A model that reads texts and generates none. Methods are called on the event loop and must not block it."""
+    """A model that reads texts and generates none. Methods are called on the event loop
+    and must not block it.
+    """
 
     async def start(self) -> None: ...
 
@@ -494,7 +555,8 @@ class Embedder(Encoder, Protocol):
     def embedding_info(self) -> EmbeddingInfo: ...
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Return vectors in input order. Equal inputs yield bit-identical vectors, whatever else is in the batch.
+        """Return vectors in input order. Equal inputs yield bit-identical vectors,
+        whatever else is in the batch.
 
         Cancelling the call frees its work.
 
@@ -530,7 +592,9 @@ class TextEncoder(Encoder, Protocol):
 
     @property
     def scores_texts(self) -> bool:
-        """Whether `score_texts` works. A model without it may still embed queries and documents."""
+        """Whether `score_texts` works. A model without it may still embed queries and
+        documents.
+        """
         ...
 
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
@@ -544,7 +608,9 @@ class TextEncoder(Encoder, Protocol):
         ...
 
     async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
-        """Return scores in the order of the documents. Raises the same errors as `embed_texts`."""
+        """Return scores in the order of the documents. Raises the same errors as
+        `embed_texts`.
+        """
         ...
 
 
@@ -563,7 +629,9 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
 
 
 def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
-    """Raise RequestError if ids are not in the vocabulary. The error lists the first of them, each once."""
+    """Raise RequestError if ids are not in the vocabulary. The error lists the first of
+    them, each once.
+    """
     # Two passes in C for the common case, instead of a Python loop over a long prompt.
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
@@ -576,11 +644,21 @@ def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
 
 
 def check_unenforced_tool_choice(request: TokenRequest) -> None:
-    """Raise Unsupported for a tool choice that an engine without constrained decoding cannot enforce."""
+    """Raise Unsupported for a tool choice that an engine without constrained decoding
+    cannot enforce.
+    """
     prompt = None if request.origin is None else request.origin.prompt
-    if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
+    if (
+        not isinstance(prompt, Conversation)
+        or not prompt.tools
+        or prompt.tool_choice.mode == "none"
+    ):
         return
     if prompt.tool_choice.mode != "auto":
-        raise Unsupported("This engine cannot enforce a tool call; use `auto` or `none`.", param="tool_choice")
+        raise Unsupported(
+            "This engine cannot enforce a tool call; use `auto` or `none`.", param="tool_choice"
+        )
     if not prompt.parallel_tool_calls:
-        raise Unsupported("This engine cannot limit the number of tool calls.", param="parallel_tool_calls")
+        raise Unsupported(
+            "This engine cannot limit the number of tool calls.", param="parallel_tool_calls"
+        )

@@ -1,4 +1,5 @@
-"""The errors that a client can receive, and the renaming of the fields that they name. Dialects serialize them.
+"""The errors that a client can receive, and the renaming of the fields that they name.
+Dialects serialize them.
 
     DragomanError
      +-- RequestError              400  the request is invalid or cannot be served
@@ -23,7 +24,8 @@
           +-- EngineTimeout        504  the engine exceeded its deadline
           +-- ConnectionDropped    500  an injected fault: the connection closes without a terminal event
 
-An error raised before `Started` becomes an HTTP status; a later one becomes the dialect's own terminal event.
+An error raised before `Started` becomes an HTTP status; a later one becomes the
+dialect's own terminal event.
 """
 
 from __future__ import annotations
@@ -39,10 +41,17 @@ class DragomanError(Exception):
     retry_after: float | None = None
     """Seconds after which the same request may succeed; sent as `Retry-After`."""
     is_translated = False
-    """Whether `param` is the client's name of the field. Otherwise it is the core's, which a dialect may rename."""
+    """Whether `param` is the client's name of the field. Otherwise it is the core's,
+    which a dialect may rename.
+    """
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -54,23 +63,31 @@ class DragomanError(Exception):
 
 
 class RequestError(DragomanError):
-    """The request is invalid or cannot be served. `param` is the dotted path of the field (`messages.0.role`)."""
+    """The request is invalid or cannot be served. `param` is the dotted path of the
+    field (`messages.0.role`).
+    """
 
     status = 400
 
 
 class Unsupported(RequestError):
-    """The request is valid but not supported here. Raised because parameters are never ignored silently."""
+    """The request is valid but not supported here. Raised because parameters are never
+    ignored silently.
+    """
 
     code = "unsupported_parameter"
 
 
 class ContextTooLong(RequestError):
-    """The prompt exceeds the context length. LangChain and LiteLLM match on this wording."""
+    """The prompt exceeds the context length. LangChain and LiteLLM match on this
+    wording.
+    """
 
     code = "context_length_exceeded"
 
-    def __init__(self, *, limit: int, prompt: int, at_least: bool = False, param: str | None = None) -> None:
+    def __init__(
+        self, *, limit: int, prompt: int, at_least: bool = False, param: str | None = None
+    ) -> None:
         qualifier = "at least " if at_least else ""
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, your prompt has "
@@ -103,7 +120,8 @@ class ModelNotFound(NotFound):
 class MethodNotAllowed(RequestError):
     """A method that a path does not support.
 
-    allowed: the methods that it supports; every 405 lists them in `Allow` (RFC 9110, section 15.5.6).
+    allowed: the methods that it supports; every 405 lists them in `Allow` (RFC 9110,
+        section 15.5.6).
     """
 
     status = 405
@@ -138,7 +156,8 @@ class HeadersTooLarge(RequestError):
 class RateLimited(RequestError):
     """A rate limit was reached.
 
-    limit: the limited quantity, which OpenAI's errors have as `type` (`requests`, `tokens`); None if unknown.
+    limit: the limited quantity, which OpenAI's errors have as `type` (`requests`,
+        `tokens`); None if unknown.
     """
 
     status = 429
@@ -161,7 +180,9 @@ class RateLimited(RequestError):
 
 
 class BudgetExhausted(RateLimited):
-    """The budget of the day or month is used up. Retries fail until it ends, so clients should not retry."""
+    """The budget of the day or month is used up. Retries fail until it ends, so clients
+    should not retry.
+    """
 
     code = "insufficient_quota"
     limit = "insufficient_quota"
@@ -184,7 +205,9 @@ class QueueFull(Overloaded):
 
 
 class NotStarted(EngineError):
-    """The application has not been started: an error in the program that embeds it. Clients should not retry."""
+    """The application has not been started: an error in the program that embeds it.
+    Clients should not retry.
+    """
 
     code = "not_started"
 
@@ -195,12 +218,15 @@ class EngineTimeout(EngineError):
 
 
 class ConnectionDropped(EngineError):
-    """An injected fault: the connection is closed without a terminal event, as if the server had crashed."""
+    """An injected fault: the connection is closed without a terminal event, as if the
+    server had crashed.
+    """
 
     code = "connection_cut"
 
 
-# Field names. A dialect or an upstream server may have other names for the request fields than the core.
+# Field names. A dialect or an upstream server may have other names for the request
+# fields than the core.
 
 # The dotted path at the start of a warning, such as `messages[0].name`.
 _LEADING_PATH = re.compile(r"[A-Za-z_][\w.\[\]]*")
@@ -209,12 +235,15 @@ _LEADING_PATH = re.compile(r"[A-Za-z_][\w.\[\]]*")
 class FieldNames:
     """Renames the paths of fields.
 
-    names: pairs of a regular expression for the start of a core path, and its replacement; the first match applies.
+    names: pairs of a regular expression for the start of a core path, and its
+        replacement; the first match applies.
     """
 
     def __init__(self, *names: tuple[str, str]) -> None:
         self.names = names
-        self._patterns = tuple((re.compile(rf"{pattern}(?!\w)"), replacement) for pattern, replacement in names)
+        self._patterns = tuple(
+            (re.compile(rf"{pattern}(?!\w)"), replacement) for pattern, replacement in names
+        )
 
     def rename(self, path: str) -> str:
         for pattern, replacement in self._patterns:
@@ -235,7 +264,9 @@ class FieldNames:
             error.param = param
 
     def translate(self, error: DragomanError) -> None:
-        """Rename the field from the core's name to the client's own. Has no effect the second time."""
+        """Rename the field from the core's name to the client's own. Has no effect the
+        second time.
+        """
         if not error.is_translated and error.param is not None:
             error.is_translated = True
             self.rename_error(error)

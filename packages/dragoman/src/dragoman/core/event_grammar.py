@@ -1,4 +1,6 @@
-"""The grammar of event streams: which event may follow which. A state machine modeled on h11's _state.py."""
+"""The grammar of event streams: which event may follow which. A state machine modeled
+on h11's _state.py.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,16 @@ TRANSITIONS: dict[str, dict[type[Event], str]] = {
 
 
 class ProtocolError(Exception):
-    """An engine or a parser violated the event grammar. Always a bug, never a user error."""
+    """An engine or a parser violated the event grammar. Always a bug, never a user
+    error.
+    """
 
 
 class EventGrammar:
     """The state of one stream.
 
-    `feed` raises ProtocolError for an illegal event, `close` if the stream is incomplete.
+    `feed` raises ProtocolError for an illegal event, `close` if the stream is
+    incomplete.
     """
 
     def __init__(self) -> None:
@@ -64,8 +69,12 @@ class EventGrammar:
             if self._started:
                 raise ProtocolError("Started twice")
             if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
-                raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
-            _check_counts(event, (event.prompt_tokens,), (event.cached_tokens, event.written_tokens))
+                raise ProtocolError(
+                    f"{event.choices} choices do not divide among {event.prompts} prompts"
+                )
+            _check_counts(
+                event, (event.prompt_tokens,), (event.cached_tokens, event.written_tokens)
+            )
             self._started = True
             self._states = [IDLE] * event.choices
             self._prompts = [False] * event.prompts
@@ -73,7 +82,11 @@ class EventGrammar:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
             usage = event.usage
-            _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning, usage.written))
+            _check_counts(
+                event,
+                (usage.prompt, usage.completion),
+                (usage.cached, usage.reasoning, usage.written),
+            )
             if any(state is not DONE for state in self._states):
                 raise ProtocolError(f"Finished while choices are {self._states}")
             self._finished = True
@@ -82,9 +95,12 @@ class EventGrammar:
         else:
             if not 0 <= event.choice < len(self._states):
                 raise ProtocolError(f"{event}: there are {len(self._states)} choices")
-            # msgspec does not validate structs built in Python; a None from a third-party engine would fail only later,
-            # in a writer.
-            if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and type(event.text) is not str:
+            # msgspec does not validate structs built in Python; a None from a
+            # third-party engine would fail only later, in a writer.
+            if (
+                isinstance(event, TextDelta | ReasoningDelta | RefusalDelta)
+                and type(event.text) is not str
+            ):
                 raise ProtocolError(f"{event}: text must be a string")
             state = self._states[event.choice]
             next_state = TRANSITIONS[state].get(type(event))
@@ -98,14 +114,18 @@ class EventGrammar:
 
     def _accept_prompt(self, event: PromptTokens) -> None:
         choices_per_prompt = len(self._states) // len(self._prompts)
-        prompt_states = self._states[event.prompt * choices_per_prompt : (event.prompt + 1) * choices_per_prompt]
+        prompt_states = self._states[
+            event.prompt * choices_per_prompt : (event.prompt + 1) * choices_per_prompt
+        ]
         if self._prompts[event.prompt] or any(state is not IDLE for state in prompt_states):
             raise ProtocolError(f"PromptTokens of prompt {event.prompt} twice or too late")
         self._prompts[event.prompt] = True
 
 
 def _check_counts(event: Event, required: tuple[object, ...], optional: tuple[object, ...]) -> None:
-    """Check the token counts of a third-party engine. Those in `optional` may be None, which means unknown."""
+    """Check the token counts of a third-party engine. Those in `optional` may be None,
+    which means unknown.
+    """
     for count in (*required, *(count for count in optional if count is not None)):
         # Not isinstance, since True and False are ints too.
         if type(count) is not int or count < 0:

@@ -4,12 +4,13 @@
     choice := part* ChoiceFinished
     part   := TextDelta+ | ReasoningDelta+ | RefusalDelta+ | ToolCallStart ToolCallDelta*
 
-Within one choice parts are strictly sequential: a ToolCallDelta always belongs to the ToolCallStart before it, and a
-part ends where the next one begins. There is no "part end" event that an engine could omit.
-`event_grammar.EventGrammar` enforces these rules.
+Within one choice parts are strictly sequential: a ToolCallDelta always belongs to the
+ToolCallStart before it, and a part ends where the next one begins. There is no "part
+end" event that an engine could omit. `event_grammar.EventGrammar` enforces these rules.
 
-Tokens are carried by the event that releases their text, so that logprobs, token ids and usage have one source:
-the tokens of a choice, in order, are the concatenation of `tokens` over its events.
+Tokens are carried by the event that releases their text, so that logprobs, token ids
+and usage have one source: the tokens of a choice, in order, are the concatenation of
+`tokens` over its events.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ UNKNOWN_TOKEN_ID = -1
 
 
 class Alternative(Struct, frozen=True, gc=False):
-    """An alternative at a token's position. Alternatives are sorted best first: the rank is the index plus one."""
+    """An alternative at a token's position. Alternatives are sorted best first: the
+    rank is the index plus one.
+    """
 
     id: int
     text: str
@@ -41,7 +44,8 @@ class Token(Struct, frozen=True, gc=False):
     raw: its bytes if they differ from `text.encode()`.
     rank: 1 for the most likely token; None if unknown.
     special: a control token of the vocabulary, not text that looks like one.
-    markup: its text belongs to no part of the answer: a delimiter of reasoning or calls, or whitespace next to one.
+    markup: its text belongs to no part of the answer: a delimiter of reasoning or
+        calls, or whitespace next to one.
     """
 
     id: int
@@ -59,7 +63,8 @@ class Token(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of a whole request, all choices together. None is unknown, which differs from 0.
+    """Token counts of a whole request, all choices together. None is unknown, which
+    differs from 0.
 
     cached, written: prompt tokens that were read from and written to the prefix cache.
     """
@@ -99,11 +104,14 @@ class AppliedEdit(Struct, frozen=True):
 class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
-    choices: number of choices of all prompts; choice c belongs to prompt c // (choices / prompts).
+    choices: number of choices of all prompts; choice c belongs to prompt c // (choices
+        / prompts).
     edited: applied context edits, in order.
     cached_tokens, written_tokens: see `Usage`.
-    warnings: fields that the engine ignores and that are known only now; each warning begins with the field's name.
-    elapsed: seconds since the engine started on the prompt, if it reports the start late.
+    warnings: fields that the engine ignores and that are known only now; each warning
+        begins with the field's name.
+    elapsed: seconds since the engine started on the prompt, if it reports the start
+        late.
     """
 
     prompt_tokens: int
@@ -117,7 +125,9 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class PromptTokens(Struct, frozen=True, tag=True):
-    """The prompt itself, with its logprobs if requested. At most once for each prompt, before its choices."""
+    """The prompt itself, with its logprobs if requested. At most once for each prompt,
+    before its choices.
+    """
 
     prompt: int
     text: str
@@ -168,7 +178,9 @@ class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class WeightSpan(Struct, frozen=True):
-    """The tokens from `start` up to `end` (exclusive, counted from 0) were sampled by weights of this version."""
+    """The tokens from `start` up to `end` (exclusive, counted from 0) were sampled by
+    weights of this version.
+    """
 
     version: str
     start: int
@@ -178,10 +190,12 @@ class WeightSpan(Struct, frozen=True):
 class ChoiceFinished(Struct, frozen=True, tag=True):
     """The end of one choice.
 
-    stop: the matched stop string, or the id of the matched stop token other than end-of-sequence.
+    stop: the matched stop string, or the id of the matched stop token other than
+        end-of-sequence.
     tokens: tokens that no other event has carried.
     kv_transfer_params: as in `engine.Ended`.
-    weights: the weight versions of all tokens, without gaps; None if the engine does not report them.
+    weights: the weight versions of all tokens, without gaps; None if the engine does
+        not report them.
     """
 
     choice: int
@@ -193,7 +207,8 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
 
 
 class Timings(Struct, frozen=True):
-    """The seconds of an answer with one choice, as vLLM's per-request metrics count them.
+    """The seconds of an answer with one choice, as vLLM's per-request metrics count
+    them.
 
     queue: from admission until the request left the queue.
     first_token: from leaving the queue to the first token; None without a token.

@@ -1,7 +1,7 @@
 """Length-prefixed frames for messages between the processes of a server.
 
-A frame is the length in eight bytes, little-endian, and the message. Four bytes would not suffice: an upload of weights
-can exceed 4 GB.
+A frame is the length in eight bytes, little-endian, and the message. Four bytes would
+not suffice: an upload of weights can exceed 4 GB.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class FrameBuffer:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that are complete now. Exhaust the iterator before the next call."""
+        """Yield the messages that are complete now. Exhaust the iterator before the
+        next call.
+        """
         received = self._received
         received += data
         start = 0
@@ -46,12 +48,13 @@ class FrameBuffer:
             end = begin + int.from_bytes(received[start:begin], "little")
             if len(received) < end:
                 break
-            # A memoryview saves the copy that a slice of the bytearray would make. It must be released before the
-            # buffer is resized.
+            # A memoryview saves the copy that a slice of the bytearray would make. It
+            # must be released before the buffer is resized.
             with memoryview(received) as view:
                 message = bytes(view[begin:end])
             yield message
             start = end
         if start:
-            # Deleted once for all messages, since each deletion moves the rest of the buffer.
+            # Deleted once for all messages, since each deletion moves the rest of the
+            # buffer.
             del received[:start]

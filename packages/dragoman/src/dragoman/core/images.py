@@ -1,7 +1,7 @@
 """The images of a prompt.
 
-Reads format and size from an image's header without decoding pixels. Defines preprocessed images, and their positions
-in the token ids of a prompt.
+Reads format and size from an image's header without decoding pixels. Defines
+preprocessed images, and their positions in the token ids of a prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MAX_PIXELS = 64_000_000
 """Maximum pixels of one image: 8000 x 8000, Anthropic's limit."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Unregistered names that clients send for a registered type. APNG has the signature of PNG.
+# Unregistered names that clients send for a registered type. APNG has the signature of
+# PNG.
 _MEDIA_TYPE_ALIASES = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -30,13 +31,18 @@ _MEDIA_TYPE_ALIASES = {
 }
 _UNSPECIFIC_TYPES = frozenset({"", "image/*", "application/octet-stream", "binary/octet-stream"})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG's start-of-frame markers, whose segments contain the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
+"""JPEG's start-of-frame markers, whose segments contain the size (SOF0 to SOF15 without
+DHT, JPG and DAC).
+"""
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length field."""
 _FILL_BYTES = re.compile(rb"\xff+")
-"""JPEG's fill bytes, any number of which may precede a marker (ITU-T T.81, B.1.1.2), with the marker's own 0xFF."""
+"""JPEG's fill bytes, any number of which may precede a marker (ITU-T T.81, B.1.1.2),
+with the marker's own 0xFF.
+"""
 _MAX_SEGMENTS = 4096
-"""Maximum segments before JPEG's frame header: 20 MB of the longest segments are 320."""
+"""Maximum segments before JPEG's frame header: 20 MB of the longest segments are 320.
+"""
 
 
 class ImageInfo(Struct, frozen=True):
@@ -52,12 +58,16 @@ class ImageInfo(Struct, frozen=True):
 
 
 def read_image_info(data: bytes) -> ImageInfo | None:
-    """Parse the header of an image; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
+    """Parse the header of an image; None if it is not PNG, JPEG, GIF or WebP, or ends
+    before the size.
+    """
     # The first chunk of a PNG must be IHDR (PNG specification, section 5.6).
     if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
         info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
     elif data.startswith((b"GIF87a", b"GIF89a")):
-        info = ImageInfo("image/gif", _read_little_endian(data, 6, 2), _read_little_endian(data, 8, 2))
+        info = ImageInfo(
+            "image/gif", _read_little_endian(data, 6, 2), _read_little_endian(data, 8, 2)
+        )
     elif data.startswith(b"\xff\xd8\xff"):
         info = _read_jpeg(data)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
@@ -95,14 +105,17 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
         and _MEDIA_TYPE_ALIASES.get(declared_type, declared_type) != info.media_type
     ):
         raise RequestError(
-            f"The image in '{param}' is declared as {declared_type[:64]!r}, but it is {info.media_type!r}.",
+            f"The image in '{param}' is declared as {declared_type[:64]!r}, but it is "
+            f"{info.media_type!r}.",
             param=param,
             code="invalid_image_format",
         )
-    # The header is checked before anything is decoded: a small file may declare gigabytes of pixels.
+    # The header is checked before anything is decoded: a small file may declare
+    # gigabytes of pixels.
     if info.width * info.height > MAX_PIXELS:
         raise RequestError(
-            f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is {MAX_PIXELS}.",
+            f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is "
+            f"{MAX_PIXELS}.",
             param=param,
             code="image_too_large",
         )
@@ -130,29 +143,43 @@ def _read_jpeg(data: bytes) -> ImageInfo | None:
         if marker in _STANDALONE_MARKERS:
             offset += 2
         elif marker in _FRAME_MARKERS:
-            return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
+            return ImageInfo(
+                "image/jpeg",
+                _read_big_endian(data, offset + 7, 2),
+                _read_big_endian(data, offset + 5, 2),
+            )
         else:
-            # A length includes its own two bytes, so a smaller one is invalid; it is read as 2.
+            # A length includes its own two bytes, so a smaller one is invalid; it is
+            # read as 2.
             offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
     return None
 
 
 def _read_webp(data: bytes) -> ImageInfo | None:
-    """Read the canvas size of an extended file, otherwise the size in the only frame's header (RFC 9649)."""
+    """Read the canvas size of an extended file, otherwise the size in the only frame's
+    header (RFC 9649).
+    """
     if len(data) < 30:
         return None
     match data[12:16]:
         case b"VP8X":
             # Stored minus one, in 24 bits each.
-            return ImageInfo("image/webp", _read_little_endian(data, 24, 3) + 1, _read_little_endian(data, 27, 3) + 1)
+            return ImageInfo(
+                "image/webp",
+                _read_little_endian(data, 24, 3) + 1,
+                _read_little_endian(data, 27, 3) + 1,
+            )
         case b"VP8L":
             # 14 bits each, minus one, after the signature byte 0x2F.
             bits = _read_little_endian(data, 21, 4)
             return ImageInfo("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         case b"VP8 ":
-            # 14 bits each; the upper two are a hint for scaling (RFC 6386, section 9.1).
+            # 14 bits each; the upper two are a hint for scaling (RFC 6386, section
+            # 9.1).
             return ImageInfo(
-                "image/webp", _read_little_endian(data, 26, 2) & 0x3FFF, _read_little_endian(data, 28, 2) & 0x3FFF
+                "image/webp",
+                _read_little_endian(data, 26, 2) & 0x3FFF,
+                _read_little_endian(data, 28, 2) & 0x3FFF,
             )
         case _:
             return None
@@ -164,7 +191,8 @@ def _read_webp(data: bytes) -> ImageInfo | None:
 class PreparedImage(Struct, frozen=True):
     """An image preprocessed by a model's own processor.
 
-    text: its text in the prompt, which replaces the one placeholder that the chat template writes.
+    text: its text in the prompt, which replaces the one placeholder that the chat
+        template writes.
     digest: hash of its pixels.
     model_inputs: opaque; only the engine that produced it reads it.
     """
@@ -175,11 +203,13 @@ class PreparedImage(Struct, frozen=True):
 
 
 class PromptImage(Struct, frozen=True):
-    """An image in a prompt: the token ids from `begin` to `end` (exclusive) represent it.
+    """An image in a prompt: the token ids from `begin` to `end` (exclusive) represent
+    it.
 
     digest, model_inputs: as in PreparedImage.
 
-    Prompts share KV cache blocks only if their images' digests and positions are equal too.
+    Prompts share KV cache blocks only if their images' digests and positions are equal
+    too.
     """
 
     begin: int
@@ -193,10 +223,12 @@ class ImageProcessor(Protocol):
 
     @property
     def placeholder(self) -> str:
-        """The text that represents an image in a rendered prompt before its own text replaces it.
+        """The text that represents an image in a rendered prompt before its own text
+        replaces it.
 
-        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string. It is
-        random because a placeholder in a client's text must not be replaced by an image.
+        This is the control token that the chat template writes or, with
+        `uses_text_placeholder`, a random string. It is random because a placeholder in
+        a client's text must not be replaced by an image.
         """
         ...
 
@@ -206,9 +238,15 @@ class ImageProcessor(Protocol):
         ...
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
-        """Preprocess the images of one prompt, in order. Raises RequestError if one cannot be decoded."""
+        """Preprocess the images of one prompt, in order. Raises RequestError if one
+        cannot be decoded.
+        """
         ...
 
-    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
-        """Find the position of each image in the token ids. Raises RequestError if any is missing."""
+    def locate(
+        self, prompt: Sequence[int], images: Sequence[PreparedImage]
+    ) -> tuple[PromptImage, ...]:
+        """Find the position of each image in the token ids. Raises RequestError if any
+        is missing.
+        """
         ...

@@ -1,6 +1,8 @@
-"""Messages and their parts: the input of a prompt and, as parts of a `Reply`, the output of a model.
+"""Messages and their parts: the input of a prompt and, as parts of a `Reply`, the
+output of a model.
 
-A generated part can carry its sampled `tokens`, which saves tokenizing the history again when a conversation continues.
+A generated part can carry its sampled `tokens`, which saves tokenizing the history
+again when a conversation continues.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class InlineMedia(Struct, frozen=True, tag=True):
 
 
 class RemoteMedia(Struct, frozen=True, tag=True):
-    """Media behind a URL. The server, not the dialect, decides whether it may be fetched."""
+    """Media behind a URL. The server, not the dialect, decides whether it may be
+    fetched.
+    """
 
     url: str
 
@@ -70,8 +74,9 @@ class SealKind(StrEnum):
 class Reasoning(Struct, frozen=True, tag=True):
     """Reasoning of the model.
 
-    seal: a SealKind, followed by data with which an upstream's vendor recognizes its own reasoning. Clients must send
-    it back unchanged. Sealed reasoning may have no text.
+    seal: a SealKind, followed by data with which an upstream's vendor recognizes its
+    own reasoning. Clients must send it back unchanged. Sealed reasoning may have no
+    text.
     """
 
     text: str
@@ -87,7 +92,8 @@ class Refusal(Struct, frozen=True, tag=True):
 class ToolCall(Struct, frozen=True, tag=True):
     """A call of a tool by the model.
 
-    arguments: JSON text as the model wrote it (never re-serialized), or a custom tool's raw input.
+    arguments: JSON text as the model wrote it (never re-serialized), or a custom tool's
+        raw input.
     """
 
     id: str
@@ -115,7 +121,8 @@ class File(Struct, frozen=True, tag=True):
 class ToolResult(Struct, frozen=True, tag=True):
     """The result of a tool call. Its content is text and media only.
 
-    answers_call: its call is in the conversation; False in formats without ids, where the call may be missing.
+    answers_call: its call is in the conversation; False in formats without ids, where
+        the call may be missing.
     """
 
     call_id: str
@@ -171,8 +178,8 @@ class ToolChoice(Struct, frozen=True):
 
     mode: none | auto | required.
     names: the callable tools; None is all declared ones.
-    is_named: the client named one tool, not a list of allowed ones. Then at most one call is made, OpenAI's finish
-    reason is `stop`, and upstreams get the name itself.
+    is_named: the client named one tool, not a list of allowed ones. Then at most one
+    call is made, OpenAI's finish reason is `stop`, and upstreams get the name itself.
     """
 
     mode: str = "auto"

@@ -1,6 +1,7 @@
 """The counters of an engine behind vLLM's metrics: plain numbers, cheap to update.
 
-An engine with its own scheduler updates them itself. For the others the pipeline counts what it can observe.
+An engine with its own scheduler updates them itself. For the others the pipeline counts
+what it can observe.
 """
 
 from __future__ import annotations
@@ -13,11 +14,71 @@ from msgspec import Struct
 
 from .events import FinishReason
 
-# vLLM's bucket boundaries (vllm/v1/metrics/loggers.py), so that dashboards for vLLM work unchanged.
-_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+# vLLM's bucket boundaries (vllm/v1/metrics/loggers.py), so that dashboards for vLLM
+# work unchanged.
+_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
 TTFT_BUCKETS = (*_TTFT, 160.0, 640.0, 2560.0)
-ITL_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10, 20, 40, 80)
-_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+ITL_BUCKETS = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
+_LATENCY = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+)
 LATENCY_BUCKETS = (*_LATENCY, 960.0, 1920.0, 7680.0)
 ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LENGTH_BUCKETS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
@@ -29,7 +90,8 @@ class Histogram:
     """A histogram.
 
     bounds: upper bounds of the buckets.
-    counts: observations in each bucket, not cumulative, and one more for those above the last bound.
+    counts: observations in each bucket, not cumulative, and one more for those above
+        the last bound.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -75,11 +137,13 @@ class CacheConfig(Struct, frozen=True):
 
 
 class KvOffloadStats(Struct, frozen=True):
-    """Transfers of KV blocks between device and host memory since the start, and the current use of the host's cache.
+    """Transfers of KV blocks between device and host memory since the start, and the
+    current use of the host's cache.
 
     load_sizes, store_sizes: bytes of each transfer.
     failed_stores: number of stores for which the cache had no space.
-    usage, write_usage: shares of the cache that all transfers, and that stores hold, 0 to 1.
+    usage, write_usage: shares of the cache that all transfers, and that stores hold, 0
+        to 1.
     """
 
     load_bytes: float
@@ -94,14 +158,18 @@ class KvOffloadStats(Struct, frozen=True):
 
 
 class EngineStats:
-    """Counters since the start and current gauges of one engine core, in seconds and tokens.
+    """Counters since the start and current gauges of one engine core, in seconds and
+    tokens.
 
     sleep_level: 0 is awake.
     faults: injected faults that have occurred, by kind.
-    waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
+    waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the
+        engine does not tell them apart.
     kv_offload: None without a second tier of the KV cache.
-    drafts, draft_tokens, accepted_tokens, accepted_by_position: counters of speculative decoding; None without it.
-    longest_choice, request_preemptions, request_computed_tokens: None if the engine does not observe them.
+    drafts, draft_tokens, accepted_tokens, accepted_by_position: counters of speculative
+        decoding; None without it.
+    longest_choice, request_preemptions, request_computed_tokens: None if the engine
+        does not observe them.
     """
 
     def __init__(self) -> None:
@@ -113,7 +181,8 @@ class EngineStats:
         self.external_cache_queries: int | None = None
         self.external_cache_hits: int | None = None
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        # Every label exists from the start; otherwise Prometheus' rate() would miss its first increment.
+        # Every label exists from the start; otherwise Prometheus' rate() would miss its
+        # first increment.
         self.success = dict.fromkeys(_REASON_LABELS.values(), 0)
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .events import AppliedEdit, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Timings, Token, ToolCallDelta, ToolCallStart, Usage, WeightSpan
+from .events import (
+    AppliedEdit,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Timings,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+    WeightSpan,
+)
 from .message import Reasoning, Refusal, Text, ToolCall
 
 ReplyPart = Text | Reasoning | Refusal | ToolCall
@@ -34,7 +51,9 @@ class Choice(Struct, frozen=True):
         return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
 
     def split_parts(self) -> tuple[str, str, str, tuple[ToolCall, ...]]:
-        """Return the text, the reasoning, the refusal and the calls, each as its own method returns it."""
+        """Return the text, the reasoning, the refusal and the calls, each as its own
+        method returns it.
+        """
         if len(self.parts) == 1 and type(self.parts[0]) is Text:  # Nearly every answer.
             return self.parts[0].text, "", "", ()
         return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
@@ -67,16 +86,25 @@ class Reply(Struct, frozen=True):
 
     @property
     def kv_transfer_params(self) -> str | None:
-        """The parameters of the first choice that has any: a response has only one field for them."""
+        """The parameters of the first choice that has any: a response has only one
+        field for them.
+        """
         return next(
-            (choice.kv_transfer_params for choice in self.choices if choice.kv_transfer_params is not None), None
+            (
+                choice.kv_transfer_params
+                for choice in self.choices
+                if choice.kv_transfer_params is not None
+            ),
+            None,
         )
 
 
 class _OpenPart:
     """The part being built, with its pieces not yet joined."""
 
-    def __init__(self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False) -> None:
+    def __init__(
+        self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False
+    ) -> None:
         self.kind = kind
         self.id = id
         self.name = name
@@ -132,7 +160,8 @@ class ReplyBuilder:
                 self._parts = [[] for _ in range(choices)]
                 self._finishes = [None] * choices
                 self._prompts = [None] * prompts
-                # `build` may be called before Finished: a failed answer still reports its prompt tokens.
+                # `build` may be called before Finished: a failed answer still reports
+                # its prompt tokens.
                 self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
 
@@ -143,7 +172,9 @@ class ReplyBuilder:
             else:
                 self.feed(event)
 
-    def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
+    def _append(
+        self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]
+    ) -> None:
         parts = self._parts[choice]
         # A seal covers only the text before it, so it ends its part.
         if not parts or parts[-1].kind is not kind or parts[-1].seal:
@@ -163,6 +194,10 @@ class ReplyBuilder:
             choices.append(
                 Choice(parts, FinishReason.ABORT)
                 if end is None
-                else Choice(parts, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights)
+                else Choice(
+                    parts, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights
+                )
             )
-        return Reply(tuple(choices), self._usage, tuple(self._prompts), self._applied_edits, self._timings)
+        return Reply(
+            tuple(choices), self._usage, tuple(self._prompts), self._applied_edits, self._timings
+        )

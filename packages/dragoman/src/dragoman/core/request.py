@@ -1,6 +1,8 @@
-"""The canonical request, into which dialects parse every wire format, and the trace context of a request.
+"""The canonical request, into which dialects parse every wire format, and the trace
+context of a request.
 
-None in a field means that the client did not set it: the model's or the engine's default applies.
+None in a field means that the client did not set it: the model's or the engine's
+default applies.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class ReasoningOptions(Struct, frozen=True):
 class TemplateOptions(Struct, frozen=True):
     """The client's options for the chat template.
 
-    kwargs, documents: additional variables and documents for the template, as JSON text.
+    kwargs, documents: additional variables and documents for the template, as JSON
+        text.
     template: replaces the model's own template if the server allows it.
     """
 
@@ -45,7 +48,8 @@ class ClearToolResults(Struct, frozen=True, tag=True):
     """A context edit: replaces all but the last `keep` tool results with a placeholder.
 
     above_tokens: the edit applies only to prompts with more tokens than this.
-    above_uses: if set, the edit applies to conversations with more tool results than this instead.
+    above_uses: if set, the edit applies to conversations with more tool results than
+        this instead.
     at_least: minimum tokens that the edit must save.
     exclude: tools whose results are not cleared.
     inputs: tools whose call arguments are cleared too; None is all of them.
@@ -60,7 +64,9 @@ class ClearToolResults(Struct, frozen=True, tag=True):
 
 
 class ClearReasoning(Struct, frozen=True, tag=True):
-    """A context edit: removes reasoning except in the last `keep` assistant turns that contain any."""
+    """A context edit: removes reasoning except in the last `keep` assistant turns that
+    contain any.
+    """
 
     keep: int
 
@@ -71,10 +77,13 @@ Edit = ClearToolResults | ClearReasoning
 class Conversation(Struct, frozen=True):
     """A chat prompt.
 
-    drop_oldest: remove whole turns from the beginning if it exceeds the context, instead of rejecting it.
+    drop_oldest: remove whole turns from the beginning if it exceeds the context,
+        instead of rejecting it.
     edits: context edits, applied in order before rendering.
-    sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids, see `prompts.token_replay`.
-    preceding_ids: ids of an earlier prompt and its answer, put before the rendered prompt; only for token engines.
+    sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids,
+        see `prompts.token_replay`.
+    preceding_ids: ids of an earlier prompt and its answer, put before the rendered
+        prompt; only for token engines.
     """
 
     messages: tuple[Message, ...]
@@ -155,7 +164,11 @@ class Sampling(Struct, frozen=True):
 
 def _list_set_fields(options: Struct) -> tuple[str, ...]:
     values = msgspec.structs.astuple(options)
-    return tuple(name for name, value in zip(options.__struct_fields__, values, strict=True) if value is not None)
+    return tuple(
+        name
+        for name, value in zip(options.__struct_fields__, values, strict=True)
+        if value is not None
+    )
 
 
 class SamplingOptions(Struct, frozen=True):
@@ -178,7 +191,8 @@ class SamplingOptions(Struct, frozen=True):
 
     def list_set_fields(self) -> tuple[str, ...]:
         """List the names of the fields that the client set."""
-        # Usually nothing is set, which one comparison in C finds out without building a tuple.
+        # Usually nothing is set, which one comparison in C finds out without building a
+        # tuple.
         return () if self == NO_SAMPLING_OPTIONS else _list_set_fields(self)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
@@ -190,7 +204,9 @@ class SamplingOptions(Struct, frozen=True):
         if not names and not bad_words:
             return defaults
         overrides = {name: getattr(self, name) for name in names if name != "bad_words"}
-        return msgspec.structs.replace(defaults, bad_words=bad_words or defaults.bad_words, **overrides)
+        return msgspec.structs.replace(
+            defaults, bad_words=bad_words or defaults.bad_words, **overrides
+        )
 
 
 NO_SAMPLING_OPTIONS = SamplingOptions()
@@ -201,8 +217,10 @@ class GenerationLimits(Struct, frozen=True):
 
     max_tokens: maximum tokens of each choice; None is the rest of the context.
     stop: stop strings, removed from the text unless include_stop.
-    truncate_prompt: keep only this many tokens at the end of the prompt; -1 keeps as many as fit.
-    close_at_limit: spend the last tokens of a constrained answer on a legal ending; None is the server's default.
+    truncate_prompt: keep only this many tokens at the end of the prompt; -1 keeps as
+        many as fit.
+    close_at_limit: spend the last tokens of a constrained answer on a legal ending;
+        None is the server's default.
     """
 
     max_tokens: int | None = None
@@ -218,13 +236,16 @@ class GenerationLimits(Struct, frozen=True):
 class Extras(Struct, frozen=True, omit_defaults=True):
     """Fields that only some engines have.
 
-    An engine lists those it supports in its capabilities; others are rejected or cause a warning.
+    An engine lists those it supports in its capabilities; others are rejected or cause
+    a warning.
 
     kv_transfer_params, vllm_xargs: JSON text of an object, passed through unchanged.
     lora: name of the adapter.
-    reply, fault: the scripted reply or injected fault of a Scriptable engine, JSON text.
+    reply, fault: the scripted reply or injected fault of a Scriptable engine, JSON
+        text.
     data_parallel_rank: index of the engine replica that must run the request.
-    session_id: groups the requests of a session for a scheduler. A hint only: ignored without a warning.
+    session_id: groups the requests of a session for a scheduler. A hint only: ignored
+        without a warning.
     """
 
     kv_transfer_params: str | None = None
@@ -246,15 +267,20 @@ NO_EXTRAS = Extras()
 class GenerateRequest(Struct, frozen=True):
     """One prompt and `choices` answers to it.
 
-    best_of: candidates to generate, of which the `choices` most likely are returned; None is `choices`.
-    constraint_param: the client's field that holds the constraint, for errors and warnings.
-    logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
+    best_of: candidates to generate, of which the `choices` most likely are returned;
+        None is `choices`.
+    constraint_param: the client's field that holds the constraint, for errors and
+        warnings.
+    logprobs: alternatives for each token; 0 is the sampled token alone, None is no
+        logprobs.
     prompt_logprobs: the same for prompt tokens.
-    logprob_ids: report these tokens as the alternatives, however likely they are, in addition to the sampled one.
+    logprob_ids: report these tokens as the alternatives, however likely they are, in
+        addition to the sampled one.
     return_prompt: emit PromptTokens.
-    special_tokens_in_text: leave control tokens in the text (vLLM's skip_special_tokens=false).
-    add_special_tokens: run the tokenizer's post-processor on the prompt; for a conversation, in addition to the special
-    tokens of its template.
+    special_tokens_in_text: leave control tokens in the text (vLLM's
+        skip_special_tokens=false).
+    add_special_tokens: run the tokenizer's post-processor on the prompt; for a
+    conversation, in addition to the special tokens of its template.
     priority: lower runs first.
     cache_salt: prefix-cache blocks are shared only between requests with equal salts.
     """
@@ -278,12 +304,17 @@ class GenerateRequest(Struct, frozen=True):
     extras: Extras = Extras()
 
 
-# W3C Trace Context: the span and trace of a request (https://www.w3.org/TR/trace-context/).
+# W3C Trace Context: the span and trace of a request
+# (https://www.w3.org/TR/trace-context/).
 
 # Version, trace id, parent span id and flags; later versions may append fields.
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL)
+_TRACEPARENT = re.compile(
+    r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL
+)
 _MAX_STATE = 512
-"""Maximum characters of a `tracestate`: the standard's minimum for what must be propagated; longer ones are dropped."""
+"""Maximum characters of a `tracestate`: the standard's minimum for what must be
+propagated; longer ones are dropped.
+"""
 
 
 class SpanContext(Struct, frozen=True):
@@ -299,21 +330,30 @@ class SpanContext(Struct, frozen=True):
     state: str = ""
 
     def build_headers(self) -> dict[str, str]:
-        headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"}
+        headers = {
+            "traceparent": f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+        }
         return headers | {"tracestate": self.state} if self.state else headers
 
 
 def parse_trace_context(traceparent: str | None, tracestate: str = "") -> SpanContext | None:
-    """Parse the headers of a request; None for absent or invalid ones, which begin a new trace."""
+    """Parse the headers of a request; None for absent or invalid ones, which begin a
+    new trace.
+    """
     match = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None
     version, trace_id, span_id, flags, appended_fields = match.groups()
     # Version 00 has no appended fields, and ff is forbidden.
-    if version == "ff" or (version == "00" and appended_fields) or not trace_id.strip("0") or not span_id.strip("0"):
+    if (
+        version == "ff"
+        or (version == "00" and appended_fields)
+        or not trace_id.strip("0")
+        or not span_id.strip("0")
+    ):
         return None
-    # An invalid `tracestate` must not affect `traceparent`, so only the former is dropped. It is passed on as a header,
-    # into which line breaks would inject others.
+    # An invalid `tracestate` must not affect `traceparent`, so only the former is
+    # dropped. It is passed on as a header, into which line breaks would inject others.
     is_plain = len(tracestate) <= _MAX_STATE and tracestate.isascii() and tracestate.isprintable()
     return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1), tracestate if is_plain else "")
 

@@ -1,4 +1,6 @@
-"""YAML in which a mapping cannot have a key twice; PyYAML silently keeps the last value."""
+"""YAML in which a mapping cannot have a key twice; PyYAML silently keeps the last
+value.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class StrictLoader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)  # pyright: ignore[reportArgumentType]
         scalars = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         # A mapping may be merged with several others.
-        keys = Counter(scalar.value for scalar in scalars if scalar.tag != "tag:yaml.org,2002:merge")
+        keys = Counter(
+            scalar.value for scalar in scalars if scalar.tag != "tag:yaml.org,2002:merge"
+        )
         if keys and (most := keys.most_common(1)[0])[1] > 1:
             raise DuplicateKeyError(most[0], node.start_mark.line + 1)
         return node
@@ -33,7 +37,8 @@ def load_yaml(text: str | bytes) -> object:
     """Parse a document.
 
     Raises:
-        ValueError: it is not valid YAML, a mapping has a key twice, or it is nested too deeply.
+        ValueError: it is not valid YAML, a mapping has a key twice, or it is nested too
+            deeply.
     """
     try:
         return StrictLoader(text).get_single_data()

@@ -1,4 +1,6 @@
-"""The syntax in which a model writes reasoning and tool calls, as data: parsers parse it, constraints enforce it."""
+"""The syntax in which a model writes reasoning and tool calls, as data: parsers parse
+it, constraints enforce it.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ class ReasoningSyntax(Struct, frozen=True):
 class ParseContext(Struct, frozen=True):
     """The part of a request that its parser needs.
 
-    prompt_tail: the end of the rendered prompt from the start of the assistant's turn, so that a parser knows which
-    delimiters the template has already opened.
+    prompt_tail: the end of the rendered prompt from the start of the assistant's turn,
+    so that a parser knows which delimiters the template has already opened.
     tools: the callable tools; a call of any other stays text.
     new_id: generates the id of a call.
     """
@@ -99,9 +101,11 @@ class ParseContext(Struct, frozen=True):
 class Parser(Protocol):
     """The parser of one choice, for streamed and complete answers alike.
 
-    `feed` maps a TextDelta to the parsed events, possibly none yet. It maps ChoiceFinished to everything buffered,
-    followed by the ChoiceFinished with the tokens that no event has carried. Any other event passes through. Invariant:
-    the folded result does not depend on how the text is split into events, and no token is lost.
+    `feed` maps a TextDelta to the parsed events, possibly none yet. It maps
+    ChoiceFinished to everything buffered, followed by the ChoiceFinished with the
+    tokens that no event has carried. Any other event passes through. Invariant: the
+    folded result does not depend on how the text is split into events, and no token is
+    lost.
     """
 
     def feed(self, event: Event) -> list[Event]: ...
@@ -125,7 +129,8 @@ class ToolFormat(Protocol):
     """A format that separates tool calls from text.
 
     markers: texts that must reach the parser even if they are control tokens.
-    call_openers: the markers that can only begin a call; they are masked in requests where no tool may be called.
+    call_openers: the markers that can only begin a call; they are masked in requests
+        where no tool may be called.
     """
 
     @property
@@ -152,7 +157,9 @@ class ToolFormat(Protocol):
 
     @property
     def has_unmarked_calls(self) -> bool:
-        """Whether calls begin without a marker: text is a call only if nothing but reasoning precedes it."""
+        """Whether calls begin without a marker: text is a call only if nothing but
+        reasoning precedes it.
+        """
         ...
 
 

@@ -1,4 +1,6 @@
-"""The support of every parameter in all dialects, and readers and writers of three of them by name."""
+"""The support of every parameter in all dialects, and readers and writers of three of
+them by name.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _WRITERS: Mapping[str, Callable[[Header], Writer]] = {
 }
 
 
-def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = None) -> GenerationCall:
+def read_request(
+    dialect: Dialect, body: bytes, *, default_model: str | None = None
+) -> GenerationCall:
     """Parse a body into its requests, one for each prompt.
 
     default_model: model of a body that does not name one.
@@ -54,7 +58,8 @@ def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = N
 
 
 def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) -> Writer:
-    """Create the writer of one answer, which is streamed (`feed`, then `end`) or complete (`render_full`).
+    """Create the writer of one answer, which is streamed (`feed`, then `end`) or
+    complete (`render_full`).
 
     created: Unix seconds.
     """

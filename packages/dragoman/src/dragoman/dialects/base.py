@@ -1,7 +1,7 @@
 """The interfaces of a dialect.
 
-A reader parses a body into the canonical request, a writer serializes canonical events; neither does I/O. `SealingKey`
-encrypts and signs data that only this server can verify.
+A reader parses a body into the canonical request, a writer serializes canonical events;
+neither does I/O. `SealingKey` encrypts and signs data that only this server can verify.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class VerificationMode(StrEnum):
     """The handling of reasoning that a client sends back and that fails verification.
 
     STRICT: the request is rejected.
-    LENIENT: the reasoning is omitted, or replaced by its summary, with a warning; unsigned reasoning is accepted.
+    LENIENT: the reasoning is omitted, or replaced by its summary, with a warning;
+        unsigned reasoning is accepted.
     OFF: signatures are not verified.
     """
 
@@ -34,14 +35,18 @@ class VerificationMode(StrEnum):
 
 
 class Purpose(StrEnum):
-    """The purpose that a sealed text is bound to: it cannot be unsealed for another one."""
+    """The purpose that a sealed text is bound to: it cannot be unsealed for another
+    one.
+    """
 
     REASONING = "reasoning"
     COMPACTION = "compaction"
 
 
 class SealingKey(Protocol):
-    """The server's key, bound to one caller: data of other callers is rejected, as that of other servers is."""
+    """The server's key, bound to one caller: data of other callers is rejected, as that
+    of other servers is.
+    """
 
     @property
     def check(self) -> VerificationMode: ...
@@ -51,7 +56,9 @@ class SealingKey(Protocol):
         ...
 
     def unseal(self, purpose: Purpose, sealed: str) -> str | None:
-        """Decrypt a text; None if it is damaged, or was sealed by another server or for another caller or purpose."""
+        """Decrypt a text; None if it is damaged, or was sealed by another server or for
+        another caller or purpose.
+        """
         ...
 
     def sign(self, thought: str) -> str: ...
@@ -60,7 +67,9 @@ class SealingKey(Protocol):
 
 
 def pack_reasoning(text: str, seal: str) -> str:
-    """Pack reasoning and its seal into one text to be sealed. Without a seal, it is the text itself."""
+    """Pack reasoning and its seal into one text to be sealed. Without a seal, it is the
+    text itself.
+    """
     if not seal and not text.startswith("\0"):
         return text
     return "\0" + msgspec.json.encode((text, seal)).decode()
@@ -153,9 +162,10 @@ class ReaderOptions(Struct, frozen=True):
     max_n: maximum choices for each prompt.
     sealing_key: the server's key, bound to this caller; None if the server has no key.
     tokens_as_ids: default of `return_tokens_as_token_ids`.
-    drop_nonces: remove the nonces that some agents put at the start of every prompt; they would defeat the prefix
-    cache.
-    keeps_seal: pass the seals of reasoning on to the engine, which verifies them itself, instead of rejecting them.
+    drop_nonces: remove the nonces that some agents put at the start of every prompt;
+    they would defeat the prefix cache.
+    keeps_seal: pass the seals of reasoning on to the engine, which verifies them
+        itself, instead of rejecting them.
     """
 
     profile: Profile = Profile.OPENAI

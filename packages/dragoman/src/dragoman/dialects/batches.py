@@ -1,7 +1,7 @@
 """OpenAI's files and batches: request bodies, objects, and the lines of batch files.
 
-The objects follow the openai SDK 3.x (types/file_object.py and types/batch.py). An input file has one request in each
-line, an output file one result.
+The objects follow the openai SDK 3.x (types/file_object.py and types/batch.py). An
+input file has one request in each line, an output file one result.
 """
 
 from __future__ import annotations
@@ -12,11 +12,26 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from .body import BodySchema, ParsedBody, abbreviate, check_one_of, invalid_value, missing_parameter, parse_digits
+from .body import (
+    BodySchema,
+    ParsedBody,
+    abbreviate,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    parse_digits,
+)
 from .fields import check_metadata
 
 BatchStatus = Literal[
-    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+    "validating",
+    "failed",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "expired",
+    "cancelling",
+    "cancelled",
 ]
 
 
@@ -82,7 +97,10 @@ class BatchUsage(Struct, frozen=True):
 
     def add(self, other: BatchUsage) -> BatchUsage:
         cached = self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens
-        reasoning = self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens
+        reasoning = (
+            self.output_tokens_details.reasoning_tokens
+            + other.output_tokens_details.reasoning_tokens
+        )
         return BatchUsage(
             self.input_tokens + other.input_tokens,
             BatchInputDetails(cached),
@@ -145,7 +163,9 @@ class _Details(Struct, frozen=True):
 
 
 class _AnyUsage(Struct, frozen=True):
-    """The usage of any endpoint: Responses reports input and output tokens, the others prompt and completion tokens."""
+    """The usage of any endpoint: Responses reports input and output tokens, the others
+    prompt and completion tokens.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -231,24 +251,37 @@ def read_line(data: bytes, endpoint: str) -> BatchLine:
     try:
         line = _line_decoder.decode(data)
         request = _request_decoder.decode(line.body)
-    # ValidationError is a MsgspecError too, so it must be handled first: the line is JSON of the wrong shape.
+    # ValidationError is a MsgspecError too, so it must be handled first: the line is
+    # JSON of the wrong shape.
     except msgspec.ValidationError as error:
         raise InvalidBatchLine("invalid_request", f"This line is not a request: {error}.") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise InvalidBatchLine("invalid_json_line", "This line is not parseable as valid JSON.") from None
+        raise InvalidBatchLine(
+            "invalid_json_line", "This line is not parseable as valid JSON."
+        ) from None
     if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID or "\0" in line.custom_id:
         raise InvalidBatchLine(
-            "invalid_custom_id", f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters.", "custom_id"
+            "invalid_custom_id",
+            f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters.",
+            "custom_id",
         )
     if line.method != "POST":
-        raise InvalidBatchLine("invalid_method", f"`method` must be 'POST', not {abbreviate(line.method)}.", "method")
+        raise InvalidBatchLine(
+            "invalid_method", f"`method` must be 'POST', not {abbreviate(line.method)}.", "method"
+        )
     if line.url != endpoint:
         raise InvalidBatchLine(
-            "invalid_url", f"`url` must be the batch's endpoint {endpoint}, not {abbreviate(line.url)}.", "url"
+            "invalid_url",
+            f"`url` must be the batch's endpoint {endpoint}, not {abbreviate(line.url)}.",
+            "url",
         )
     if request.stream not in (None, False):
-        raise InvalidBatchLine("invalid_request", "Streaming is not supported in a batch.", "body.stream")
-    return BatchLine(line.custom_id, bytes(line.body), request.model if isinstance(request.model, str) else None)
+        raise InvalidBatchLine(
+            "invalid_request", "Streaming is not supported in a batch.", "body.stream"
+        )
+    return BatchLine(
+        line.custom_id, bytes(line.body), request.model if isinstance(request.model, str) else None
+    )
 
 
 class _Response(Struct, frozen=True):
@@ -271,7 +304,10 @@ class _Result(Struct, frozen=True):
 
 def encode_result_line(id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
     """Encode the result of a request that was executed, whatever its status."""
-    return msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None)) + b"\n"
+    return (
+        msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None))
+        + b"\n"
+    )
 
 
 def read_answer(line: bytes) -> bytes:
@@ -354,6 +390,7 @@ def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
     seconds = parse_digits(text, 12)
     if seconds is None or not _MIN_EXPIRY_SECONDS <= seconds <= _MAX_EXPIRY_SECONDS:
         raise invalid_value(
-            f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"
+            f"{param}.seconds",
+            f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}",
         )
     return seconds

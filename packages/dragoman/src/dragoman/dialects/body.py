@@ -1,7 +1,7 @@
 """Decodes request bodies into structs, or raises a RequestError that names the field.
 
-Also finds nested fields that the structs do not define, so that none is ignored silently, and parses media: data URLs,
-Base64 and http(s) URLs.
+Also finds nested fields that the structs do not define, so that none is ignored
+silently, and parses media: data URLs, Base64 and http(s) URLs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _CONTAINERS = (dict, list)
 class NestedRules(Struct, frozen=True):
     """The exceptions for each struct when a body is searched for unknown fields.
 
-    accepted: further fields that are accepted without effect, such as those of a replayed answer.
-    checked_types: the values of `type` for which an object is checked; objects of other types are ignored by the
-    reader, or parsed elsewhere.
+    accepted: further fields that are accepted without effect, such as those of a
+        replayed answer.
+    checked_types: the values of `type` for which an object is checked; objects of other
+    types are ignored by the reader, or parsed elsewhere.
     """
 
     accepted: Mapping[StructType, frozenset[str]] = {}
@@ -68,7 +69,9 @@ class NestedFields:
         self._nested = self._build_object(msgspec.inspect.type_info(body)).inner
 
     def find_unknown(self, fields: Mapping[str, Raw]) -> list[str]:
-        """Return the paths of unknown fields that are not null. A field of several array items is reported once."""
+        """Return the paths of unknown fields that are not null. A field of several
+        array items is reported once.
+        """
         # Fast path: bodies without such fields are not decoded a second time.
         if self._nested.keys().isdisjoint(fields):
             return []
@@ -118,7 +121,8 @@ class NestedFields:
         assert isinstance(info, msgspec.inspect.StructType)
         node = self._nodes.get(info.cls)
         if node is None:
-            # Stored before the fields' nodes are built, since a struct may contain itself.
+            # Stored before the fields' nodes are built, since a struct may contain
+            # itself.
             node = self._nodes[info.cls] = _Node()
             names = frozenset(field.encode_name for field in info.fields)
             node.fields = names | self._rules.accepted.get(info.cls, frozenset())
@@ -130,17 +134,25 @@ class NestedFields:
 
 
 def _is_known(value: Json, node: _Node) -> bool:
-    """Whether a value has only known fields. This is the usual case, checked at a fraction of the cost of `_walk`."""
+    """Whether a value has only known fields. This is the usual case, checked at a
+    fraction of the cost of `_walk`.
+    """
     if isinstance(value, list):
         items = node.items
         values = cast("list[Json]", value)
         return items is None or all(
-            [_is_known(cast("Json", item), items) for item in values if isinstance(item, _CONTAINERS)]
+            [
+                _is_known(cast("Json", item), items)
+                for item in values
+                if isinstance(item, _CONTAINERS)
+            ]
         )
     members = cast("dict[str, Json]", value)
     fields = node.fields
     # Objects of types that this server does not interpret are not checked.
-    if fields is None or (node.checked_types is not None and members.get("type") not in node.checked_types):
+    if fields is None or (
+        node.checked_types is not None and members.get("type") not in node.checked_types
+    ):
         return True
     if not members.keys() <= fields:
         return False
@@ -166,7 +178,9 @@ def _walk(value: Json, node: _Node, path: str, key: str) -> Iterator[tuple[str, 
                 if member is not None:
                     yield f"{path}.{name}", f"{key}.{name}"
             elif name in node.inner and isinstance(member, _CONTAINERS):
-                yield from _walk(cast("Json", member), node.inner[name], f"{path}.{name}", f"{key}.{name}")
+                yield from _walk(
+                    cast("Json", member), node.inner[name], f"{path}.{name}", f"{key}.{name}"
+                )
 
 
 # Decoding.
@@ -201,7 +215,8 @@ _top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ParsedBody:
-    """A body whose top-level fields are split but not decoded. Raises RequestError if it is not a JSON object.
+    """A body whose top-level fields are split but not decoded. Raises RequestError if
+    it is not a JSON object.
 
     fields: the raw JSON of each field, by name.
     """
@@ -255,22 +270,30 @@ def prefix_param(field: str) -> Generator[None]:
 
 
 def read_json_object(raw: Raw, param: str) -> str | None:
-    """Return a free-form object as its original JSON text; None if absent or null. Raises RequestError."""
+    """Return a free-form object as its original JSON text; None if absent or null.
+    Raises RequestError.
+    """
     if (text := _strip_null(raw)) is None:
         return None
     if not isinstance(read_json_value(raw, param), dict):
-        raise RequestError(f"Invalid type for '{param}': expected an object.", param=param, code="invalid_type")
+        raise RequestError(
+            f"Invalid type for '{param}': expected an object.", param=param, code="invalid_type"
+        )
     return text
 
 
 def read_json_value(raw: Raw, param: str) -> object:
-    """Decode the value of a free-form field; None if absent or null. Raises RequestError."""
+    """Decode the value of a free-form field; None if absent or null. Raises
+    RequestError.
+    """
     if (text := _strip_null(raw)) is None:
         return None
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        raise RequestError(f"Invalid value for '{param}': not valid JSON.", param=param, code="invalid_json") from None
+        raise RequestError(
+            f"Invalid value for '{param}': not valid JSON.", param=param, code="invalid_json"
+        ) from None
 
 
 def _strip_null(raw: Raw) -> str | None:
@@ -298,12 +321,19 @@ def check_one_of(value: str, allowed: Collection[str], param: str) -> str:
 
 
 def missing_parameter(param: str, hint: str = "") -> RequestError:
-    return RequestError(f"Missing required parameter: '{param}'.{hint}", param=param, code="missing_required_parameter")
+    return RequestError(
+        f"Missing required parameter: '{param}'.{hint}",
+        param=param,
+        code="missing_required_parameter",
+    )
 
 
 def parse_digits(text: str, max_digits: int) -> int | None:
-    """Parse an unsigned integer of ASCII digits; None if it is not one, or has more digits than allowed."""
-    # The length is checked first, since `int` raises ValueError for more than 4300 digits.
+    """Parse an unsigned integer of ASCII digits; None if it is not one, or has more
+    digits than allowed.
+    """
+    # The length is checked first, since `int` raises ValueError for more than 4300
+    # digits.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else None
 
 
@@ -312,7 +342,9 @@ def invalid_value(param: str, expectation: str) -> RequestError:
 
     expectation: description of the allowed values.
     """
-    return RequestError(f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value")
+    return RequestError(
+        f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value"
+    )
 
 
 def check_text(data: bytes) -> None:
@@ -329,18 +361,23 @@ def check_text(data: bytes) -> None:
 def _is_too_deep(data: bytes) -> bool:
     """Whether arrays and objects nest deeper than MAX_DEPTH.
 
-    Each round removes the innermost brackets; the body is too deep if any are left after MAX_DEPTH rounds. Only
-    brackets are examined, and their number is limited. Mismatched brackets are left to the decoder, which rejects them.
+    Each round removes the innermost brackets; the body is too deep if any are left
+    after MAX_DEPTH rounds. Only brackets are examined, and their number is limited.
+    Mismatched brackets are left to the decoder, which rejects them.
 
-    The interpreter's own recursion limit is not a usable bound: it differs between versions (CPython 3.12 and newer
-    count C calls separately from Python calls), and so did the error for a body that only opens arrays.
+    The interpreter's own recursion limit is not a usable bound: it differs between
+    versions (CPython 3.12 and newer count C calls separately from Python calls), and so
+    did the error for a body that only opens arrays.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(_BRACES_AS_BRACKETS, _IRRELEVANT_BYTES)
     brackets = b"".join(marks.split(b'"')[::2])
     if len(brackets) > 2 * MAX_CONTAINERS:
-        raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
-    # Unclosed arrays count as levels too; MAX_DEPTH + 1 closing brackets are enough to detect them.
+        raise RequestError(
+            f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json"
+        )
+    # Unclosed arrays count as levels too; MAX_DEPTH + 1 closing brackets are enough to
+    # detect them.
     brackets += b"]" * (MAX_DEPTH + 1)
     for _ in range(MAX_DEPTH):
         if b"[]" not in brackets:
@@ -356,8 +393,12 @@ def translate_error(error: Exception, data: bytes) -> RequestError:  # noqa: PLR
     if not isinstance(error, msgspec.ValidationError):
         # msgspec reports a lone surrogate as an encoding error without its position.
         if _has_lone_surrogate(data):
-            return RequestError("A string in the body contains an unpaired surrogate.", code="invalid_json")
-        return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
+            return RequestError(
+                "A string in the body contains an unpaired surrogate.", code="invalid_json"
+            )
+        return RequestError(
+            f"We could not parse the JSON body of your request: {error}.", code="invalid_json"
+        )
     problem, _, location = str(error).partition(" - at ")
     path = _PATH.search(location)
     param = path.group().removeprefix("$").removeprefix(".").replace("[...]", "") if path else ""
@@ -370,18 +411,25 @@ def translate_error(error: Exception, data: bytes) -> RequestError:  # noqa: PLR
         words = [word for word in mismatch.group(1).split(" | ") if word != "null"]
         actual = mismatch.group(2)
         expected = " or ".join(_TYPE_NAMES.get(word, word) for word in words)
-        actual = "a number with a fraction" if actual == "float" else _TYPE_NAMES.get(actual, actual)
+        actual = (
+            "a number with a fraction" if actual == "float" else _TYPE_NAMES.get(actual, actual)
+        )
         message = f"Invalid type for '{param}': expected {expected}, but got {actual} instead."
         return RequestError(message, param=param, code="invalid_type")
     if bound := re.fullmatch(r"Expected `(\w+)` (.*)", problem, re.DOTALL):
-        return invalid_value(param, f"expected {_TYPE_NAMES.get(bound.group(1), bound.group(1))} {bound.group(2)}")
+        return invalid_value(
+            param, f"expected {_TYPE_NAMES.get(bound.group(1), bound.group(1))} {bound.group(2)}"
+        )
     return invalid_value(
-        param, problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here"
+        param,
+        problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here",
     )
 
 
 def _has_lone_surrogate(data: bytes) -> bool:
-    """Whether a string contains a lone surrogate, for which msgspec reports only truncated data."""
+    """Whether a string contains a lone surrogate, for which msgspec reports only
+    truncated data.
+    """
     high_ends = -1
     for half in _SURROGATE.finditer(data.replace(rb"\\", b"__")):
         is_high = half.group(1) is not None
@@ -396,7 +444,9 @@ def _has_lone_surrogate(data: bytes) -> bool:
 
 
 def read_url(url: str, param: str) -> MediaSource:
-    """Parse a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
+    """Parse a media URL: decode data URLs, keep http and https, and reject all others,
+    such as `file:`.
+    """
     scheme = url[:8].partition(":")[0].lower()
     if scheme == "data":
         return _read_data_url(url, param)
@@ -406,7 +456,9 @@ def read_url(url: str, param: str) -> MediaSource:
 
 
 def read_image_url(url: str, param: str) -> MediaSource:
-    """Parse the URL of an image as `read_url` does, and check the header of an inline image."""
+    """Parse the URL of an image as `read_url` does, and check the header of an inline
+    image.
+    """
     source = read_url(url, param)
     return check_image(source, param) if isinstance(source, InlineMedia) else source
 

@@ -1,10 +1,12 @@
-"""OpenAI Completions, with vLLM's extensions: parses bodies, and serializes streams and full objects.
+"""OpenAI Completions, with vLLM's extensions: parses bodies, and serializes streams and
+full objects.
 
     each choice:  [echo]  text*  finish
     the stream:   the choices interleaved, [usage], [DONE] or an error
 
-A body with several prompts becomes one request for each. A completion has only text: reasoning and tool calls, which
-only an `Engine` can separate from it, are omitted; their tokens are counted and listed like all others.
+A body with several prompts becomes one request for each. A completion has only text:
+reasoning and tool calls, which only an `Engine` can separate from it, are omitted;
+their tokens are counted and listed like all others.
 """
 
 from __future__ import annotations
@@ -78,11 +80,13 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
         str | list[str | TokenId | list[TokenId]] | None,
         Note("a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
     ] = None
-    best_of: Annotated[Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")] = (
-        None
-    )
+    best_of: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")
+    ] = None
     echo: Annotated[bool | None, Note("with max_tokens 0 only the prompt is returned")] = None
-    logprobs: Annotated[Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")] = None
+    logprobs: Annotated[
+        Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")
+    ] = None
 
 
 _UNSUPPORTED = (
@@ -160,10 +164,13 @@ class CompletionsWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
-        # OpenAI lists only the tokens of the text. Clients that score texts (lm-eval) send `echo` with one token to
-        # generate and drop the last entry, even if it is end-of-sequence. Those that request ids (TRL, AReaL) pair each
-        # with its logprob.
-        self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids or options.tokens_as_ids
+        # OpenAI lists only the tokens of the text. Clients that score texts (lm-eval)
+        # send `echo` with one token to generate and drop the last entry, even if it is
+        # end-of-sequence. Those that request ids (TRL, AReaL) pair each with its
+        # logprob.
+        self._lists_all_tokens = (
+            self._is_vllm or options.echo or options.token_ids or options.tokens_as_ids
+        )
         self._wants_tokens = options.token_ids or options.logprobs is not None
         self._is_plain = not (self._wants_tokens or options.continuous_usage)
         self._choices_per_prompt = 1
@@ -174,10 +181,15 @@ class CompletionsWriter(ChunkWriter):
 
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._is_plain and type(event) is TextDelta:
-            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
+            # The hot path, taken for nearly every token: one lookup, one escape, one
+            # concatenation.
             prefix = self._envelope.chunk_prefix
             start = self._chunk_starts[event.choice]
-            return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
+            return (
+                b"".join((prefix, start, encode_string(event.text), self._chunk_end))
+                if event.text
+                else b""
+            )
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
                 self._buffer_tokens(choice, tokens, text)
@@ -188,18 +200,23 @@ class CompletionsWriter(ChunkWriter):
             case ChoiceFinished():
                 self._buffer_tokens(event.choice, event.tokens, ended=True)
                 transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
-                reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
+                reason = render_finish_reason(
+                    event.reason, self._options.profile
+                ) + self._render_weights(event)
                 return self._render_chunk(event.choice, "", reason, event.stop, transfer)
             case PromptTokens():
                 return self._echo_prompt(event)
             case Started():
                 self._envelope.begin_stream()
-                self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+                self._chunk_starts = tuple(
+                    [b'{"index":%d,"text":' % i for i in range(event.choices)]
+                )
                 extensions = self._render_extensions(None, (), None)
                 self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (
                     extensions, self._envelope.chunk_suffix,
                 )  # fmt: skip
-                # OpenAI numbers the choices of all prompts consecutively: n of the first prompt, then n of the second.
+                # OpenAI numbers the choices of all prompts consecutively: n of the
+                # first prompt, then n of the second.
                 self._choices_per_prompt = event.choices // event.prompts
                 if self._counter is not None:
                     self._counter = UsageCounter(event)
@@ -221,10 +238,14 @@ class CompletionsWriter(ChunkWriter):
             if options.echo and prompt is not None:
                 text = prompt.text + text
             logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)
-            reason = render_finish_reason(choice.reason, options.profile) + self._render_weights(choice)
+            reason = render_finish_reason(choice.reason, options.profile) + self._render_weights(
+                choice
+            )
             extensions = self._render_extensions(prompt, choice.tokens, choice.stop)
             if options.prompt_logprobs is not None and prompt is not None:
-                extensions += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
+                extensions += b',"prompt_logprobs":' + render_prompt_logprobs(
+                    prompt, options.prompt_logprobs
+                )
             elif self._is_vllm:
                 extensions += b',"prompt_logprobs":null'
             choices.append(
@@ -237,15 +258,21 @@ class CompletionsWriter(ChunkWriter):
         )
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """Return the state of a choice, which is created lazily: most choices never need one."""
+        """Return the state of a choice, which is created lazily: most choices never
+        need one.
+        """
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState(self._create_offsets())
         return state
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
-        """Echo the prompt in the first chunk of each of its choices. Without echo, its ids are in the next chunk."""
-        choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
+        """Echo the prompt in the first chunk of each of its choices. Without echo, its
+        ids are in the next chunk.
+        """
+        choices = range(
+            event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt
+        )
         for choice in choices:
             self._get_state(choice).prompt = event
         if not self._options.echo:
@@ -257,7 +284,8 @@ class CompletionsWriter(ChunkWriter):
     ) -> None:
         """Buffer tokens for the next chunk.
 
-        text: the text that the tokens released; None if it is not part of the completion.
+        text: the text that the tokens released; None if it is not part of the
+            completion.
         """
         if self._counter is not None:
             self._counter.add(tokens)
@@ -267,14 +295,20 @@ class CompletionsWriter(ChunkWriter):
         state.pending_tokens.extend(tokens)
         if self._lists_all_tokens:
             state.scored.extend(tokens)
-        # OpenAI lists only the tokens of the text; one that released no text yet is held until its text, or the end.
+        # OpenAI lists only the tokens of the text; one that released no text yet is
+        # held until its text, or the end.
         elif text is not None:
             state.scored.extend(state.content.feed(text, tokens))
         elif ended:
             state.scored.extend(state.content.close())
 
     def _render_chunk(
-        self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
+        self,
+        choice: int,
+        text: str,
+        reason: bytes = b"null",
+        stop: str | int | None = None,
+        extra: bytes = b"",
     ) -> bytes:
         """Render a chunk with this text and all pending tokens.
 
@@ -292,7 +326,9 @@ class CompletionsWriter(ChunkWriter):
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
         )  # fmt: skip
-        return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
+        return self._envelope.render_chunk(
+            body, None if self._counter is None else self._counter.usage, extra
+        )
 
     def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
         return render_weight_versions(choice.weights) if self._options.weight_versions else b""
@@ -301,19 +337,31 @@ class CompletionsWriter(ChunkWriter):
         options = self._options
         naming = TokenNaming(options.tokens_as_ids)
         return CompletionLogprobBuilder(
-            options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm
+            options.logprobs or 0,
+            naming,
+            options.special_tokens_in_text,
+            sampled_first=self._is_vllm,
         )
 
     def _render_logprobs(
-        self, offsets: CompletionLogprobBuilder, prompt: PromptTokens | None, tokens: Sequence[Token]
+        self,
+        offsets: CompletionLogprobBuilder,
+        prompt: PromptTokens | None,
+        tokens: Sequence[Token],
     ) -> bytes:
         if self._options.logprobs is None:
             return b"null"
-        prompt_rows = offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []
+        prompt_rows = (
+            offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []
+        )
         return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
 
-    def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
-        """Render vLLM's fields of a choice: all of them in vLLM's profile, in OpenAI's only if requested."""
+    def _render_extensions(
+        self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None
+    ) -> bytes:
+        """Render vLLM's fields of a choice: all of them in vLLM's profile, in OpenAI's
+        only if requested.
+        """
         extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
         if self._options.token_ids:
             extra += b',"token_ids":' + render_token_ids(tokens)
@@ -341,11 +389,15 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     if "prompt" not in parsed.fields:
         if "messages" in parsed.fields:
             raise missing_parameter(
-                "prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions."
+                "prompt",
+                " A body with 'messages' is a chat request: POST it to /v1/chat/completions.",
             )
         if "input" in parsed.fields:
-            raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
-        # `classify_body` rejects `prompt_embeds` with a more specific error than that of a missing prompt.
+            raise missing_parameter(
+                "prompt", " A body with 'input' is a Responses request: POST it to /v1/responses."
+            )
+        # `classify_body` rejects `prompt_embeds` with a more specific error than that
+        # of a missing prompt.
         if "prompt_embeds" not in parsed.fields:
             raise missing_parameter("prompt")
     body = parsed.decode(_SCHEMA)
@@ -367,7 +419,11 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     choices = body.read_choice_count(options, len(prompts))
     logprobs = _read_logprobs(body, options)
     # An echoed prompt gets as many alternatives as the answer.
-    counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
+    counts = [
+        count
+        for count in (body.read_prompt_logprobs(), logprobs if body.echo else None)
+        if count is not None
+    ]
     prompt_logprobs = max(counts) if counts else None
     logprob_ids = body.read_logprob_ids(logprobs)
     if logprob_ids and body.echo:
@@ -382,7 +438,8 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     # Without new tokens there must be something else to return.
     if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
         raise invalid_value(
-            "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
+            "max_tokens",
+            "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1",
         )
     limits = body.read_limits(options, None if max_tokens == -1 else max_tokens)
     model = resolve_model(body.model, options)
@@ -414,7 +471,9 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     )
 
 
-def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], ...]:
+def read_prompts(
+    prompt: str | list[str | int | list[int]] | None,
+) -> tuple[str | tuple[int, ...], ...]:
     """Split the field into prompts, each a text or token ids. Raises RequestError."""
     if prompt is None:
         raise missing_parameter("prompt")
@@ -422,14 +481,17 @@ def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str 
         return (prompt,)
     if not prompt:
         raise invalid_value("prompt", "it must not be an empty array")
-    # OpenAI's field is overloaded: an array of integers is one prompt, an array of anything else several.
+    # OpenAI's field is overloaded: an array of integers is one prompt, an array of
+    # anything else several.
     ids = tuple(entry for entry in prompt if isinstance(entry, int))
     if len(ids) == len(prompt):
         return (ids,)
     if len(prompt) > MAX_PROMPTS:
         raise invalid_value("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(prompt)}")
     if ids or len({type(entry) for entry in prompt}) > 1:
-        raise invalid_value("prompt", "expected strings, token ids or arrays of token ids, but not a mixture")
+        raise invalid_value(
+            "prompt", "expected strings, token ids or arrays of token ids, but not a mixture"
+        )
     prompts: list[str | tuple[int, ...]] = []
     for i, entry in enumerate(prompt):
         if isinstance(entry, int) or entry == []:
@@ -446,11 +508,15 @@ def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:
     return count
 
 
-def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> CompletionsRenderOptions:
+def _build_render_options(
+    body: CompletionsBody, options: ReaderOptions
+) -> CompletionsRenderOptions:
     include_usage, continuous_usage = body.read_usage_options()
     return CompletionsRenderOptions(
         profile=options.profile,
-        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body, options),
+        logprobs=len(body.logprob_token_ids) + 1
+        if body.logprob_token_ids
+        else _read_logprobs(body, options),
         prompt_logprobs=body.prompt_logprobs,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=options.tokens_as_ids

@@ -1,4 +1,6 @@
-"""The embeddings APIs of OpenAI (with vLLM's fields) and of Cohere: parses requests and serializes responses."""
+"""The embeddings APIs of OpenAI (with vLLM's fields) and of Cohere: parses requests and
+serializes responses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ InputList = Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 
 
 class TextInputFields(Struct, frozen=True, kw_only=True):
-    """The tokenization fields of all routes with text input. None: the client sent null or nothing."""
+    """The tokenization fields of all routes with text input. None: the client sent null
+    or nothing.
+    """
 
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
     user: Annotated[str | None, Note("identifies the end user; has no effect")] = None
@@ -33,7 +37,8 @@ class TextInputFields(Struct, frozen=True, kw_only=True):
         Note("maximum tokens after truncation, including special tokens; -1 is the model's limit"),
     ] = None
     truncation_side: Annotated[
-        Literal["left", "right"] | None, Note("right, the default, keeps the beginning; left keeps the end")
+        Literal["left", "right"] | None,
+        Note("right, the default, keeps the beginning; left keeps the end"),
     ] = None
 
 
@@ -44,16 +49,25 @@ class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
     """
 
     input: Annotated[
-        str | InputList, Note("a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged")
+        str | InputList,
+        Note(
+            "a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged"
+        ),
     ]
     dimensions: Annotated[
-        AtLeastOne | None, Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400")
+        AtLeastOne | None,
+        Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400"),
     ] = None
     encoding_format: Annotated[
-        Literal["float", "base64"] | None, Note("float, or base64 of little-endian float32 with identical bits")
+        Literal["float", "base64"] | None,
+        Note("float, or base64 of little-endian float32 with identical bits"),
     ] = None
-    add_special_tokens: Annotated[bool | None, Note("true by default; applies to texts, never to token ids")] = None
-    normalize: Annotated[bool | None, Note("vectors of length 1; the default is in the model's directory")] = None
+    add_special_tokens: Annotated[
+        bool | None, Note("true by default; applies to texts, never to token ids")
+    ] = None
+    normalize: Annotated[
+        bool | None, Note("vectors of length 1; the default is in the model's directory")
+    ] = None
     use_activation: Annotated[bool | None, Note("vLLM's current name for normalize")] = None
 
 
@@ -106,10 +120,14 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
         raise missing_parameter("input")
     body = parsed.decode(_BODY)
     if body.normalize is not None and body.use_activation not in (None, body.normalize):
-        raise invalid_value("use_activation", "it is an alias of normalize and has a different value")
+        raise invalid_value(
+            "use_activation", "it is an alias of normalize and has a different value"
+        )
     return EmbedCall(
         resolve_model(body.model, options),
-        build_text_inputs(_read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False),
+        build_text_inputs(
+            _read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False
+        ),
         body.dimensions,
         body.use_activation if body.normalize is None else body.normalize,
         body.encoding_format == "base64",
@@ -119,21 +137,29 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
 
 
 def build_text_inputs(
-    inputs: tuple[str | tuple[int, ...], ...], body: TextInputFields, *, add_special_tokens: bool = True
+    inputs: tuple[str | tuple[int, ...], ...],
+    body: TextInputFields,
+    *,
+    add_special_tokens: bool = True,
 ) -> TextInputs:
     if body.truncate_prompt_tokens == 0:
         raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
-    return TextInputs(inputs, body.truncate_prompt_tokens, body.truncation_side == "left", add_special_tokens)
+    return TextInputs(
+        inputs, body.truncate_prompt_tokens, body.truncation_side == "left", add_special_tokens
+    )
 
 
 def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
-    """Parse the inputs. Raises RequestError for too many or empty ones, and for a mixture of texts and ids."""
+    """Parse the inputs. Raises RequestError for too many or empty ones, and for a
+    mixture of texts and ids.
+    """
     if isinstance(input, str):
         return (_require_input(input, "input"),)
     kinds = {type(entry) for entry in input}
     if len(kinds) > 1:
         raise RequestError(
-            "Invalid type for 'input': expected strings, integers or lists of integers, but not a mixture.",
+            "Invalid type for 'input': expected strings, integers or lists of integers, but not a "
+            "mixture.",
             param="input",
             code="invalid_type",
         )
@@ -195,13 +221,23 @@ class EmbeddingsResponse(Struct, frozen=True, omit_defaults=True):
     created: int | UnsetType = UNSET
 
 
-def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
-    """Serialize the response. Numbers keep all bits: parsed as a double, each rounds to the same float32."""
+def render_embeddings(
+    embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool
+) -> bytes:
+    """Serialize the response. Numbers keep all bits: parsed as a double, each rounds to
+    the same float32.
+    """
     data: list[EmbeddingObject] = []
     for index, vector in enumerate(embeddings.vectors):
-        embedding = base64.b64encode(vector).decode() if as_base64 else struct.unpack(f"<{len(vector) // 4}f", vector)
+        embedding = (
+            base64.b64encode(vector).decode()
+            if as_base64
+            else struct.unpack(f"<{len(vector) // 4}f", vector)
+        )
         data.append(EmbeddingObject(index, "embedding", embedding))
-    answer = EmbeddingsResponse("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
+    answer = EmbeddingsResponse(
+        "list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile)
+    )
     if profile is Profile.VLLM:
         answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)
@@ -225,32 +261,41 @@ class CohereInput(Struct, frozen=True):
 
 class CohereEmbedBody(Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
-    texts: Annotated[Annotated[list[str], Meta(max_length=MAX_TEXTS)] | None, Note("1 to 2048 strings, or inputs")] = (
-        None
-    )
+    texts: Annotated[
+        Annotated[list[str], Meta(max_length=MAX_TEXTS)] | None,
+        Note("1 to 2048 strings, or inputs"),
+    ] = None
     inputs: Annotated[
         Annotated[list[CohereInput], Meta(max_length=MAX_TEXTS)] | None,
         Note("objects with content of text parts, instead of texts"),
     ] = None
     embedding_types: Annotated[
         list[str] | None,
-        Note("float (the default), binary, ubinary, base64 of little-endian float32; int8 and uint8 are a 400"),
+        Note(
+            "float (the default), binary, ubinary, base64 of little-endian float32; int8 and "
+            "uint8 are a 400"
+        ),
     ] = None
     output_dimension: Annotated[
-        AtLeastOne | None, Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400")
+        AtLeastOne | None,
+        Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400"),
     ] = None
     truncate: Annotated[
         Literal["NONE", "START", "END"] | None,
         Note("END (the default) and START cut long texts; with NONE they are a 400"),
     ] = None
-    max_tokens: Annotated[AtLeastOne | None, Note("maximum tokens of a text after truncation")] = None
+    max_tokens: Annotated[AtLeastOne | None, Note("maximum tokens of a text after truncation")] = (
+        None
+    )
 
 
 COHERE_EMBED = ParameterTable(
     "cohere_embed",
     (CohereEmbedBody,),
     (
-        *accept("input_type", note="no prefix is added: put one into the texts if the model needs it"),
+        *accept(
+            "input_type", note="no prefix is added: put one into the texts if the model needs it"
+        ),
         *accept("priority", note="requests are processed in turn, input by input"),
         *reject("images", "only text input is supported", []),
     ),
@@ -288,7 +333,9 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
         for i, entry in enumerate(body.inputs or ()):
             for j, part in enumerate(entry.content):
                 if part.type != "text":
-                    raise Unsupported("Only text input is supported.", param=f"inputs[{i}].content[{j}].type")
+                    raise Unsupported(
+                        "Only text input is supported.", param=f"inputs[{i}].content[{j}].type"
+                    )
             texts += ("".join(part.text or "" for part in entry.content),)
     if not texts:
         raise missing_parameter("texts")
@@ -310,7 +357,9 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
 
 
 class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
-    """The vectors by type. `floats` is `float` on the wire: that name would shadow the type in annotations."""
+    """The vectors by type. `floats` is `float` on the wire: that name would shadow the
+    type in annotations.
+    """
 
     floats: list[tuple[float, ...]] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET
@@ -343,9 +392,14 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
     vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
     by_type = CohereVectors(
         floats=vectors if "float" in call.types else UNSET,
-        # Cohere's `binary` is `ubinary` minus 128, so that each byte is a signed 8-bit integer.
-        binary=[_pack_signs(vector, 128) for vector in vectors] if "binary" in call.types else UNSET,
-        ubinary=[_pack_signs(vector, 0) for vector in vectors] if "ubinary" in call.types else UNSET,
+        # Cohere's `binary` is `ubinary` minus 128, so that each byte is a signed 8-bit
+        # integer.
+        binary=[_pack_signs(vector, 128) for vector in vectors]
+        if "binary" in call.types
+        else UNSET,
+        ubinary=[_pack_signs(vector, 0) for vector in vectors]
+        if "ubinary" in call.types
+        else UNSET,
         base64=[base64.b64encode(vector).decode() for vector in embeddings.vectors]
         if "base64" in call.types
         else UNSET,
@@ -356,12 +410,14 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
 
 
 def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:
-    """Pack one bit for each number into bytes: 0 if it is negative, as in vLLM; the first number is the highest bit.
+    """Pack one bit for each number into bytes: 0 if it is negative, as in vLLM; the
+    first number is the highest bit.
 
     offset: subtracted from each byte; 128 makes them signed.
     """
     padded = [*vector, *[-1.0] * (-len(vector) % 8)]
     return [
-        sum((number >= 0) << (7 - bit) for bit, number in enumerate(padded[start : start + 8])) - offset
+        sum((number >= 0) << (7 - bit) for bit, number in enumerate(padded[start : start + 8]))
+        - offset
         for start in range(0, len(padded), 8)
     ]

@@ -1,4 +1,6 @@
-"""The parts that responses of Chat Completions and Completions share: header, usage, vLLM's fields, end of a stream."""
+"""The parts that responses of Chat Completions and Completions share: header, usage,
+vLLM's fields, end of a stream.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
 
     logprobs, prompt_logprobs: maximum alternatives for each token; None omits logprobs.
     token_ids: the client set `return_token_ids`.
-    tokens_as_ids: the client set `return_tokens_as_token_ids`, or the server's default does.
+    tokens_as_ids: the client set `return_tokens_as_token_ids`, or the server's default
+        does.
     include_usage: end a stream with usage.
     continuous_usage: add usage to every chunk.
     service_tier: report the default tier.
-    weight_versions: report the versions of the weights that sampled each choice, at its end.
+    weight_versions: report the versions of the weights that sampled each choice, at its
+        end.
     """
 
     profile: Profile = Profile.OPENAI
@@ -53,7 +57,11 @@ class ResponseId(Struct, frozen=True):
     requested: str | None
 
     def apply_to(self, header: Header) -> Header:
-        return header if self.requested is None else msgspec.structs.replace(header, id=self.prefix + self.requested)
+        return (
+            header
+            if self.requested is None
+            else msgspec.structs.replace(header, id=self.prefix + self.requested)
+        )
 
 
 class ChunkEnvelope:
@@ -70,7 +78,8 @@ class ChunkEnvelope:
         self._options = options
         self._kinds = kinds
         self.chunk_prefix = b""
-        # With `include_usage`, OpenAI sends `usage: null` in all other chunks; vLLM omits the field.
+        # With `include_usage`, OpenAI sends `usage: null` in all other chunks; vLLM
+        # omits the field.
         null_usage = options.include_usage and options.profile is Profile.OPENAI
         self._usage_field = b',"usage":null' if null_usage and not options.continuous_usage else b""
 
@@ -90,21 +99,29 @@ class ChunkEnvelope:
         usage: the usage of this chunk, if any.
         extra: additional fields, each after a comma.
         """
-        usage_field = self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
+        usage_field = (
+            self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
+        )
         return b"%s%s]%s%s}\n\n" % (self.chunk_prefix, choices, usage_field, extra)
 
     def render_usage_chunk(self, finished: Finished) -> bytes:
-        """Render the last chunk, which has usage and no choices; empty unless requested."""
+        """Render the last chunk, which has usage and no choices; empty unless
+        requested.
+        """
         if not self._options.include_usage:
             return b""
-        return self.render_chunk(b"", finished.usage, render_metrics(finished.usage, finished.timings))
+        return self.render_chunk(
+            b"", finished.usage, render_metrics(finished.usage, finished.timings)
+        )
 
     def render_object(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
         head = _render_head(self._header, self._options, self._kinds[1])
         return b'%s%s],"usage":%s%s}' % (head, choices, logprobs.render_usage(usage), extra)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """Render the last event of a failed stream. No [DONE] follows: some clients would mistake it for success."""
+        """Render the last event of a failed stream. No [DONE] follows: some clients
+        would mistake it for success.
+        """
         return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
 
 
@@ -160,7 +177,12 @@ class UsageCounter:
     @property
     def usage(self) -> Usage:
         started = self._started
-        return Usage(started.prompt_tokens, self._completion, started.cached_tokens, written=started.written_tokens)
+        return Usage(
+            started.prompt_tokens,
+            self._completion,
+            started.cached_tokens,
+            written=started.written_tokens,
+        )
 
 
 _FINISH_REASONS = {reason: b'"%s"' % reason.value.encode() for reason in FinishReason}
@@ -169,7 +191,8 @@ _FINISH_REASONS = {reason: b'"%s"' % reason.value.encode() for reason in FinishR
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
     """Render the finish reason of a choice without tool calls.
 
-    OpenAI has none for an aborted answer, which is reported as `length`: `stop` would mark it as complete.
+    OpenAI has none for an aborted answer, which is reported as `length`: `stop` would
+    mark it as complete.
     """
     if reason is FinishReason.ABORT and profile is Profile.OPENAI:
         return b'"length"'
@@ -177,7 +200,9 @@ def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
 
 
 def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
-    """Render vLLM's `kv_transfer_params` of a full response: always in its profile, in OpenAI's only if set."""
+    """Render vLLM's `kv_transfer_params` of a full response: always in its profile, in
+    OpenAI's only if set.
+    """
     if params is None:
         return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
     return encode_field("kv_transfer_params", params)
@@ -186,7 +211,8 @@ def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
 class VllmRequestMetrics(Struct, frozen=True):
     """vLLM's metrics of a request, in milliseconds; null is unknown."""
 
-    # Same fields as PerRequestMetrics in entrypoints/generate/base/protocol.py of vLLM 0.33.
+    # Same fields as PerRequestMetrics in entrypoints/generate/base/protocol.py of vLLM
+    # 0.33.
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
     queue_time_ms: float
@@ -195,7 +221,9 @@ class VllmRequestMetrics(Struct, frozen=True):
 
 
 def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
-    """Render vLLM's `metrics` of a response with one choice, after a comma; empty if they are not reported."""
+    """Render vLLM's `metrics` of a response with one choice, after a comma; empty if
+    they are not reported.
+    """
     if timings is None:
         return b""
     prefill = timings.first_token
@@ -212,7 +240,9 @@ def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
 
 
 def render_weight_versions(spans: tuple[WeightSpan, ...] | None) -> bytes:
-    """Render `weight_versions` of a finished choice, after a comma: the weights that sampled its tokens, or null."""
+    """Render `weight_versions` of a finished choice, after a comma: the weights that
+    sampled its tokens, or null.
+    """
     return b',"weight_versions":%s' % escape_line_breaks(msgspec.json.encode(spans))
 
 

@@ -1,4 +1,6 @@
-"""OpenAI's error envelope with vLLM's variant, and the rate limit headers of OpenAI and Anthropic."""
+"""OpenAI's error envelope with vLLM's variant, and the rate limit headers of OpenAI and
+Anthropic.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ from .base import Profile
 from .json_encoding import escape_line_breaks, replace_surrogates
 
 MAX_MESSAGE = 2_000
-"""Maximum characters of an error message: a client's input must not be echoed at length."""
+"""Maximum characters of an error message: a client's input must not be echoed at
+length.
+"""
 
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
 }
-# Names of vLLM's exception classes, or the status's reason phrase for errors that its web framework raises.
+# Names of vLLM's exception classes, or the status's reason phrase for errors that its
+# web framework raises.
 _VLLM_TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -51,7 +56,8 @@ class OpenAIErrorBody(Struct, frozen=True):
 def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
     """Serialize an error: the body of a response, or the data of a stream's last event.
 
-    All four keys are always present. `code` is a string or null in OpenAI's profile, the HTTP status in vLLM's.
+    All four keys are always present. `code` is a string or null in OpenAI's profile,
+    the HTTP status in vLLM's.
     """
     message = replace_surrogates(error.message)
     if len(message) > MAX_MESSAGE:
@@ -64,7 +70,9 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
     elif isinstance(error, RateLimited) and error.limit is not None:
         type = error.limit
     else:
-        type = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        type = _OPENAI_TYPES.get(
+            status, "invalid_request_error" if status < 500 else "server_error"
+        )
     body = OpenAIErrorBody(OpenAIErrorDetail(message, type, param, code))
     return escape_line_breaks(msgspec.json.encode(body))
 
@@ -90,7 +98,9 @@ class RateLimitState(Struct, frozen=True):
 
 
 def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> Headers:
-    """Render `x-ratelimit-*`: https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers."""
+    """Render `x-ratelimit-*`:
+    https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers.
+    """
     headers: Headers = []
     for state in states:
         for field, value in (
@@ -103,7 +113,8 @@ def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> 
 
 
 def render_anthropic_rate_limits(states: Sequence[RateLimitState], now: float) -> Headers:
-    """Render `anthropic-ratelimit-*`: https://docs.claude.com/en/api/rate-limits#response-headers.
+    """Render `anthropic-ratelimit-*`:
+    https://docs.claude.com/en/api/rate-limits#response-headers.
 
     now: Unix seconds.
     """
@@ -121,7 +132,9 @@ def render_anthropic_rate_limits(states: Sequence[RateLimitState], now: float) -
 
 
 def render_duration(seconds: float) -> str:
-    """Format a duration like Go, as OpenAI does: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
+    """Format a duration like Go, as OpenAI does: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded
+    up to milliseconds.
+    """
     milliseconds = -(-round(seconds * 1_000_000) // 1000)
     if not 0 < milliseconds < 1000:
         whole_seconds, remainder = divmod(milliseconds, 1000)

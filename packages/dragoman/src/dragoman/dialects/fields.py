@@ -1,6 +1,8 @@
-"""The fields that generating endpoints share: their bounds, and parsing them into the canonical request.
+"""The fields that generating endpoints share: their bounds, and parsing them into the
+canonical request.
 
-The fields of the structs are supported. Those that are only accepted or rejected are rows of `parameter_table`.
+The fields of the structs are supported. Those that are only accepted or rejected are
+rows of `parameter_table`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,18 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
-from ..core.request import Constraint, ContextFreeGrammar, Extras, GenerationLimits, JsonObject, JsonSchema, NO_SAMPLING_OPTIONS, Regex, SamplingOptions, StringChoices
+from ..core.request import (
+    Constraint,
+    ContextFreeGrammar,
+    Extras,
+    GenerationLimits,
+    JsonObject,
+    JsonSchema,
+    NO_SAMPLING_OPTIONS,
+    Regex,
+    SamplingOptions,
+    StringChoices,
+)
 from .base import Profile, ReaderOptions
 from .body import (
     abbreviate,
@@ -60,7 +73,8 @@ class StreamOptions(Struct, frozen=True):
 class StructuredOutputs(Struct, frozen=True):
     """vLLM's `structured_outputs`, with one constraint.
 
-    close_at_limit: an extension of this server, for any constraint; see GenerationLimits.
+    close_at_limit: an extension of this server, for any constraint; see
+        GenerationLimits.
     """
 
     json: Raw = Raw()
@@ -80,7 +94,9 @@ class JsonSchemaFormat(Struct, frozen=True):
 
 
 class ResponseFormat(Struct, frozen=True):
-    """OpenAI's `response_format`. Clients of llama.cpp and Together send `schema` together with `json_object`."""
+    """OpenAI's `response_format`. Clients of llama.cpp and Together send `schema`
+    together with `json_object`.
+    """
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -93,7 +109,9 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     None: the client sent null or nothing.
     """
 
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Note("0 to 2; 0 is greedy")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None, Note("0 to 2; 0 is greedy")
+    ] = None
     top_p: Probability | None = None
     top_k: Annotated[CountOrUnlimited | None, Note("0 and -1 disable it")] = None
     min_p: Probability | None = None
@@ -102,7 +120,8 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     seed: Annotated[Int64 | None, Note("a signed 64-bit integer")] = None
     logit_bias: Annotated[
-        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None,
+        Note("keys are token ids, values -100 to 100"),
     ] = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
@@ -118,7 +137,8 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     structured_outputs: Annotated[
         StructuredOutputs | None,
         Note(
-            "json, regex, choice, grammar, json_object; structural_tag is refused. With close_at_limit (ours; may "
+            "json, regex, choice, grammar, json_object; structural_tag is refused. With "
+            "close_at_limit (ours; may "
             "stand alone), the last tokens within the limit end the answer legally"
         ),
     ] = None
@@ -129,13 +149,17 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
 
     skip_special_tokens: bool | None = None
     add_special_tokens: Annotated[
-        bool | None, Note("special tokens that the tokenizer adds to a text, in addition to the chat template's")
+        bool | None,
+        Note(
+            "special tokens that the tokenizer adds to a text, in addition to the chat template's"
+        ),
     ] = None
     priority: Annotated[Int64 | None, Note("lower runs first")] = None
     request_id: Annotated[RequestId | None, Note("becomes the suffix of the response id")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     kv_transfer_params: Annotated[
-        Raw, Note("for engines that support it; prompt_token_ids are used as the ids of a conversation")
+        Raw,
+        Note("for engines that support it; prompt_token_ids are used as the ids of a conversation"),
     ] = Raw()
     vllm_xargs: Annotated[Raw, Note("for engines that support it")] = Raw()
 
@@ -152,7 +176,9 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
         """
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
-            raise invalid_value("min_tokens", f"it must not be greater than {max_tokens_name}={max_tokens}")
+            raise invalid_value(
+                "min_tokens", f"it must not be greater than {max_tokens_name}={max_tokens}"
+            )
         if self.truncate_prompt_tokens == 0:
             raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
         return GenerationLimits(
@@ -163,7 +189,9 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             include_stop=bool(self.include_stop_str_in_output),
             ignore_eos=bool(self.ignore_eos),
             truncate_prompt=self.truncate_prompt_tokens,
-            close_at_limit=None if self.structured_outputs is None else self.structured_outputs.close_at_limit,
+            close_at_limit=None
+            if self.structured_outputs is None
+            else self.structured_outputs.close_at_limit,
         )
 
     def build_extras(self) -> Extras:
@@ -177,7 +205,11 @@ def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     wrong_keys = [key for key in bias if (id := parse_digits(key, 10)) is None or id > INT32]
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
-        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
+        more = (
+            f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more"
+            if len(wrong_keys) > _MAX_LISTED_KEYS
+            else ""
+        )
         raise invalid_value("logit_bias", f"its keys must be token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
 
@@ -195,18 +227,22 @@ _SAMPLING_CONVERTERS: Mapping[str, Callable[[Any], object]] = {
 class SamplingFields:
     """Builds SamplingOptions from the fields of a wire struct.
 
-    renames: the core's names of fields that the struct names differently, by the struct's name.
+    renames: the core's names of fields that the struct names differently, by the
+        struct's name.
     core_names: the names of all fields in `SamplingOptions`, by the struct's name.
     """
 
     def __init__(self, struct: type[Struct], renames: Mapping[str, str] | None = None) -> None:
         core_names = {name: name for name in struct.__struct_fields__} | dict(renames or {})
         sampling_names = SamplingOptions.__struct_fields__
-        self.core_names = {name: core for name, core in core_names.items() if core in sampling_names}
+        self.core_names = {
+            name: core for name, core in core_names.items() if core in sampling_names
+        }
         self._get_values = attrgetter(*self.core_names)
         self._unset_values = (None,) * len(self.core_names)
         present_names = tuple(self.core_names.values())
-        # Reorders values to the order of `SamplingOptions`. Index -1 is a None that `read` appends for missing fields.
+        # Reorders values to the order of `SamplingOptions`. Index -1 is a None that
+        # `read` appends for missing fields.
         self._arrange = itemgetter(
             *[present_names.index(name) if name in present_names else -1 for name in sampling_names]
         )
@@ -237,7 +273,9 @@ class SamplingFields:
 
         path: path of the struct in the body.
         """
-        renamed = [(core, f"{path}.{name}") for name, core in self.core_names.items() if core != name]
+        renamed = [
+            (core, f"{path}.{name}") for name, core in self.core_names.items() if core != name
+        ]
         equal_names = "|".join(name for name, core in self.core_names.items() if core == name)
         return (*renamed, (f"({equal_names})", rf"{path}.\1"))
 
@@ -246,34 +284,53 @@ _DECODING_SAMPLING = SamplingFields(DecodingFields)
 
 
 class GenerationFields(DecodingFields, frozen=True, kw_only=True):
-    """The fields that Chat Completions and Completions share. None: the client sent null or nothing."""
+    """The fields that Chat Completions and Completions share. None: the client sent
+    null or nothing.
+    """
 
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
     stream_options: Annotated[
-        StreamOptions | None, Note("include_usage, continuous_usage_stats; include_obfuscation: true is refused")
+        StreamOptions | None,
+        Note("include_usage, continuous_usage_stats; include_obfuscation: true is refused"),
     ] = None
     n: AtLeastOne | None = None
     metadata: Annotated[
         dict[str, str] | None,
-        Note("validated: at most 16 keys of 64 characters with values of 512 characters; has no effect"),
+        Note(
+            "validated: at most 16 keys of 64 characters with values of 512 characters; has no "
+            "effect"
+        ),
     ] = None
     service_tier: Annotated[
         str | None, Note("there is one tier, reported as `default`; other values give a warning")
     ] = None
-    max_tokens: Annotated[CountOrUnlimited | None, Note("-1 and null are the rest of the context")] = None
-    stop: Annotated[str | list[str] | None, Note("a string or a list; maximum count set by the server")] = None
+    max_tokens: Annotated[
+        CountOrUnlimited | None, Note("-1 and null are the rest of the context")
+    ] = None
+    stop: Annotated[
+        str | list[str] | None, Note("a string or a list; maximum count set by the server")
+    ] = None
     response_format: Annotated[
-        ResponseFormat | None, Note("text, json_object, json_schema; at most one constraint per request")
+        ResponseFormat | None,
+        Note("text, json_object, json_schema; at most one constraint per request"),
     ] = None
     prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
     logprob_token_ids: Annotated[
         Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None,
-        Note("with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
+        Note(
+            "with logprobs: their alternatives are these tokens and the sampled one; at most 1024"
+        ),
     ] = None
-    return_token_ids: Annotated[bool | None, Note("in both profiles; logprobs then list every token")] = None
-    return_tokens_as_token_ids: Annotated[bool | None, Note("logprobs then list every token")] = None
-    return_weight_versions: Annotated[bool | None, Note("null if the engine does not report weight versions")] = None
+    return_token_ids: Annotated[
+        bool | None, Note("in both profiles; logprobs then list every token")
+    ] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Note("logprobs then list every token")] = (
+        None
+    )
+    return_weight_versions: Annotated[
+        bool | None, Note("null if the engine does not report weight versions")
+    ] = None
     session_id: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
         Note("a hint for routers and for vLLM, also as the header x-session-id"),
@@ -286,19 +343,26 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
     ) -> GenerationLimits:
         """Read `stop` and build the limits of the request; see `build_limits`."""
-        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop), max_tokens_name)
+        return self.build_limits(
+            max_tokens, read_stop_strings(self.stop, options.max_stop), max_tokens_name
+        )
 
     def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
         if n > options.max_n:
             raise invalid_value("n", f"expected an integer <= {options.max_n}")
-        # The limit applies to all prompts together: each choice is a sequence of its own in the engine.
+        # The limit applies to all prompts together: each choice is a sequence of its
+        # own in the engine.
         if n * prompts > MAX_CHOICES:
-            raise invalid_value("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
+            raise invalid_value(
+                "n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices"
+            )
         return n
 
     def read_usage_options(self) -> tuple[bool, bool]:
-        """Return whether a stream ends with usage, and whether every chunk carries it. Raises RequestError."""
+        """Return whether a stream ends with usage, and whether every chunk carries it.
+        Raises RequestError.
+        """
         options = self.stream_options
         if options is None:
             return False, False
@@ -310,33 +374,47 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
             )
         if options.include_obfuscation:
             raise Unsupported(
-                "'stream_options.include_obfuscation' is not supported here: chunks are not padded.",
+                "'stream_options.include_obfuscation' is not supported here: chunks are not "
+                "padded.",
                 param="stream_options.include_obfuscation",
             )
         include_usage = bool(options.include_usage)
         return include_usage, include_usage and bool(options.continuous_usage_stats)
 
     def read_logprob_ids(self, logprobs: int | None) -> tuple[int, ...]:
-        """Return the tokens whose logprobs are listed at each position. Raises RequestError.
+        """Return the tokens whose logprobs are listed at each position. Raises
+        RequestError.
 
-        logprobs: the requested alternatives; None, for no logprobs, is an error together with ids.
+        logprobs: the requested alternatives; None, for no logprobs, is an error
+            together with ids.
         """
         ids = tuple(dict.fromkeys(self.logprob_token_ids or ()))
         if ids and logprobs is None:
-            raise RequestError("'logprob_token_ids' needs 'logprobs'.", param="logprob_token_ids", code="invalid_value")
+            raise RequestError(
+                "'logprob_token_ids' needs 'logprobs'.",
+                param="logprob_token_ids",
+                code="invalid_value",
+            )
         return ids
 
     def read_prompt_logprobs(self) -> int | None:
-        """Return the number of alternatives for each prompt token; None for no logprobs. Raises RequestError."""
+        """Return the number of alternatives for each prompt token; None for no
+        logprobs. Raises RequestError.
+        """
         if self.prompt_logprobs is not None and self.stream:
-            raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
+            raise RequestError(
+                "'prompt_logprobs' are not available when 'stream' is enabled.",
+                param="prompt_logprobs",
+            )
         return check_logprobs(self.prompt_logprobs, "prompt_logprobs")
 
 
 def check_logprobs(count: int | None, param: str) -> int | None:
     if count == -1:
         raise Unsupported(
-            f"'{param}' of -1, the whole vocabulary, is not supported here; the maximum is {MAX_LOGPROBS}.", param=param
+            f"'{param}' of -1, the whole vocabulary, is not supported here; the maximum is "
+            f"{MAX_LOGPROBS}.",
+            param=param,
         )
     return count
 
@@ -349,7 +427,9 @@ def resolve_model(model: str | None, options: ReaderOptions) -> str:
     return options.default_model
 
 
-def read_stop_strings(stop: str | list[str] | None, max_stop: int, param: str = "stop") -> tuple[str, ...]:
+def read_stop_strings(
+    stop: str | list[str] | None, max_stop: int, param: str = "stop"
+) -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(texts) > max_stop:
         raise invalid_value(param, f"expected at most {max_stop} strings, got {len(texts)}")
@@ -367,7 +447,9 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
         if len(key) > 64:
             raise invalid_value("metadata", f"key {abbreviate(key)} is longer than 64 characters")
         if len(value) > 512:
-            raise invalid_value("metadata", f"the value of {abbreviate(key)} is longer than 512 characters")
+            raise invalid_value(
+                "metadata", f"the value of {abbreviate(key)} is longer than 512 characters"
+            )
 
 
 def check_service_tier(tier: str | None, warnings: list[str]) -> None:
@@ -388,7 +470,9 @@ THINKING_KWARGS = ("enable_thinking", "thinking")
 
 
 def read_thinking_switch(kwargs: Raw) -> bool | None:
-    """Return the value of the thinking switch in `chat_template_kwargs`; None if it is not set."""
+    """Return the value of the thinking switch in `chat_template_kwargs`; None if it is
+    not set.
+    """
     value = read_json_value(kwargs, "chat_template_kwargs")
     if not isinstance(value, dict):
         return None
@@ -399,9 +483,11 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
     return None
 
 
-# Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most one is allowed.
+# Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most
+#     one is allowed.
 
-# Maximum characters of a schema, regular expression or grammar, and maximum strings of a choice.
+# Maximum characters of a schema, regular expression or grammar, and maximum strings of
+# a choice.
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
 MAX_GRAMMAR = 64 * 1024
@@ -411,18 +497,26 @@ MAX_OPTIONS = 1_000
 def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None, str]:
     """Return the constraint, and the field that holds it. Raises RequestError."""
     constraints = read_structured_outputs(fields)
-    if fields.response_format is not None and (constraint := _read_response_format(fields.response_format)) is not None:
+    if (
+        fields.response_format is not None
+        and (constraint := _read_response_format(fields.response_format)) is not None
+    ):
         constraints.insert(0, ("response_format", constraint))
     return require_at_most_one(constraints)
 
 
 def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
-    """Parse the constraints in vLLM's own fields, each with its field name. Raises RequestError."""
+    """Parse the constraints in vLLM's own fields, each with its field name. Raises
+    RequestError.
+    """
     outputs = fields.structured_outputs
     constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
     if outputs is not None and not constraints and outputs.close_at_limit is None:
-        # A misspelled member would otherwise produce an unconstrained answer without an error.
-        raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
+        # A misspelled member would otherwise produce an unconstrained answer without an
+        # error.
+        raise invalid_value(
+            "structured_outputs", "expected one of json, regex, choice, grammar and json_object"
+        )
     texts = (fields.guided_regex, fields.guided_choice, fields.guided_grammar)
     if texts == (None, None, None) and not bytes(fields.guided_json):
         return constraints
@@ -435,20 +529,30 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
     return [*constraints, *_read_outputs(guided_outputs, "guided_")]
 
 
-def require_at_most_one(constraints: Sequence[tuple[str, Constraint]], path: str = "") -> tuple[Constraint | None, str]:
-    """Return the constraint, and the field that holds it. Raises RequestError if there are several.
+def require_at_most_one(
+    constraints: Sequence[tuple[str, Constraint]], path: str = ""
+) -> tuple[Constraint | None, str]:
+    """Return the constraint, and the field that holds it. Raises RequestError if there
+    are several.
 
     path: prefix of the field's name.
     """
     if len(constraints) > 1:
         names = " and ".join(f"'{param}'" for param, _ in constraints)
-        raise RequestError(f"Only one constraint is allowed, but got {names}.", param=constraints[1][0])
-    return (constraints[0][1], path + constraints[0][0]) if constraints else (None, "response_format")
+        raise RequestError(
+            f"Only one constraint is allowed, but got {names}.", param=constraints[1][0]
+        )
+    return (
+        (constraints[0][1], path + constraints[0][0]) if constraints else (None, "response_format")
+    )
 
 
 def _read_response_format(format: ResponseFormat) -> Constraint | None:
     if format.type == "structural_tag":
-        raise Unsupported("'response_format' of type 'structural_tag' is not supported here.", param="response_format")
+        raise Unsupported(
+            "'response_format' of type 'structural_tag' is not supported here.",
+            param="response_format",
+        )
     kind = check_one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type")
     if kind == "text":
         return None
@@ -469,24 +573,35 @@ def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Co
     if (schema := read_schema_or_text(outputs.json, prefix + "json")) is not None:
         constraints.append((prefix + "json", JsonSchema(schema)))
     if outputs.regex is not None:
-        constraints.append((prefix + "regex", Regex(check_text_size(outputs.regex, MAX_REGEX, prefix + "regex"))))
+        constraints.append(
+            (prefix + "regex", Regex(check_text_size(outputs.regex, MAX_REGEX, prefix + "regex")))
+        )
     if outputs.choice is not None:
         if not outputs.choice or len(outputs.choice) > MAX_OPTIONS or "" in outputs.choice:
-            raise invalid_value(prefix + "choice", f"expected 1 to {MAX_OPTIONS} strings, none of them empty")
+            raise invalid_value(
+                prefix + "choice", f"expected 1 to {MAX_OPTIONS} strings, none of them empty"
+            )
         constraints.append((prefix + "choice", StringChoices(tuple(outputs.choice))))
     if outputs.grammar is not None:
         constraints.append(
-            (prefix + "grammar", read_grammar(check_text_size(outputs.grammar, MAX_GRAMMAR, prefix + "grammar")))
+            (
+                prefix + "grammar",
+                read_grammar(check_text_size(outputs.grammar, MAX_GRAMMAR, prefix + "grammar")),
+            )
         )
     if outputs.json_object:
         constraints.append((prefix + "json_object", JsonObject()))
     if read_json_value(outputs.structural_tag, prefix + "structural_tag") is not None:
-        raise Unsupported(f"'{prefix}structural_tag' is not supported here.", param=prefix + "structural_tag")
+        raise Unsupported(
+            f"'{prefix}structural_tag' is not supported here.", param=prefix + "structural_tag"
+        )
     return constraints
 
 
 def read_grammar(definition: str) -> ContextFreeGrammar:
-    """Build the grammar and detect its syntax, since vLLM's clients send both in one field: only GBNF has `::=`."""
+    """Build the grammar and detect its syntax, since vLLM's clients send both in one
+    field: only GBNF has `::=`.
+    """
     return ContextFreeGrammar(definition, "gbnf" if "::=" in definition else "lark")
 
 
@@ -497,14 +612,18 @@ def read_schema(raw: Raw, param: str) -> str | None:
 
 
 def read_schema_or_text(raw: Raw, param: str) -> str | None:
-    """Return a JSON Schema sent as an object or as a string of JSON, as in vLLM and SGLang. Raises RequestError."""
+    """Return a JSON Schema sent as an object or as a string of JSON, as in vLLM and
+    SGLang. Raises RequestError.
+    """
     value = read_json_value(raw, param)
     if not isinstance(value, str):
         return read_schema(raw, param)
     try:
         return read_schema(Raw(value.encode()), param)
     except RequestError:
-        raise invalid_value(param, "expected a JSON Schema, as an object or as a string that holds one") from None
+        raise invalid_value(
+            param, "expected a JSON Schema, as an object or as a string that holds one"
+        ) from None
 
 
 def check_text_size(text: str, max_size: int, param: str) -> str:

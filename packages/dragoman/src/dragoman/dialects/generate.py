@@ -1,7 +1,7 @@
 """vLLM's /inference/v1/generate, which maps token ids to token ids without any text.
 
-Also renders a chat request as such a body (vLLM's /v1/chat/completions/render), which yields the same tokens as the
-chat request.
+Also renders a chat request as such a body (vLLM's /v1/chat/completions/render), which
+yields the same tokens as the chat request.
 """
 
 from __future__ import annotations
@@ -14,11 +14,26 @@ from msgspec import Meta, Raw, Struct
 
 from ..core.engine import TokenRequest
 from ..core.errors import DragomanError, FieldNames, RequestError
-from ..core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, Started, Token
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    Token,
+)
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
 from .base import GenerationCall, Header, Profile, ReaderOptions
-from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
+from .body import (
+    BodySchema,
+    ParsedBody,
+    invalid_value,
+    missing_parameter,
+    prefix_param,
+    read_json_object,
+)
 from .envelope import (
     DONE,
     KEEPALIVE_COMMENT,
@@ -28,7 +43,22 @@ from .envelope import (
     render_weight_versions,
 )
 from .errors import render_openai_error
-from .fields import AtLeastOne, CountOrUnlimited, DecodingFields, Int64, Logprobs, MAX_CHOICES, RequestId, StreamOptions, TokenId, check_logprobs, read_stop_strings, read_structured_outputs, require_at_most_one, resolve_model
+from .fields import (
+    AtLeastOne,
+    CountOrUnlimited,
+    DecodingFields,
+    Int64,
+    Logprobs,
+    MAX_CHOICES,
+    RequestId,
+    StreamOptions,
+    TokenId,
+    check_logprobs,
+    read_stop_strings,
+    read_structured_outputs,
+    require_at_most_one,
+    resolve_model,
+)
 from .json_encoding import clamp_logprob, encode_field, encode_string
 from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
 from .parameter_table import Note, ParameterTable, accept, read_part, reject
@@ -38,16 +68,18 @@ class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
     """vLLM's SamplingParams, without the fields that have no meaning on the wire."""
 
     n: AtLeastOne | None = None
-    max_tokens: Annotated[CountOrUnlimited | None, Note("16 by default, as in vLLM; -1 is the rest of the context")] = (
-        None
-    )
+    max_tokens: Annotated[
+        CountOrUnlimited | None, Note("16 by default, as in vLLM; -1 is the rest of the context")
+    ] = None
     stop: Annotated[str | list[str] | None, Note("matched against the decoded text")] = None
     logprobs: Annotated[Logprobs | None, Note("0 to 20; -1 is refused")] = None
     prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
 
 
 class GenerateBody(Struct, frozen=True, kw_only=True):
-    token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)], Note("the prompt, used unchanged")]
+    token_ids: Annotated[
+        Annotated[list[TokenId], Meta(min_length=1)], Note("the prompt, used unchanged")
+    ]
     sampling_params: Annotated[Raw, Note("see below; the default is the model's own")] = Raw()
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
@@ -58,7 +90,9 @@ class GenerateBody(Struct, frozen=True, kw_only=True):
     kv_transfer_params: Annotated[Raw, Note("for engines that support it")] = Raw()
 
 
-GENERATE = ParameterTable("generate", (GenerateBody,), reject("features", "only token input is supported", {}))
+GENERATE = ParameterTable(
+    "generate", (GenerateBody,), reject("features", "only token input is supported", {})
+)
 
 SAMPLING_PARAMS = ParameterTable(
     "sampling_params",
@@ -69,7 +103,9 @@ SAMPLING_PARAMS = ParameterTable(
         *accept("spaces_between_special_tokens", note="there is no text output"),
         *reject("logits_processors", "requests cannot contain code", []),
         *reject("extra_args", "there is no plugin that uses it", {}),
-        *reject("thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
+        *reject(
+            "thinking_token_budget", "reasoning is not separated from text for token prompts", -1
+        ),
         *reject("repetition_detection", "not supported"),
         *reject("logprob_token_ids", "logprobs are available only for the most likely tokens", []),
         *reject("best_of", "use n", 1),
@@ -148,24 +184,38 @@ class GenerateWriter:
                     else b""
                 )
             case ChoiceFinished(choice, reason, _, tokens, params, weights):
-                finish = self._render_choice(choice, tokens, reason, render_weight_versions(weights))
+                finish = self._render_choice(
+                    choice, tokens, reason, render_weight_versions(weights)
+                )
                 return self._render_chunk(finish, encode_field("kv_transfer_params", params))
             case _:
                 return (
-                    self._render_chunk(self._render_choice(event.choice, event.tokens, None)) if event.tokens else b""
+                    self._render_chunk(self._render_choice(event.choice, event.tokens, None))
+                    if event.tokens
+                    else b""
                 )
 
     def render_full(self, reply: Reply) -> bytes:
         choices = (
-            self._render_choice(i, choice.tokens, choice.reason, render_weight_versions(choice.weights))
+            self._render_choice(
+                i, choice.tokens, choice.reason, render_weight_versions(choice.weights)
+            )
             for i, choice in enumerate(reply.choices)
         )
         prompt = reply.prompts[0] if reply.prompts else None
         prompt_scores = b"null"
         if self._options.prompt_logprobs is not None and prompt is not None:
             prompt_scores = render_prompt_logprobs(prompt, self._options.prompt_logprobs)
-        extra = b',"prompt_logprobs":%s%s' % (prompt_scores, render_kv_transfer(reply.kv_transfer_params, Profile.VLLM))
-        return b'%s%s]%s,"usage":%s}' % (self._head, b",".join(choices), extra, render_usage(reply.usage))
+        extra = b',"prompt_logprobs":%s%s' % (
+            prompt_scores,
+            render_kv_transfer(reply.kv_transfer_params, Profile.VLLM),
+        )
+        return b'%s%s]%s,"usage":%s}' % (
+            self._head,
+            b",".join(choices),
+            extra,
+            render_usage(reply.usage),
+        )
 
     def _render_chunk(self, choices: bytes, extra: bytes = b"") -> bytes:
         return b"data: %s%s]%s}\n\n" % (self._head, choices, extra)
@@ -178,14 +228,18 @@ class GenerateWriter:
         reason: None if the choice has not finished.
         extra: additional fields, each after a comma.
         """
-        finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
+        finish_reason = (
+            b"null" if reason is None else render_finish_reason(reason, self._options.profile)
+        )
         logprobs = b"null"
         max_top = self._options.logprobs
         if max_top is not None:
             entries: list[GenerateTokenLogprob] = []
             for token in tokens:
                 top = [
-                    GenerateTopLogprob(f"token_id:{other.id}", other.id, clamp_logprob(other.logprob), rank)
+                    GenerateTopLogprob(
+                        f"token_id:{other.id}", other.id, clamp_logprob(other.logprob), rank
+                    )
                     for rank, other in enumerate(token.top[:max_top], start=1)
                 ]
                 name = f"token_id:{token.id}"
@@ -205,7 +259,9 @@ DEFAULT_MAX_TOKENS = 16
 
 # All core names but those of top-level fields belong to `sampling_params`.
 _TOP_LEVEL = "|".join(GenerateBody.__struct_fields__)
-_FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
+_FIELD_NAMES = FieldNames(
+    ("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1")
+)
 
 _BODY_SCHEMA = BodySchema(GenerateBody)
 _PARAMS_SCHEMA = BodySchema(VllmSamplingParams)
@@ -227,7 +283,9 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
         profile=options.profile,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
-        include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
+        include_usage=bool(
+            body.stream and body.stream_options and body.stream_options.include_usage
+        ),
     )
     id = ResponseId("", body.request_id)
 
@@ -245,18 +303,24 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
     )
 
 
-def _build_request(body: GenerateBody, params: VllmSamplingParams, options: ReaderOptions) -> GenerateRequest:
+def _build_request(
+    body: GenerateBody, params: VllmSamplingParams, options: ReaderOptions
+) -> GenerateRequest:
     n = params.n or 1
     prompt_logprobs = check_logprobs(params.prompt_logprobs, "prompt_logprobs")
     if n > min(options.max_n, MAX_CHOICES):
         raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
     # vLLM rejects this too: only a full response has the prompt's logprobs.
     if prompt_logprobs is not None and body.stream:
-        raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
+        raise RequestError(
+            "'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs"
+        )
     max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
     if max_tokens == 0:
         raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
-    constraint, constraint_param = require_at_most_one(read_structured_outputs(params), "sampling_params.")
+    constraint, constraint_param = require_at_most_one(
+        read_structured_outputs(params), "sampling_params."
+    )
     extras = params.build_extras()
     transfer_params = read_json_object(body.kv_transfer_params, "kv_transfer_params")
     if transfer_params is not None:
@@ -267,7 +331,8 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
         choices=n,
         sampling=params.build_sampling(),
         limits=params.build_limits(
-            None if max_tokens == -1 else max_tokens, read_stop_strings(params.stop, options.max_stop)
+            None if max_tokens == -1 else max_tokens,
+            read_stop_strings(params.stop, options.max_stop),
         ),
         constraint=constraint,
         constraint_param=constraint_param,
@@ -295,11 +360,14 @@ class RenderedGenerateBody(Struct, frozen=True):
     kv_transfer_params: Raw = Raw(b"null")
 
 
-def render_generate_body(request_id: str, request: GenerateRequest, token_request: TokenRequest) -> bytes:
+def render_generate_body(
+    request_id: str, request: GenerateRequest, token_request: TokenRequest
+) -> bytes:
     """Render a request as a body of /inference/v1/generate.
 
     request: the client's request.
-    token_request: the engine's request for its first choice. Parameters that the server added are omitted.
+    token_request: the engine's request for its first choice. Parameters that the server
+        added are omitted.
     """
     transfer = token_request.extras.kv_transfer_params or "null"
     limits = request.limits

@@ -27,9 +27,11 @@ def replace_surrogates(text: str) -> str:
 
 
 def escape_line_breaks(data: bytes) -> bytes:
-    """Escape the three non-ASCII characters in JSON that some clients treat as line breaks.
+    """Escape the three non-ASCII characters in JSON that some clients treat as line
+    breaks.
 
-    `str.splitlines`, which the line readers of several HTTP clients use, splits at U+0085, U+2028 and U+2029.
+    `str.splitlines`, which the line readers of several HTTP clients use, splits at
+    U+0085, U+2028 and U+2029.
     """
     if data.isascii():
         return data
@@ -44,7 +46,10 @@ def encode_field(name: str, text: str | None) -> bytes:
     """
     if text is None:
         return b""
-    return b',"%s":%s' % (name.encode(), escape_line_breaks(msgspec.json.format(text, indent=-1).encode()))
+    return b',"%s":%s' % (
+        name.encode(),
+        escape_line_breaks(msgspec.json.format(text, indent=-1).encode()),
+    )
 
 
 def encode_string_or_null(text: str | None) -> bytes:
@@ -56,5 +61,7 @@ def encode_int(value: int | None) -> bytes:
 
 
 def clamp_logprob(value: float | None) -> float:
-    """Replace a logprob that is unknown or that JSON cannot represent by UNKNOWN_LOGPROB."""
+    """Replace a logprob that is unknown or that JSON cannot represent by
+    UNKNOWN_LOGPROB.
+    """
     return value if value is not None and math.isfinite(value) else UNKNOWN_LOGPROB

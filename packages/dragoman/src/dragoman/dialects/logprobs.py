@@ -1,4 +1,5 @@
-"""Rendering of logprobs for Chat Completions, Completions and vLLM, alignment of tokens with text, and token counts.
+"""Rendering of logprobs for Chat Completions, Completions and vLLM, alignment of tokens
+with text, and token counts.
 
 The tokens in `logprobs.content`, concatenated, equal the text.
 """
@@ -20,8 +21,8 @@ _REPLACED = "\ufffd".encode()
 class Matched(Struct, frozen=True):
     """A token and its part of the text.
 
-    listed: the token as `logprobs` lists it, cut to its text; unchanged if it could not be aligned; None if it is not
-    listed.
+    listed: the token as `logprobs` lists it, cut to its text; unchanged if it could not
+    be aligned; None if it is not listed.
     data: its UTF-8 bytes in the text.
     """
 
@@ -31,10 +32,12 @@ class Matched(Struct, frozen=True):
 
 
 class TokenMatcher:
-    """Aligns the tokens of one text with its characters. The result does not depend on how either is split.
+    """Aligns the tokens of one text with its characters. The result does not depend on
+    how either is split.
 
-    Delimiter tokens, control tokens that are not in the text, and tokens that a stop string removed have no bytes in
-    the text. A token that cannot be aligned is listed unchanged, without bytes.
+    Delimiter tokens, control tokens that are not in the text, and tokens that a stop
+    string removed have no bytes in the text. A token that cannot be aligned is listed
+    unchanged, without bytes.
     """
 
     __slots__ = ("_text", "_waiting")
@@ -56,12 +59,16 @@ class TokenMatcher:
 
     def close(self) -> list[Matched]:
         """End the text and return the remaining tokens."""
-        out = [self._match(token) if expected else Matched(token) for token, expected in self._waiting]
+        out = [
+            self._match(token) if expected else Matched(token) for token, expected in self._waiting
+        ]
         self._waiting.clear()
         return out
 
     def rest(self) -> bytes:
-        """Remove and return the text after the last aligned token, in UTF-8; it may begin within a character."""
+        """Remove and return the text after the last aligned token, in UTF-8; it may
+        begin within a character.
+        """
         text = self._text
         self._text = b""
         return text
@@ -72,8 +79,9 @@ class TokenMatcher:
             token, expected = self._waiting[0]
             own = token.utf8
             text = self._text
-            # A token is settled once no later text can change its alignment: it already matches, it is a special token
-            # that the text contradicts, or enough text is known.
+            # A token is settled once no later text can change its alignment: it already
+            # matches, it is a special token that the text contradicts, or enough text
+            # is known.
             if expected and not (
                 (token.special and not own.startswith(text))
                 or text.startswith(own)
@@ -91,7 +99,8 @@ class TokenMatcher:
             return self._consume(token, token, own)
         if token.special:
             return Matched(token)
-        # A token of invalid UTF-8 released U+FFFD, or nothing if later tokens completed its character.
+        # A token of invalid UTF-8 released U+FFFD, or nothing if later tokens completed
+        # its character.
         if token.raw is not None:
             return self._consume(token, token, _REPLACED if text.startswith(_REPLACED) else b"")
         if not text:
@@ -99,11 +108,14 @@ class TokenMatcher:
         if own.startswith(text):
             piece = text
         else:
-            # Its beginning was consumed with what came before, such as a marker that shares a token with text.
+            # Its beginning was consumed with what came before, such as a marker that
+            # shares a token with text.
             piece = next((own[n:] for n in range(1, len(own)) if text.startswith(own[n:])), b"")
         if not piece:
             return Matched(token, token)
-        return self._consume(token, msgspec.structs.replace(token, text=piece.decode("utf-8", "replace")), piece)
+        return self._consume(
+            token, msgspec.structs.replace(token, text=piece.decode("utf-8", "replace")), piece
+        )
 
     def _consume(self, token: Token, listed: Token, data: bytes) -> Matched:
         """Remove the token's bytes from the text."""
@@ -120,7 +132,9 @@ class ContentTokens:
         self._matcher = TokenMatcher()
 
     def feed(self, text: str, tokens: Iterable[Token]) -> list[Token]:
-        return [match.listed for match in self._matcher.feed(text, tokens) if match.listed is not None]
+        return [
+            match.listed for match in self._matcher.feed(text, tokens) if match.listed is not None
+        ]
 
     def close(self) -> list[Token]:
         """End the text and return the remaining tokens."""
@@ -144,7 +158,9 @@ class TokenNaming(Struct, frozen=True):
     as_ids: bool = False
 
     def get_name(self, token: Token | Alternative) -> str:
-        return f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_TOKEN_ID else token.text
+        return (
+            f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_TOKEN_ID else token.text
+        )
 
 
 class ChatTopLogprob(Struct, frozen=True):
@@ -161,7 +177,9 @@ class ChatTokenLogprob(Struct, frozen=True):
 
 
 def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
-    """The array `logprobs.content` (or `.refusal`). top: maximum alternatives of an entry."""
+    """The array `logprobs.content` (or `.refusal`). top: maximum alternatives of an
+    entry.
+    """
     get_name = naming.get_name
     entries = list[ChatTokenLogprob]()
     for token in tokens:
@@ -173,7 +191,11 @@ def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming)
             )
             for alternative in token.top[:top]
         ]
-        entries.append(ChatTokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives))
+        entries.append(
+            ChatTokenLogprob(
+                get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives
+            )
+        )
     return escape_line_breaks(_encode(entries))
 
 
@@ -185,7 +207,9 @@ class CompletionLogprobs(Struct, frozen=True):
 
 
 class LogprobRow(Struct, frozen=True):
-    """One token of Completions' `logprobs`. The first token of a prompt has no logprob because nothing precedes it."""
+    """One token of Completions' `logprobs`. The first token of a prompt has no logprob
+    because nothing precedes it.
+    """
 
     offset: int
     token: str
@@ -205,17 +229,20 @@ def render_completion_logprobs(rows: Sequence[LogprobRow]) -> bytes:
 
 
 class CompletionLogprobBuilder:
-    """Builds the rows of Completions' `logprobs` for one choice, with the start of each token in its text.
+    """Builds the rows of Completions' `logprobs` for one choice, with the start of each
+    token in its text.
 
     top: maximum alternatives per token.
     special_in_text: the text contains special tokens.
     sampled_first: the sampled token precedes its alternatives (vLLM's order).
 
-    An offset counts the characters that begin in the tokens before. It depends on the tokens alone, so that streamed
-    and full responses agree however the text was split.
+    An offset counts the characters that begin in the tokens before. It depends on the
+    tokens alone, so that streamed and full responses agree however the text was split.
     """
 
-    def __init__(self, top: int, naming: TokenNaming, special_in_text: bool, *, sampled_first: bool = False) -> None:
+    def __init__(
+        self, top: int, naming: TokenNaming, special_in_text: bool, *, sampled_first: bool = False
+    ) -> None:
         self._top = top
         self._get_name = naming.get_name
         self._special = special_in_text
@@ -223,16 +250,23 @@ class CompletionLogprobBuilder:
         self._offset = 0
 
     def add_prompt(self, prompt: PromptTokens) -> list[LogprobRow]:
-        """Rows of the echoed prompt. Its text's length shows whether its control tokens are part of it."""
+        """Rows of the echoed prompt. Its text's length shows whether its control tokens
+        are part of it.
+        """
         length = len(prompt.text)
         rows = list[LogprobRow]()
         widths = [_count_characters(token) for token in prompt.tokens]
         if sum(widths) != length:
-            widths = [0 if token.special else width for token, width in zip(prompt.tokens, widths, strict=True)]
+            widths = [
+                0 if token.special else width
+                for token, width in zip(prompt.tokens, widths, strict=True)
+            ]
         offset = 0
         for token, width in zip(prompt.tokens, widths, strict=True):
             rows.append(
-                self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None)
+                self._build_row(token, offset)
+                if rows
+                else LogprobRow(offset, self._get_name(token), None, None)
             )
             offset = min(offset + width, length)
         self._offset = length
@@ -246,8 +280,8 @@ class CompletionLogprobBuilder:
         return rows
 
     def _build_row(self, token: Token, offset: int) -> LogprobRow:
-        # Alternatives come best first; the sampled token is first in vLLM's profile, last otherwise. Of two with the
-        # same text the higher logprob is used.
+        # Alternatives come best first; the sampled token is first in vLLM's profile,
+        # last otherwise. Of two with the same text the higher logprob is used.
         logprobs: dict[str, float] = {}
         best = token.top[: self._top]
         for alternative in (token, *best) if self._sampled_first else (*best, token):
@@ -271,16 +305,21 @@ class PromptLogprob(Struct, frozen=True):
 
 
 def render_prompt_logprobs(prompt: PromptTokens, top: int) -> bytes:
-    """vLLM's `prompt_logprobs`: an object by token id for each position, the token itself first; null for the first."""
+    """vLLM's `prompt_logprobs`: an object by token id for each position, the token
+    itself first; null for the first.
+    """
     positions: list[dict[str, PromptLogprob] | None] = []
     for i, token in enumerate(prompt.tokens):
         if i == 0:
             positions.append(None)
             continue
-        logprobs = {str(token.id): PromptLogprob(clamp_logprob(token.logprob), token.rank, token.text)}
+        logprobs = {
+            str(token.id): PromptLogprob(clamp_logprob(token.logprob), token.rank, token.text)
+        }
         for rank, alternative in enumerate(token.top[:top], start=1):
             logprobs.setdefault(
-                str(alternative.id), PromptLogprob(clamp_logprob(alternative.logprob), rank, alternative.text)
+                str(alternative.id),
+                PromptLogprob(clamp_logprob(alternative.logprob), rank, alternative.text),
             )
         positions.append(logprobs)
     return escape_line_breaks(_encode(positions))

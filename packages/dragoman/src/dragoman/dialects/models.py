@@ -1,4 +1,6 @@
-"""The list of models, in one format that the SDKs of OpenAI and Anthropic and clients of vLLM accept."""
+"""The list of models, in one format that the SDKs of OpenAI and Anthropic and clients
+of vLLM accept.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class ModelCard(Struct, frozen=True):
     created: Unix seconds.
     root: the model behind an alias or an adapter.
     max_model_len: maximum tokens of prompt and answer together; None if unknown.
-    state: state of the model, such as `loaded` or `unloaded`; None omits this server's own fields.
+    state: state of the model, such as `loaded` or `unloaded`; None omits this server's
+        own fields.
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
     engine, quantization, revision: None if unknown.
@@ -88,7 +91,9 @@ class ModelArchitecture(Struct, frozen=True):
 
 
 class ModelPermission(Struct, frozen=True):
-    """A field of old versions of OpenAI's API, which some clients need and vLLM still sends."""
+    """A field of old versions of OpenAI's API, which some clients need and vLLM still
+    sends.
+    """
 
     id: str
     created: int
@@ -107,8 +112,9 @@ class ModelPermission(Struct, frozen=True):
 class ModelObject(Struct, frozen=True, omit_defaults=True):
     """One model with OpenAI's fields, then Anthropic's, then vLLM's.
 
-    The context length has a name in each family of clients: `context_length` is OpenRouter's and LM Studio's,
-    `context_window` is Groq's and Codex's, `meta.n_ctx` is llama.cpp's.
+    The context length has a name in each family of clients: `context_length` is
+    OpenRouter's and LM Studio's, `context_window` is Groq's and Codex's, `meta.n_ctx`
+    is llama.cpp's.
     """
 
     id: str
@@ -159,7 +165,9 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
     if capabilities is not None:
         inputs = ("text", "image") if "images" in capabilities else ("text",)
         outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
-        architecture = ModelArchitecture(inputs, tuple([kind for name, kind in outputs if name in capabilities]))
+        architecture = ModelArchitecture(
+            inputs, tuple([kind for name, kind in outputs if name in capabilities])
+        )
     model = ModelObject(
         id=card.id,
         object="model",
@@ -169,7 +177,8 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         display_name=card.display_name or card.id,
         created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         lifecycle="active",
-        # The context length has the names of several APIs and servers, since each client looks for one of them.
+        # The context length has the names of several APIs and servers, since each
+        # client looks for one of them.
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,
@@ -179,7 +188,9 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         architecture=architecture,
         meta=None
         if card.max_model_len is None
-        else ModelMeta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
+        else ModelMeta(
+            card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size
+        ),
         dragoman=msgspec.UNSET
         if card.state is None
         else ModelDetailsObject(
@@ -197,4 +208,6 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
     if profile is Profile.OPENAI:
         return model
     permission = ModelPermission(f"modelperm-{card.id}", card.created)
-    return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
+    return msgspec.structs.replace(
+        model, root=card.root or card.id, parent=card.parent, permission=(permission,)
+    )

@@ -1,7 +1,9 @@
-"""The schemas of responses of Chat Completions, Completions and token generation, for the API description.
+"""The schemas of responses of Chat Completions, Completions and token generation, for
+the API description.
 
-For speed, the writers build JSON without these structs; tests validate their output against them. A field that is
-`UNSET` here is written only if it is requested, or only in vLLM's profile.
+For speed, the writers build JSON without these structs; tests validate their output
+against them. A field that is `UNSET` here is written only if it is requested, or only
+in vLLM's profile.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from .envelope import VllmRequestMetrics
 from .generate import GenerateTokenLogprob
 from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
 
-ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter", "abort"]
+ChatFinishReason = Literal[
+    "stop", "length", "tool_calls", "function_call", "content_filter", "abort"
+]
 """`abort` only in vLLM's profile; in OpenAI's an aborted answer ends with `length`."""
 FinishReasonName = Literal["stop", "length", "content_filter", "abort"]
 
@@ -74,7 +78,8 @@ class AnsweredToolCall(Struct, frozen=True):
 
 
 class AnsweredReasoning(Struct, frozen=True):
-    """A part of the reasoning, signed or encrypted by its vendor, in OpenRouter's format. Send it back unchanged.
+    """A part of the reasoning, signed or encrypted by its vendor, in OpenRouter's
+    format. Send it back unchanged.
 
     index: index of the part.
     """
@@ -114,7 +119,8 @@ class ChatChoice(Struct, frozen=True):
 
     stop_reason: the stop string or token id that ended the answer.
     token_ids: token ids of the answer (`return_token_ids`).
-    weight_versions: versions of the weights that sampled the tokens (`return_weight_versions`).
+    weight_versions: versions of the weights that sampled the tokens
+        (`return_weight_versions`).
     """
 
     index: int
@@ -130,7 +136,8 @@ class ChatCompletion(Struct, frozen=True):
     """A complete answer.
 
     created: Unix seconds.
-    prompt_token_ids, prompt_text: the rendered prompt (`return_token_ids`, `return_prompt_text`).
+    prompt_token_ids, prompt_text: the rendered prompt (`return_token_ids`,
+        `return_prompt_text`).
     prompt_logprobs: logprobs by token id, for each position of the prompt.
     metadata: only in a stored completion.
     """
@@ -174,7 +181,9 @@ class ChatToolCallDelta(Struct, frozen=True):
 
 
 class ChatDelta(Struct, frozen=True):
-    """The piece of the answer in a chunk: first the role, then one field in each chunk; empty in the last."""
+    """The piece of the answer in a chunk: first the role, then one field in each chunk;
+    empty in the last.
+    """
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -197,7 +206,9 @@ class ChatChunkChoice(Struct, frozen=True):
 
 
 class ChatCompletionChunk(Struct, frozen=True):
-    """One event of a stream. The chunk with `usage` and no choices comes last (`stream_options.include_usage`)."""
+    """One event of a stream. The chunk with `usage` and no choices comes last
+    (`stream_options.include_usage`).
+    """
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -214,7 +225,8 @@ class ChatCompletionChunk(Struct, frozen=True):
 
 
 class StoredChatMessage(Struct, frozen=True):
-    """A message of a stored completion's request, with an id. Its other fields are those of the request.
+    """A message of a stored completion's request, with an id. Its other fields are
+    those of the request.
 
     content_parts: the parts of an array of content, whose text is then in `content`.
     """
@@ -265,7 +277,9 @@ class CompletionChunkChoice(Struct, frozen=True):
 
 
 class TextCompletionChunk(Struct, frozen=True):
-    """One event of a stream. Its `object` is the same as in a complete answer, as in OpenAI's API."""
+    """One event of a stream. Its `object` is the same as in a complete answer, as in
+    OpenAI's API.
+    """
 
     id: str
     object: Literal["text_completion"]

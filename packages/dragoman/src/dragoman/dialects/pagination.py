@@ -39,7 +39,9 @@ def read_page_query(
     text = query.get("limit", str(default))
     limit = parse_digits(text, 9)
     if limit is None or not 1 <= limit <= max_limit:
-        raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(text)}")
+        raise invalid_value(
+            "limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(text)}"
+        )
     order = query.get("order")
     if order is not None:
         descending = check_one_of(order, ("asc", "desc"), "order") == "desc"
@@ -51,7 +53,9 @@ def unknown_cursor_error(cursor: str) -> RequestError:
 
 
 def render_page(rows: Sequence[PageRow], *, has_more: bool) -> bytes:
-    """Render a page. The ids of an empty page are empty strings because the SDK's types do not allow null."""
+    """Render a page. The ids of an empty page are empty strings because the SDK's types
+    do not allow null.
+    """
     first, last = (rows[0][0], rows[-1][0]) if rows else ("", "")
     data = b",".join(row for _, row in rows)
     return b'{"object":"list","data":[%s],"first_id":%s,"last_id":%s,"has_more":%s}' % (

@@ -1,6 +1,8 @@
-"""The support of every parameter of every dialect. Readers apply it, and the docs' table is generated from it.
+"""The support of every parameter of every dialect. Readers apply it, and the docs'
+table is generated from it.
 
-A field of a body's struct is honoured unless a row says otherwise; its note is part of its annotation.
+A field of a body's struct is honoured unless a row says otherwise; its note is part of
+its annotation.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ class SupportStatus(StrEnum):
     WARNED = "warned"
     """Ignored with a warning; the answer is not wrong without it."""
     REFUSED = "refused"
-    """Rejected with a 400 that names the field, unless the value requests the default behavior."""
+    """Rejected with a 400 that names the field, unless the value requests the default
+    behavior.
+    """
 
 
 class ParameterSupport(Struct, frozen=True):
     """One row: the support of one parameter.
 
-    harmless: values besides null for which a REFUSED or WARNED field is accepted silently.
+    harmless: values besides null for which a REFUSED or WARNED field is accepted
+        silently.
     dialect: name of the row's table; empty until the row is in one.
     """
 
@@ -50,13 +55,16 @@ class ParameterSupport(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """The docs' note on a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
+    """The docs' note on a field of a body: `min_p: Annotated[float | None, Note("0
+    disables it")] = None`.
+    """
 
     text: str
 
 
 class ParameterTable:
-    """The parameters of one dialect: the fields of its body's structs, which are honoured, and other parameters.
+    """The parameters of one dialect: the fields of its body's structs, which are
+    honoured, and other parameters.
 
     structs: the types that a body is decoded into.
     others: rows of other parameters, and of fields that are not honoured.
@@ -81,31 +89,46 @@ class ParameterTable:
 
     @cached_property
     def rows(self) -> tuple[ParameterSupport, ...]:
-        """All rows. Computed on demand: only the docs need them, and evaluating the types would slow the import."""
+        """All rows. Computed on demand: only the docs need them, and evaluating the
+        types would slow the import.
+        """
         rows: dict[str, ParameterSupport] = {}
         for struct in self._structs:
             notes = {
-                field.name: next((arg.text for arg in get_args(field.type) if isinstance(arg, Note)), "")
+                field.name: next(
+                    (arg.text for arg in get_args(field.type) if isinstance(arg, Note)), ""
+                )
                 for field in msgspec.structs.fields(struct)
             } | self._notes
             # A body's own fields come before inherited ones.
             names: list[str] = []
             for base in reversed([base for base in struct.__mro__ if issubclass(base, Struct)]):
                 names = [name for name in base.__struct_fields__ if name not in names] + names
-            rows |= {name: ParameterSupport(name, SupportStatus.HONOURED, notes[name]) for name in names}
-        return tuple(msgspec.structs.replace(row, dialect=self._dialect) for row in (rows | self._others).values())
+            rows |= {
+                name: ParameterSupport(name, SupportStatus.HONOURED, notes[name]) for name in names
+            }
+        return tuple(
+            msgspec.structs.replace(row, dialect=self._dialect)
+            for row in (rows | self._others).values()
+        )
 
-    def classify_body(self, parsed: ParsedBody, *schemas: BodySchema[Any]) -> tuple[list[str], tuple[str, ...]]:
-        """Return the warnings, and the unknown names at the top level and below it. Raises the errors of `classify`.
+    def classify_body(
+        self, parsed: ParsedBody, *schemas: BodySchema[Any]
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """Return the warnings, and the unknown names at the top level and below it.
+        Raises the errors of `classify`.
 
         schemas: the schemas that the body has been decoded with.
         """
-        warnings, unknown = self.classify(parsed.find_other_fields(*[schema.names for schema in schemas]))
+        warnings, unknown = self.classify(
+            parsed.find_other_fields(*[schema.names for schema in schemas])
+        )
         nested = [name for schema in schemas for name in schema.nested.find_unknown(parsed.fields)]
         return warnings, (*unknown, *nested)[:MAX_UNKNOWN]
 
     def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
-        """Return the warnings and the unknown names. Raises Unsupported for a rejected field.
+        """Return the warnings and the unknown names. Raises Unsupported for a rejected
+        field.
 
         fields: the body's fields that the dialect's structs do not define.
         """
@@ -114,7 +137,8 @@ class ParameterTable:
         for name, raw in fields.items():
             row = self._others.get(name)
             if row is None:
-                # A field that only another body of the dialect uses is ignored, but not unknown.
+                # A field that only another body of the dialect uses is ignored, but not
+                # unknown.
                 if name not in self.names:
                     unknown.append(name[:MAX_NAME])
                 continue
@@ -122,7 +146,9 @@ class ParameterTable:
                 continue
             value = read_json_value(raw, name)
             # Types are compared too, since True == 1 in Python.
-            if value is None or any(value == harmless and type(value) is type(harmless) for harmless in row.harmless):
+            if value is None or any(
+                value == harmless and type(value) is type(harmless) for harmless in row.harmless
+            ):
                 continue
             if row.status is SupportStatus.REFUSED:
                 raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
@@ -145,7 +171,8 @@ def reject(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, .
 def read_part(
     raw: bytes, schema: BodySchema[T], table: ParameterTable, path: str
 ) -> tuple[T, list[str], tuple[str, ...]]:
-    """Decode an object nested at `path`, and return it with its warnings and unknown names.
+    """Decode an object nested at `path`, and return it with its warnings and unknown
+    names.
 
     raw: its JSON text; empty or null is an empty object.
 
@@ -159,7 +186,9 @@ def read_part(
 
 SHARED_ROWS = (
     *accept("user", "safety_identifier", note="identifies the end user; has no effect"),
-    *accept("guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
+    *accept(
+        "guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"
+    ),
     *warn("stream_interval", "every token is sent immediately", 1),
     *reject("use_beam_search", "beam search is not supported", False),
     *reject("length_penalty", "beam search is not supported", 1.0, 1),

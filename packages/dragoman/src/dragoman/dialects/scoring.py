@@ -1,6 +1,8 @@
-"""Rerank and score, as in Cohere, Jina, TEI and vLLM: request parsing and response rendering.
+"""Rerank and score, as in Cohere, Jina, TEI and vLLM: request parsing and response
+rendering.
 
-A response has vLLM's fields, a superset of Cohere's and Jina's; a request in TEI's form gets TEI's.
+A response has vLLM's fields, a superset of Cohere's and Jina's; a request in TEI's form
+gets TEI's.
 """
 
 from __future__ import annotations
@@ -36,33 +38,50 @@ DocumentList = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX
 class ScoringFields(TextInputFields, frozen=True, kw_only=True):
     """The fields that rerank and score share; 0 tokens is no limit."""
 
-    max_tokens_per_query: Annotated[Count | None, Note("maximum tokens of a query; 0 is no limit")] = None
-    max_tokens_per_doc: Annotated[Count | None, Note("maximum tokens of a document; 0 is no limit")] = None
+    max_tokens_per_query: Annotated[
+        Count | None, Note("maximum tokens of a query; 0 is no limit")
+    ] = None
+    max_tokens_per_doc: Annotated[
+        Count | None, Note("maximum tokens of a document; 0 is no limit")
+    ] = None
     truncation_side: Annotated[
         Literal["left", "right"] | None, Note("only right: documents are truncated at the end")
     ] = None
-    use_activation: Annotated[bool | None, Note("the sigmoid of a cross-encoder; a 400 for cosine similarity")] = None
+    use_activation: Annotated[
+        bool | None, Note("the sigmoid of a cross-encoder; a 400 for cosine similarity")
+    ] = None
 
 
 class RerankBody(ScoringFields, frozen=True, kw_only=True):
     """A rerank body.
 
     top_n: maximum number of results; 0 and None return all.
-    texts: TEI's name of `documents`; the response then has TEI's form. The four fields after it are TEI's too.
+    texts: TEI's name of `documents`; the response then has TEI's form. The four fields
+        after it are TEI's too.
     """
 
     query: str
-    documents: Annotated[DocumentList | None, Note("1 to 10000 strings, or objects with a text")] = None
+    documents: Annotated[
+        DocumentList | None, Note("1 to 10000 strings, or objects with a text")
+    ] = None
     top_n: Annotated[Count | None, Note("number of results; 0 and null return all")] = None
-    return_documents: Annotated[bool | None, Note("true by default, as in vLLM; false omits the texts")] = None
+    return_documents: Annotated[
+        bool | None, Note("true by default, as in vLLM; false omits the texts")
+    ] = None
     texts: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None,
-        Note("TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of index, score and text"),
+        Note(
+            "TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of "
+            "index, score and text"
+        ),
     ] = None
-    raw_scores: Annotated[bool | None, Note("TEI's: true omits the sigmoid of a cross-encoder")] = None
+    raw_scores: Annotated[bool | None, Note("TEI's: true omits the sigmoid of a cross-encoder")] = (
+        None
+    )
     return_text: Annotated[bool | None, Note("TEI's: true returns the texts")] = None
     truncate: Annotated[
-        bool | None, Note("TEI's: true truncates to the model's limit; otherwise longer pairs are a 400")
+        bool | None,
+        Note("TEI's: true truncates to the model's limit; otherwise longer pairs are a 400"),
     ] = None
     truncation_direction: Annotated[str | None, Note("TEI's: only right")] = None
     """`left` or `right`, case-insensitive."""
@@ -72,7 +91,8 @@ class ScoreBody(ScoringFields, frozen=True, kw_only=True):
     """A score body: two sides under one of four pairs of names."""
 
     text_1: Annotated[
-        str | DocumentList | None, Note("a text or a list; a single text is compared with each text of the other side")
+        str | DocumentList | None,
+        Note("a text or a list; a single text is compared with each text of the other side"),
     ] = None
     text_2: Annotated[str | DocumentList | None, Note("a text or a list")] = None
     queries: Annotated[str | DocumentList | None, Note("as text_1, with documents or items")] = None
@@ -126,7 +146,12 @@ class ScoreCall(Struct, frozen=True):
 
 _RERANK_SCHEMA = BodySchema(RerankBody)
 _SCORE_SCHEMA = BodySchema(ScoreBody)
-_SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+_SIDES = (
+    ("text_1", "text_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+    ("data_1", "data_2"),
+)
 
 
 def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
@@ -149,7 +174,11 @@ def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
 
 
 def _read_tei_rerank(
-    body: RerankBody, texts: list[str], options: ReaderOptions, warnings: tuple[str, ...], unknown: tuple[str, ...]
+    body: RerankBody,
+    texts: list[str],
+    options: ReaderOptions,
+    warnings: tuple[str, ...],
+    unknown: tuple[str, ...],
 ) -> RerankCall:
     """Read the form of Text Embeddings Inference, which names the documents `texts`."""
     if body.documents is not None:
@@ -158,7 +187,9 @@ def _read_tei_rerank(
     if direction not in ("left", "right"):
         raise invalid_value("truncation_direction", "expected 'right'")
     if direction == "left":
-        raise Unsupported("'truncation_direction' of left is not supported here.", param="truncation_direction")
+        raise Unsupported(
+            "'truncation_direction' of left is not supported here.", param="truncation_direction"
+        )
     # TEI's name for scores before the sigmoid.
     if body.raw_scores:
         body = msgspec.structs.replace(body, use_activation=False)
@@ -166,7 +197,9 @@ def _read_tei_rerank(
         body = msgspec.structs.replace(body, truncate_prompt_tokens=-1)
     pairs = _build_pairs(body, (_require_text(body.query, "query"),), _read_texts(texts, "texts"))
     model = resolve_model(body.model, options)
-    return RerankCall(model, pairs, body.top_n or None, bool(body.return_text), True, warnings, unknown)
+    return RerankCall(
+        model, pairs, body.top_n or None, bool(body.return_text), True, warnings, unknown
+    )
 
 
 def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
@@ -187,18 +220,28 @@ def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
     first, second = [_read_texts(texts[name], name) for name in sides]
     if len(first) not in (1, len(second)):
         raise RequestError(
-            f"There are {len(first)} texts on one side and {len(second)} on the other: send one text or equal numbers.",
+            f"There are {len(first)} texts on one side and {len(second)} on the other: send one "
+            f"text or equal numbers.",
             param="text_1",
             code="invalid_value",
         )
-    return ScoreCall(resolve_model(body.model, options), _build_pairs(body, first, second), tuple(warnings), unknown)
+    return ScoreCall(
+        resolve_model(body.model, options),
+        _build_pairs(body, first, second),
+        tuple(warnings),
+        unknown,
+    )
 
 
-def _build_pairs(body: ScoringFields, queries: tuple[str, ...], documents: tuple[str, ...]) -> TextPairs:
+def _build_pairs(
+    body: ScoringFields, queries: tuple[str, ...], documents: tuple[str, ...]
+) -> TextPairs:
     if body.truncate_prompt_tokens == 0:
         raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
     if body.truncation_side == "left":
-        raise Unsupported("'truncation_side' of left is not supported here.", param="truncation_side")
+        raise Unsupported(
+            "'truncation_side' of left is not supported here.", param="truncation_side"
+        )
     return TextPairs(
         queries,
         documents,
@@ -270,7 +313,8 @@ def render_rerank(
     documents: None omits the texts.
     top_n: None returns all.
     """
-    # The sort is stable and the key negative, not reversed, so documents of equal scores keep their order.
+    # The sort is stable and the key negative, not reversed, so documents of equal
+    # scores keep their order.
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     results = [
         RerankResult(
@@ -290,12 +334,18 @@ class TeiRerankResult(Struct, frozen=True, omit_defaults=True):
     text: str | UnsetType = UNSET
 
 
-def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, top_n: int | None) -> bytes:
+def render_tei_rerank(
+    scores: RelevanceScores, texts: tuple[str, ...] | None, top_n: int | None
+) -> bytes:
     """Render results as Text Embeddings Inference does, an array; see `render_rerank`."""
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     return msgspec.json.encode(
         [
-            TeiRerankResult(index, scores.scores[index], UNSET if texts is None else replace_surrogates(texts[index]))
+            TeiRerankResult(
+                index,
+                scores.scores[index],
+                UNSET if texts is None else replace_surrogates(texts[index]),
+            )
             for index in order
         ]
     )
@@ -304,4 +354,6 @@ def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, to
 def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
     data = [ScoreResult(index, "score", score) for index, score in enumerate(scores.scores)]
     usage = build_prompt_usage(scores.prompt_tokens, profile)
-    return msgspec.json.encode(ScoreResponse(header.id, "list", header.created, header.model, data, usage))
+    return msgspec.json.encode(
+        ScoreResponse(header.id, "list", header.created, header.model, data, usage)
+    )

@@ -9,7 +9,21 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ..core.errors import DragomanError, FieldNames, RequestError
-from ..core.events import Alternative, ChoiceEvent, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, WeightSpan
+from ..core.events import (
+    Alternative,
+    ChoiceEvent,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    WeightSpan,
+)
 from ..core.message import Reasoning, Refusal, Text
 from ..core.reply import Choice, Reply
 from ..core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex
@@ -17,22 +31,42 @@ from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from .envelope import DONE, KEEPALIVE_COMMENT, ResponseId
 from .errors import render_openai_error
-from .fields import AtLeastOne, Count, CountOrUnlimited, Int64, MAX_CHOICES, MAX_GRAMMAR, MAX_REGEX, Penalty, Probability, RequestId, SamplingFields, TokenId, check_text_size, read_grammar, read_schema_or_text, read_stop_strings, require_at_most_one, resolve_model
+from .fields import (
+    AtLeastOne,
+    Count,
+    CountOrUnlimited,
+    Int64,
+    MAX_CHOICES,
+    MAX_GRAMMAR,
+    MAX_REGEX,
+    Penalty,
+    Probability,
+    RequestId,
+    SamplingFields,
+    TokenId,
+    check_text_size,
+    read_grammar,
+    read_schema_or_text,
+    read_stop_strings,
+    require_at_most_one,
+    resolve_model,
+)
 from .json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, read_part, reject, warn
 
 MAX_TOP_LOGPROBS = 20
 
 DEFAULT_MAX_NEW_TOKENS = 128
-"""The default of SGLang's SamplingParams; an explicit null is the rest of the context."""
+"""The default of SGLang's SamplingParams; an explicit null is the rest of the context.
+"""
 
 
 class SglangSamplingParams(Struct, frozen=True, kw_only=True):
     """SGLang's SamplingParams, without the fields that have no meaning on the wire."""
 
-    max_new_tokens: Annotated[Count | None, Note("128 by default, as in SGLang; null is the rest of the context")] = (
-        DEFAULT_MAX_NEW_TOKENS
-    )
+    max_new_tokens: Annotated[
+        Count | None, Note("128 by default, as in SGLang; null is the rest of the context")
+    ] = DEFAULT_MAX_NEW_TOKENS
     min_new_tokens: Count | None = None
     n: AtLeastOne | None = None
     stop: str | list[str] | None = None
@@ -45,7 +79,8 @@ class SglangSamplingParams(Struct, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     logit_bias: Annotated[
-        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None,
+        Note("keys are token ids, values -100 to 100"),
     ] = None
     sampling_seed: Int64 | None = None
     ignore_eos: bool | None = None
@@ -62,13 +97,20 @@ class SglangBody(Struct, frozen=True, kw_only=True):
     model: an extension; SGLang serves one model.
     """
 
-    text: Annotated[str | list[str] | None, Note("one or several raw texts, without a chat template")] = None
-    input_ids: Annotated[list[TokenId | list[TokenId]] | None, Note("one or several prompts, used unchanged")] = None
+    text: Annotated[
+        str | list[str] | None, Note("one or several raw texts, without a chat template")
+    ] = None
+    input_ids: Annotated[
+        list[TokenId | list[TokenId]] | None, Note("one or several prompts, used unchanged")
+    ] = None
     sampling_params: Annotated[Raw, Note("see below; one object for all prompts")] = Raw()
     return_logprob: bool | None = None
-    logprob_start_len: Annotated[CountOrUnlimited | None, Note("-1, the default, returns the answer only")] = None
+    logprob_start_len: Annotated[
+        CountOrUnlimited | None, Note("-1, the default, returns the answer only")
+    ] = None
     top_logprobs_num: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None, Note("0 to 20, requires return_logprob")
+        Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None,
+        Note("0 to 20, requires return_logprob"),
     ] = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
@@ -162,10 +204,16 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
         if n > options.max_n:
             raise invalid_value("n", f"expected an integer <= {options.max_n}")
         if n * prompt_count > MAX_CHOICES:
-            raise invalid_value("n", f"{prompt_count} prompts with n={n} make more than {MAX_CHOICES} choices")
-        requests = tuple(_build_request(prompt, model, body, params, options, prompt_count) for prompt in prompts)
+            raise invalid_value(
+                "n", f"{prompt_count} prompts with n={n} make more than {MAX_CHOICES} choices"
+            )
+        requests = tuple(
+            _build_request(prompt, model, body, params, options, prompt_count) for prompt in prompts
+        )
     # An array of prompts, even with a single entry, makes the response an array.
-    is_batch = isinstance(body.text, list) or any(isinstance(ids, list) for ids in body.input_ids or ())
+    is_batch = isinstance(body.text, list) or any(
+        isinstance(ids, list) for ids in body.input_ids or ()
+    )
     render_options = SglangRenderOptions(
         as_list=is_batch or n > 1,
         logprobs=body.top_logprobs_num or 0 if body.return_logprob else None,
@@ -209,7 +257,9 @@ def _read_prompts(body: SglangBody) -> tuple[RawPrompt, ...]:
     id_lists = [tuple(ids) for ids in body.input_ids if isinstance(ids, list)]
     flat_ids = tuple(id for id in body.input_ids if isinstance(id, int))
     if id_lists and flat_ids:
-        raise invalid_value("input_ids", "expected token ids or arrays of token ids, but not a mixture")
+        raise invalid_value(
+            "input_ids", "expected token ids or arrays of token ids, but not a mixture"
+        )
     prompts = tuple(id_lists) if id_lists else (flat_ids,)
     if () in prompts:
         raise invalid_value("input_ids", "it must not be an empty array")
@@ -228,9 +278,13 @@ def _build_request(
     max_tokens = params.max_new_tokens
     min_tokens = params.min_new_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+        raise invalid_value(
+            "min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}"
+        )
     if max_tokens == 0 and not scores_prompt:
-        raise invalid_value("max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1")
+        raise invalid_value(
+            "max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1"
+        )
     limits = GenerationLimits(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -246,7 +300,9 @@ def _build_request(
     if params.regex is not None:
         constraints.append(("regex", Regex(check_text_size(params.regex, MAX_REGEX, "regex"))))
     if params.ebnf is not None:
-        constraints.append(("ebnf", read_grammar(check_text_size(params.ebnf, MAX_GRAMMAR, "ebnf"))))
+        constraints.append(
+            ("ebnf", read_grammar(check_text_size(params.ebnf, MAX_GRAMMAR, "ebnf")))
+        )
     constraint, constraint_param = require_at_most_one(constraints, "sampling_params.")
     # SGLang runs the highest priority first, whereas the lowest runs first here.
     return GenerateRequest(
@@ -268,7 +324,9 @@ def _build_request(
 
 
 def _read_logprob_start(body: SglangBody) -> int | None:
-    """Return the index of the first prompt token whose logprob is requested; None if none is."""
+    """Return the index of the first prompt token whose logprob is requested; None if
+    none is.
+    """
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
 
@@ -317,7 +375,8 @@ class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
 class SglangMeta(Struct, frozen=True):
     """The `meta_info` of an answer.
 
-    weight_version: version of the weights that sampled the last token; null before the end, as it may still change.
+    weight_version: version of the weights that sampled the last token; null before the
+        end, as it may still change.
     """
 
     id: str
@@ -358,7 +417,10 @@ class _ChoiceState:
         state.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         state.tokens = list(choice.tokens)
         state.reasoning_tokens = sum(
-            not token.markup for part in choice.parts if isinstance(part, Reasoning) for token in part.tokens
+            not token.markup
+            for part in choice.parts
+            if isinstance(part, Reasoning)
+            for token in part.tokens
         )
         state.finish = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
         return state
@@ -400,12 +462,18 @@ class SglangWriter:
                 return self._render_event(event.choice, event)
 
     def render_full(self, reply: Reply) -> bytes:
-        self._choices = [_ChoiceState.from_choice(index, choice) for index, choice in enumerate(reply.choices)]
+        self._choices = [
+            _ChoiceState.from_choice(index, choice) for index, choice in enumerate(reply.choices)
+        ]
         self._reset(reply.usage.prompt, reply.usage.cached, list(reply.prompts))
         answers = [self._build_answer(index) for index in range(len(self._choices))]
-        return escape_line_breaks(msgspec.json.encode(answers if self._options.as_list else answers[0]))
+        return escape_line_breaks(
+            msgspec.json.encode(answers if self._options.as_list else answers[0])
+        )
 
-    def _reset(self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]) -> None:
+    def _reset(
+        self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]
+    ) -> None:
         self._prompts = prompts
         self._prompt_counts = (prompt_tokens, cached_tokens)
 
@@ -424,7 +492,8 @@ class SglangWriter:
         answer = self._build_answer(choice)
         if self._options.as_list:
             answer = msgspec.structs.replace(answer, index=choice)
-        # Quadratic in the answer's length, as SGLang's own format is: each event repeats all of the text and ids.
+        # Quadratic in the answer's length, as SGLang's own format is: each event
+        # repeats all of the text and ids.
         return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
     def _build_answer(self, index: int) -> SglangResponse:
@@ -434,7 +503,8 @@ class SglangWriter:
         prompt = self._prompts[index // choices_per_prompt]
         prompt_tokens, cached = self._prompt_counts
         if len(self._prompts) > 1:
-            # For several prompts the counts are a sum, and the cached tokens of each are unknown.
+            # For several prompts the counts are a sum, and the cached tokens of each
+            # are unknown.
             prompt_tokens = 0 if prompt is None else len(prompt.tokens)
             cached = None
         weights = None if state.finish is None else state.finish.weights
@@ -445,31 +515,55 @@ class SglangWriter:
         has_top_logprobs = bool(options.logprobs)
         meta = SglangMeta(
             id=f"{self._header.id}_{index}" if options.as_list else self._header.id,
-            finish_reason=None if state.finish is None else _build_finish_reason(state.finish, state.tokens),
+            finish_reason=None
+            if state.finish is None
+            else _build_finish_reason(state.finish, state.tokens),
             prompt_tokens=prompt_tokens,
             completion_tokens=len(state.tokens),
             cached_tokens=cached,
             reasoning_tokens=state.reasoning_tokens,
             weight_version=weights[-1].version if weights else None,
             weight_versions=UNSET if weights is None else weights,
-            input_token_logprobs=[self._build_triple(token) for token in scored_prompt] if has_logprobs else UNSET,
-            output_token_logprobs=[self._build_triple(token) for token in state.tokens] if has_logprobs else UNSET,
+            input_token_logprobs=[self._build_triple(token) for token in scored_prompt]
+            if has_logprobs
+            else UNSET,
+            output_token_logprobs=[self._build_triple(token) for token in state.tokens]
+            if has_logprobs
+            else UNSET,
             output_token_logprobs_length=len(state.tokens) if has_logprobs else UNSET,
-            input_top_logprobs=[self._build_top(token) for token in scored_prompt] if has_top_logprobs else UNSET,
-            output_top_logprobs=[self._build_top(token) for token in state.tokens] if has_top_logprobs else UNSET,
+            input_top_logprobs=[self._build_top(token) for token in scored_prompt]
+            if has_top_logprobs
+            else UNSET,
+            output_top_logprobs=[self._build_top(token) for token in state.tokens]
+            if has_top_logprobs
+            else UNSET,
         )
-        prompt_ids = UNSET if prompt is None or not options.prompt_token_ids else [token.id for token in prompt.tokens]
-        return SglangResponse(replace_surrogates(state.text), [token.id for token in state.tokens], meta, prompt_ids)
+        prompt_ids = (
+            UNSET
+            if prompt is None or not options.prompt_token_ids
+            else [token.id for token in prompt.tokens]
+        )
+        return SglangResponse(
+            replace_surrogates(state.text), [token.id for token in state.tokens], meta, prompt_ids
+        )
 
     def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
-        """Build a triple. The first token of a prompt has no logprob, because nothing precedes it."""
+        """Build a triple. The first token of a prompt has no logprob, because nothing
+        precedes it.
+        """
         logprob = None if token.logprob is None else clamp_logprob(token.logprob)
-        return logprob, token.id, replace_surrogates(token.text) if self._options.token_texts else None
+        return (
+            logprob,
+            token.id,
+            replace_surrogates(token.text) if self._options.token_texts else None,
+        )
 
     def _build_top(self, token: Token) -> list[LogprobTriple] | None:
         max_top = self._options.logprobs or 0
         return (
-            None if token.logprob is None else [self._build_triple(alternative) for alternative in token.top[:max_top]]
+            None
+            if token.logprob is None
+            else [self._build_triple(alternative) for alternative in token.top[:max_top]]
         )
 
 

@@ -1,4 +1,6 @@
-"""vLLM's /tokenize and /detokenize, and the `explain` routes: request parsing and response rendering."""
+"""vLLM's /tokenize and /detokenize, and the `explain` routes: request parsing and
+response rendering.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class DetokenizeCall(Struct, frozen=True):
 
 class TokenizeFields(Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
-    add_special_tokens: Annotated[bool | None, Note("true by default for a prompt, false for messages")] = None
+    add_special_tokens: Annotated[
+        bool | None, Note("true by default for a prompt, false for messages")
+    ] = None
     return_token_strs: bool | None = None
 
 
@@ -61,7 +65,9 @@ class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
 class DetokenizeBody(Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Note("optional if the server has a default model")] = None
     tokens: list[TokenId]
-    return_token_strs: Annotated[bool | None, Note("each token's text, and which tokens are control tokens")] = None
+    return_token_strs: Annotated[
+        bool | None, Note("each token's text, and which tokens are control tokens")
+    ] = None
 
 
 TOKENIZE = ParameterTable(
@@ -88,14 +94,20 @@ _DETOKENIZE = BodySchema(DetokenizeBody)
 def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
     parsed = ParsedBody(data)
     # Typed clients send null for the one of the two that they do not use.
-    has_prompt, has_messages = (bytes(parsed.fields.get(name, b"null")) != b"null" for name in ("prompt", "messages"))
+    has_prompt, has_messages = (
+        bytes(parsed.fields.get(name, b"null")) != b"null" for name in ("prompt", "messages")
+    )
     if has_prompt and has_messages:
-        raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
+        raise RequestError(
+            "Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value"
+        )
     if has_messages:
         body = parsed.decode(_COMMON)
         prompting = parsed.decode(_PROMPT_FIELDS)
         warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
-        prompt = read_prompt_fields(prompting, read_tools(prompting.tools or (), warnings), warnings)
+        prompt = read_prompt_fields(
+            prompting, read_tools(prompting.tools or (), warnings), warnings
+        )
         add_special_tokens = bool(body.add_special_tokens)
     elif has_prompt:
         body = parsed.decode(_TEXT)
@@ -119,7 +131,11 @@ def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     body = parsed.decode(_DETOKENIZE)
     warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
     return DetokenizeCall(
-        resolve_model(body.model, options), tuple(body.tokens), bool(body.return_token_strs), tuple(warnings), unknown
+        resolve_model(body.model, options),
+        tuple(body.tokens),
+        bool(body.return_token_strs),
+        tuple(warnings),
+        unknown,
     )
 
 
@@ -134,7 +150,8 @@ class DetokenizeResponse(Struct, frozen=True, omit_defaults=True):
     """A decoded text.
 
     token_strs: each token's text, if requested; an extension to vLLM.
-    control_tokens: ids of the control tokens among them, ascending, if requested; an extension to vLLM.
+    control_tokens: ids of the control tokens among them, ascending, if requested; an
+        extension to vLLM.
     """
 
     prompt: str
@@ -142,8 +159,12 @@ class DetokenizeResponse(Struct, frozen=True, omit_defaults=True):
     control_tokens: Sequence[int] | None = None
 
 
-def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
-    """Render a response. strings: each token's text, if `return_token_strs` requested it."""
+def render_tokenize(
+    tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None
+) -> bytes:
+    """Render a response. strings: each token's text, if `return_token_strs` requested
+    it.
+    """
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
     return msgspec.json.encode(TokenizeResponse(len(tokens), max_model_len, tokens, texts))
 
@@ -151,9 +172,13 @@ def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence
 def render_detokenize(
     prompt: str, strings: Sequence[str] | None = None, control_tokens: Sequence[int] | None = None
 ) -> bytes:
-    """Render a response. strings, control_tokens: if `return_token_strs` requested them."""
+    """Render a response. strings, control_tokens: if `return_token_strs` requested
+    them.
+    """
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
-    return msgspec.json.encode(DetokenizeResponse(replace_surrogates(prompt), texts, control_tokens))
+    return msgspec.json.encode(
+        DetokenizeResponse(replace_surrogates(prompt), texts, control_tokens)
+    )
 
 
 # The response of the `explain` routes, an extension of this server.
@@ -162,7 +187,8 @@ def render_detokenize(
 class PromptDifference(Struct, frozen=True):
     """The first difference from an earlier prompt.
 
-    at: index of the first differing token; None if this prompt continues the earlier one.
+    at: index of the first differing token; None if this prompt continues the earlier
+        one.
     before: the end of the common text.
     previous, now: some tokens of text from there.
     """

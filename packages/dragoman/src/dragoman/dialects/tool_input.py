@@ -1,8 +1,9 @@
-"""Streams the arguments of a call as a JSON object, even if the model wrote invalid JSON.
+"""Streams the arguments of a call as a JSON object, even if the model wrote invalid
+JSON.
 
-The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
-JSON. The output is therefore always a prefix of a JSON object: arguments that are invalid JSON end as an object with
-INVALID_JSON_KEY.
+The official SDKs parse the partial input after every delta, and raise in the middle of
+the stream if it cannot become JSON. The output is therefore always a prefix of a JSON
+object: arguments that are invalid JSON end as an object with INVALID_JSON_KEY.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ INVALID_JSON_KEY = "INVALID_JSON"
 """The key for arguments that are invalid JSON, from Anthropic's documentation."""
 MAX_DEPTH = 100
 MAX_SCALAR = 1_000
-"""Maximum characters of a scalar. Some clients' parsers fail beyond this and MAX_DEPTH."""
+"""Maximum characters of a scalar. Some clients' parsers fail beyond this and MAX_DEPTH.
+"""
 
-# The lexical grammar of JSON (RFC 8259). _SCALAR matches a candidate, whose validity _VALID_SCALAR checks when it is
-# complete; _PARTIAL_ESCAPE matches an escape that the next chunk may complete.
+# The lexical grammar of JSON (RFC 8259). _SCALAR matches a candidate, whose validity
+# _VALID_SCALAR checks when it is complete; _PARTIAL_ESCAPE matches an escape that the
+# next chunk may complete.
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]+')
 _SCALAR = re.compile(r'[^ \t\r\n,:"\[\]{}]+')
@@ -32,7 +35,9 @@ _REPLACEMENT = r"\ufffd"
 
 
 def is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
-    """Whether an answer that ended this way may have ended within the arguments of its last call."""
+    """Whether an answer that ended this way may have ended within the arguments of its
+    last call.
+    """
     # A stop string may match inside a call and truncates it, as a token limit does.
     return reason is not FinishReason.STOP or isinstance(stop, str)
 
@@ -40,9 +45,10 @@ def is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
 class ToolInputStreamer:
     """Incremental JSON validator; accepts the arguments in any chunks.
 
-    Strings are sent as they arrive, scalars when complete, keys only together with their values, and the last bracket
-    at the end. Strings that some parsers reject are repaired: a backslash that escapes nothing is doubled, control
-    characters are escaped, and a lone surrogate becomes U+FFFD.
+    Strings are sent as they arrive, scalars when complete, keys only together with
+    their values, and the last bracket at the end. Strings that some parsers reject are
+    repaired: a backslash that escapes nothing is doubled, control characters are
+    escaped, and a lone surrogate becomes U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -83,19 +89,32 @@ class ToolInputStreamer:
         raw = "".join(self._raw)
         if not self._is_broken and (is_cut_off or not raw.strip(" \t\r\n")):
             return ""
-        # Close everything that is open, and add the model's whole output under INVALID_JSON_KEY.
+        # Close everything that is open, and add the model's whole output under
+        # INVALID_JSON_KEY.
         quote = '"' if len(self._sent) > self._complete_count else ""
         comma = "," if len(self._sent) > 1 else ""
         opening = "" if self._sent else "{"
         closers = "".join(reversed(self._closers[1:]))
-        self._pending = [opening, quote, closers, comma, f'"{INVALID_JSON_KEY}":', encode_string(raw).decode(), "}"]
+        self._pending = [
+            opening,
+            quote,
+            closers,
+            comma,
+            f'"{INVALID_JSON_KEY}":',
+            encode_string(raw).decode(),
+            "}",
+        ]
         self._closers = []
         return self._send(is_complete=True)
 
     @property
     def value(self) -> str:
-        """The object as an SDK parses it. A truncated string, number or literal at the end is left out."""
-        return "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
+        """The object as an SDK parses it. A truncated string, number or literal at the
+        end is left out.
+        """
+        return (
+            "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
+        )
 
     def _send(self, *, is_complete: bool) -> str:
         """Send everything pending. is_complete: no string is open after it."""
@@ -110,7 +129,8 @@ class ToolInputStreamer:
         self._is_broken = True
         return 0
 
-    # State functions. Each returns how many characters it consumed; 0 if it needs more input or marked it broken.
+    # State functions. Each returns how many characters it consumed; 0 if it needs more
+    # input or marked it broken.
 
     def _skip_blanks(self, text: str, position: int) -> int:
         match = _BLANKS.match(text, position)
@@ -122,7 +142,11 @@ class ToolInputStreamer:
     def _read_root(self, text: str, position: int) -> int:
         if blank := self._skip_blanks(text, position):
             return blank
-        return self._open("}", ToolInputStreamer._read_first_key, "{") if text[position] == "{" else self._mark_broken()
+        return (
+            self._open("}", ToolInputStreamer._read_first_key, "{")
+            if text[position] == "{"
+            else self._mark_broken()
+        )
 
     def _read_first_key(self, text: str, position: int) -> int:
         return self._close("}") if text[position] == "}" else self._read_key(text, position)
@@ -178,13 +202,19 @@ class ToolInputStreamer:
         if text[position] != ",":
             return self._mark_broken()
         self._pending.append(",")
-        self._state = ToolInputStreamer._read_key if self._closers[-1] == "}" else ToolInputStreamer._read_value
+        self._state = (
+            ToolInputStreamer._read_key
+            if self._closers[-1] == "}"
+            else ToolInputStreamer._read_value
+        )
         return 1
 
     def _read_end(self, text: str, position: int) -> int:
         return self._skip_blanks(text, position) or self._mark_broken()
 
-    def _open(self, closer: str, state: Callable[[ToolInputStreamer, str, int], int], opener: str) -> int:
+    def _open(
+        self, closer: str, state: Callable[[ToolInputStreamer, str, int], int], opener: str
+    ) -> int:
         if len(self._closers) == MAX_DEPTH:
             return self._mark_broken()
         self._closers.append(closer)
@@ -194,12 +224,16 @@ class ToolInputStreamer:
         return 1
 
     def _close(self, closer: str) -> int:
-        """Close a bracket. The last one stays pending, because invalid text could still follow."""
+        """Close a bracket. The last one stays pending, because invalid text could still
+        follow.
+        """
         self._closers.pop()
         self._pending.append(closer)
         if self._closers:
             self._send(is_complete=True)
-        self._state = ToolInputStreamer._read_comma if self._closers else ToolInputStreamer._read_end
+        self._state = (
+            ToolInputStreamer._read_comma if self._closers else ToolInputStreamer._read_end
+        )
         return 1
 
     def _read_scalar(self, text: str, position: int) -> int:
@@ -230,8 +264,8 @@ class ToolInputStreamer:
                 return 1
             case "\\":
                 return self._read_escape(text, position)
-            # JSON forbids raw control characters in strings (RFC 8259, 7), and models write line breaks in code all the
-            # same.
+            # JSON forbids raw control characters in strings (RFC 8259, 7), and models
+            # write line breaks in code all the same.
             case control_character:
                 return self._emit(encode_string(control_character).decode()[1:-1], 1)
 
@@ -243,7 +277,8 @@ class ToolInputStreamer:
         escape = match.group()
         if escape[1] != "u" or not 0xD800 <= int(escape[2:], 16) < 0xE000:
             return self._emit(escape, len(escape))
-        # A high surrogate needs a low one behind it, whose end may come with the next chunk.
+        # A high surrogate needs a low one behind it, whose end may come with the next
+        # chunk.
         low = text[position + 6 : position + 12]
         if _LOW_SURROGATE.match(escape) or not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
             return self._emit(_REPLACEMENT, 6)

@@ -1,4 +1,5 @@
-"""OpenAI's usage routes for administrators: parses the query, and renders pages of time buckets.
+"""OpenAI's usage routes for administrators: parses the query, and renders pages of time
+buckets.
 
 https://platform.openai.com/docs/api-reference/usage/completions
 """
@@ -64,7 +65,9 @@ class UsageRow(Struct, frozen=True):
 
 
 class UsageResult(Struct):
-    """The sums of one group. Fields that only completions have are absent for embeddings."""
+    """The sums of one group. Fields that only completions have are absent for
+    embeddings.
+    """
 
     object: str
     input_tokens: int = 0
@@ -96,7 +99,9 @@ class UsagePage(Struct):
 
 
 def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery:
-    """Parse the query string's items. now: Unix seconds. Raises RequestError, with the parameter's name."""
+    """Parse the query string's items. now: Unix seconds. Raises RequestError, with the
+    parameter's name.
+    """
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     values: dict[str, str] = {}
     for raw_name, value in items:
@@ -108,7 +113,9 @@ def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery
             values[name] = value
         else:
             raise RequestError(
-                f"`{abbreviate(name)}` is not supported.", param=abbreviate(name), code="unsupported_parameter"
+                f"`{abbreviate(name)}` is not supported.",
+                param=abbreviate(name),
+                code="unsupported_parameter",
             )
     width_name = values.get("bucket_width", "1d")
     if width_name not in _WIDTHS:
@@ -128,7 +135,9 @@ def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery
         raise RequestError("end_time must be after start_time.", param="end_time")
     limit = numbers.get("limit", default_limit)
     if not 1 <= limit <= max_limit:
-        raise RequestError(f"limit must be from 1 to {max_limit} with buckets of {width_name}.", param="limit")
+        raise RequestError(
+            f"limit must be from 1 to {max_limit} with buckets of {width_name}.", param="limit"
+        )
     if "page" in values:
         start = _read_number("page", values["page"].removeprefix("page_"))
     return UsageQuery(
@@ -159,7 +168,11 @@ def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> byte
     rows = [
         row
         for row in rows
-        if (not query.api_key_ids or row.api_key_id in query.api_key_ids or row.name in query.api_key_ids)
+        if (
+            not query.api_key_ids
+            or row.api_key_id in query.api_key_ids
+            or row.name in query.api_key_ids
+        )
         and (not query.models or row.model in query.models)
         and query.batch in (None, row.is_batch)
     ]
@@ -169,20 +182,27 @@ def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> byte
         results = _sum_groups(query, [row for row in rows if start <= row.start < end], kind)
         buckets.append(UsageBucket(start, end, results))
     has_more = query.page_end < query.end
-    return msgspec.json.encode(UsagePage(buckets, has_more, f"page_{query.page_end}" if has_more else None))
+    return msgspec.json.encode(
+        UsagePage(buckets, has_more, f"page_{query.page_end}" if has_more else None)
+    )
 
 
 def _sum_groups(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> list[UsageResult]:
     groups: dict[tuple[object, ...], UsageResult] = {}
     for row in rows:
-        values: dict[str, object] = {"api_key_id": row.api_key_id, "model": row.model, "batch": row.is_batch}
+        values: dict[str, object] = {
+            "api_key_id": row.api_key_id,
+            "model": row.model,
+            "batch": row.is_batch,
+        }
         group = tuple(values[name] for name in query.group_by)
         result = groups.get(group)
         if result is None:
             result = groups[group] = UsageResult(f"organization.usage.{kind}.result")
             if kind == "completions":
                 result.output_tokens = result.input_cached_tokens = 0
-                # OpenAI's SDK expects these fields of completions; this server generates no audio.
+                # OpenAI's SDK expects these fields of completions; this server
+                # generates no audio.
                 result.input_audio_tokens = result.output_audio_tokens = 0
                 result.batch = result.service_tier = None
             result.api_key_id = row.api_key_id if "api_key_id" in query.group_by else None

@@ -1,4 +1,6 @@
-"""The sequences of a token engine that have not ended, and the delivery of their outputs."""
+"""The sequences of a token engine that have not ended, and the delivery of their
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class ActiveSequence:
             self._awaits_prompt_logprobs = False
 
     def send_abort(self) -> None:
-        """Deliver the end of an aborted sequence, which is not a failure; prompt logprobs that are due are all None."""
+        """Deliver the end of an aborted sequence, which is not a failure; prompt
+        logprobs that are due are all None.
+        """
         if not self.has_started:
             self.send(Scheduled(self.id, 0, 0))
         if self._awaits_prompt_logprobs:
@@ -69,8 +73,9 @@ T = TypeVar("T", bound=ActiveSequence)
 class ActiveSequences(Generic[T]):
     """The active sequences of an engine, by id.
 
-    The id of a sequence that has ended or was aborted may be in use again while its last outputs are still in flight.
-    These are dropped, because sequences are compared by identity and not by id.
+    The id of a sequence that has ended or was aborted may be in use again while its
+    last outputs are still in flight. These are dropped, because sequences are compared
+    by identity and not by id.
     """
 
     def __init__(self) -> None:
@@ -99,7 +104,9 @@ class ActiveSequences(Generic[T]):
         self._by_id[sequence.id] = sequence
 
     def pop(self, id: str) -> T | None:
-        """Remove a sequence, so that nothing more is delivered to it. None for an unknown id."""
+        """Remove a sequence, so that nothing more is delivered to it. None for an
+        unknown id.
+        """
         return self._by_id.pop(id, None)
 
     def deliver(self, sequence: T, output: TokenOutput) -> None:
@@ -109,7 +116,8 @@ class ActiveSequences(Generic[T]):
         if type(output) is not Sampled:
             sequence.record(output)
             if isinstance(output, Ended | Failed | Rejected):
-                # Before the delivery: the receiver may add another sequence with this id.
+                # Before the delivery: the receiver may add another sequence with this
+                # id.
                 del self._by_id[sequence.id]
         sequence.send(output)
 
@@ -126,9 +134,11 @@ class ActiveSequences(Generic[T]):
         return sequences
 
     def abort_all(self, abort: Callable[[str], object]) -> int:
-        """Abort every sequence: each ends with its output so far. Returns how many there were.
+        """Abort every sequence: each ends with its output so far. Returns how many
+        there were.
 
-        abort: the engine's own function, which frees the sequence with this id and delivers nothing.
+        abort: the engine's own function, which frees the sequence with this id and
+            delivers nothing.
         """
         sequences = list(self._by_id.values())
         for sequence in sequences:

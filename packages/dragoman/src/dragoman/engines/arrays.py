@@ -1,8 +1,9 @@
-"""Shared by the engines that compute with numpy: safetensors files, matrix products, and the batching of embeddings.
+"""Shared by the engines that compute with numpy: safetensors files, matrix products,
+and the batching of embeddings.
 
-Safetensors files are read as float32 without the safetensors library. Format: 8 bytes length of the header
-(little-endian), the header as JSON, the data (https://huggingface.co/docs/safetensors). Every offset is checked before
-it is used.
+Safetensors files are read as float32 without the safetensors library. Format: 8 bytes
+length of the header (little-endian), the header as JSON, the data
+(https://huggingface.co/docs/safetensors). Every offset is checked before it is used.
 """
 
 from __future__ import annotations
@@ -66,21 +67,27 @@ _File = _OnDisk | _InMemory
 
 
 class Tensors:
-    """The tensors of safetensors files. Each is taken once; `check_all_used` reports unused ones."""
+    """The tensors of safetensors files. Each is taken once; `check_all_used` reports
+    unused ones.
+    """
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """Read the headers. Raises EngineError, OSError.
 
-        source: a directory of *.safetensors, one such file, or the contents of several files.
+        source: a directory of *.safetensors, one such file, or the contents of several
+            files.
         """
         if not isinstance(source, Path):
-            files: Sequence[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
+            files: Sequence[_File] = [
+                _InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)
+            ]
             self._name = "what was sent"
         else:
             paths = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
             files = [_OnDisk(path) for path in paths]
             self._name = str(source)
-        # Headers only: a tensor is read when it is taken, so that the checkpoint is never in memory as a whole.
+        # Headers only: a tensor is read when it is taken, so that the checkpoint is
+        # never in memory as a whole.
         self._remaining: dict[str, tuple[_File, int, _Entry]] = {}
         for file in files:
             start, entries = _read_header(file)
@@ -100,13 +107,16 @@ class Tensors:
         return {name: (entry.dtype, entry.shape) for name, (_, _, entry) in self._remaining.items()}
 
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
-        """Return the tensor of this name as float32; EngineError if it is missing or has another shape."""
+        """Return the tensor of this name as float32; EngineError if it is missing or
+        has another shape.
+        """
         if name not in self._remaining:
             raise EngineError(f"{self._name} contains no tensor {name}")
         file, start, entry = self._remaining.pop(name)
         if entry.dtype not in _BYTES_PER_NUMBER:
             raise EngineError(
-                f"{file.name}: {name} has dtype {entry.dtype}; supported are {', '.join(_BYTES_PER_NUMBER)}"
+                f"{file.name}: {name} has dtype {entry.dtype}; supported are "
+                f"{', '.join(_BYTES_PER_NUMBER)}"
             )
         if entry.shape != shape:
             raise EngineError(f"{file.name}: {name} has shape {entry.shape}, not {shape}")
@@ -131,16 +141,23 @@ class Tensors:
             self.drop(name)
 
     def check_all_used(self) -> None:
-        """Raise EngineError if a tensor was not taken: the model has parts that this engine does not compute."""
+        """Raise EngineError if a tensor was not taken: the model has parts that this
+        engine does not compute.
+        """
         if self._remaining:
-            raise EngineError(f"{self._name} contains unexpected tensors: {sorted(self._remaining)[:4]}")
+            raise EngineError(
+                f"{self._name} contains unexpected tensors: {sorted(self._remaining)[:4]}"
+            )
 
 
 def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
-    # A file of less than 8 bytes is padded to an impossible length, which the check below rejects.
+    # A file of less than 8 bytes is padded to an impossible length, which the check
+    # below rejects.
     (length,) = struct.unpack("<Q", file.read(0, 8).tobytes().ljust(8, b"\xff"))
     if length > file.size - 8:
-        raise EngineError(f"{file.name} is not a safetensors file: its header would be {length} bytes long")
+        raise EngineError(
+            f"{file.name} is not a safetensors file: its header would be {length} bytes long"
+        )
     raw = file.read(8, length).tobytes()
     try:
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
@@ -153,7 +170,10 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
         begin, end = entry.data_offsets
         # Other dtypes have no checked size: they are never read.
         width = _BYTES_PER_NUMBER.get(entry.dtype)
-        if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
+        if not (
+            0 <= begin <= end <= size
+            and (width is None or end - begin == prod(entry.shape) * width)
+        ):
             raise EngineError(f"{file.name}: {name} is not at the offset in the header")
     return 8 + length, entries
 
@@ -173,14 +193,16 @@ _MAX_TRIAL_WORK = 1 << 33
 def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
     """Compute `rows @ matrix` over the last two axes, in calls of at most `block` rows.
 
-    The number of rows is a multiple of the `unit` for which the block was found. Leading axes broadcast.
+    The number of rows is a multiple of the `unit` for which the block was found.
+    Leading axes broadcast.
     """
     count, inner = rows.shape[-2:]
     if count <= block:
         return rows @ matrix
     full_rows = count - count % block
     blocks = (
-        rows[..., :full_rows, :].reshape(*rows.shape[:-2], full_rows // block, block, inner) @ matrix[..., None, :, :]
+        rows[..., :full_rows, :].reshape(*rows.shape[:-2], full_rows // block, block, inner)
+        @ matrix[..., None, :, :]
     )
     full = blocks.reshape(*blocks.shape[:-3], full_rows, matrix.shape[-1])
     if full_rows == count:
@@ -189,25 +211,34 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
 
 
 class BlockSizes:
-    """Block sizes for row-independent products, found by trial. Every shape is tried once."""
+    """Block sizes for row-independent products, found by trial. Every shape is tried
+    once.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def find_block_size(self, matrix: Floats, unit: int) -> int:
-        """Find the block size for matrices of this shape and layout, and row counts that are multiples of unit."""
+        """Find the block size for matrices of this shape and layout, and row counts
+        that are multiples of unit.
+        """
         key = (*matrix.shape, *matrix.strides, unit)
         if key not in self._sizes:
-            self._sizes[key] = find_largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
+            self._sizes[key] = find_largest_block(
+                lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit
+            )
         return self._sizes[key]
 
 
 class Linear:
-    """rows @ weight + bias for multiples of ROWS rows; a result row does not depend on the number of rows."""
+    """rows @ weight + bias for multiples of ROWS rows; a result row does not depend on
+    the number of rows.
+    """
 
     def __init__(self, weight: Floats, block_sizes: BlockSizes, bias: Floats | None = None) -> None:
         """weight: [inner, outer]."""
-        # BLAS uses other kernels for a transposed layout, which would need a block size of their own.
+        # BLAS uses other kernels for a transposed layout, which would need a block size
+        # of their own.
         self._weight = np.ascontiguousarray(weight)
         self._bias = bias
         self._block = block_sizes.find_block_size(self._weight, ROWS)
@@ -219,11 +250,15 @@ class Linear:
         return product
 
 
-def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:
-    """Find the largest candidate for which `product` computes all rows alike in every call that `multiply` may make.
+def find_largest_block(
+    product: Callable[[Floats], Floats], inner: int, outer: int, unit: int
+) -> int:
+    """Find the largest candidate for which `product` computes all rows alike in every
+    call that `multiply` may make.
 
-    product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is tried on equal rows, which must
-        give equal results: a different order of summation shows in some of the columns.
+    product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is
+        tried on equal rows, which must give equal results: a different order of
+        summation shows in some of the columns.
     """
     # A fixed seed, so that every start finds the same block and computes the same bits.
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
@@ -232,7 +267,9 @@ def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: i
         if block > unit and sum(counts) * inner * outer > _MAX_TRIAL_WORK:
             continue
         expected = product(np.repeat(row, counts[0], axis=0))[:1]
-        if all(bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts):
+        if all(
+            bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts
+        ):
             return block
     return CANDIDATES[-1]
 
@@ -242,8 +279,9 @@ def round_up(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-# Shared by the embedding engines: batching of the inputs of concurrent calls on one thread, and the last step of
-# every vector (truncate, normalize, encode). Independent of the model.
+# Shared by the embedding engines: batching of the inputs of concurrent calls on one
+# thread, and the last step of every vector (truncate, normalize, encode). Independent
+# of the model.
 
 log = logging.getLogger(__name__)
 
@@ -319,8 +357,9 @@ class Batcher(Generic[T, R]):
         return Health(running=len(self._calls))
 
     async def run(self, inputs: Sequence[T]) -> list[R]:
-        """Compute the results, in the order of the inputs. Raises Overloaded, EngineError. Cancelling drops remaining
-        inputs."""
+        """Compute the results, in the order of the inputs. Raises Overloaded,
+        EngineError. Cancelling drops remaining inputs.
+        """
         if self._thread is None:
             raise EngineError("The engine is not running.")
         if len(self._calls) >= self._max_waiting:
@@ -346,7 +385,8 @@ class Batcher(Generic[T, R]):
                 batch = self._next_batch()
             try:
                 results = self._compute([input for _, input in batch]) if batch else []
-            # The thread has to survive whatever a model raises, or all later calls would wait forever.
+            # The thread has to survive whatever a model raises, or all later calls
+            # would wait forever.
             except BaseException:
                 log.exception("a batch failed")
                 for call in dict.fromkeys(call for call, _ in batch):
@@ -398,15 +438,20 @@ def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
         call.done.set_exception(error)
 
 
-def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo) -> Embeddings:
-    """Build the embeddings. vectors: the pooled vectors at full length, one per input of the request."""
+def build_embeddings(
+    vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo
+) -> Embeddings:
+    """Build the embeddings. vectors: the pooled vectors at full length, one per input
+    of the request.
+    """
     dimensions = request.dimensions or info.dimensions
     normalize = info.normalized if request.normalize is None else request.normalize
     packed: list[bytes] = []
     for vector in vectors:
         values = vector[:dimensions]
         if normalize:
-            # In double precision, so that the length is 1 to the last bit that float32 has.
+            # In double precision, so that the length is 1 to the last bit that float32
+            # has.
             doubles = values.astype(np.float64)
             length = np.sqrt(doubles @ doubles)
             # A zero vector has no direction and stays unchanged.
@@ -416,5 +461,6 @@ def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedReque
 
 
 def compute_sigmoid(number: float) -> float:
-    # Neither form overflows. The second keeps the digits of small results, which rank irrelevant documents.
+    # Neither form overflows. The second keeps the digits of small results, which rank
+    # irrelevant documents.
     return 1 / (1 + exp(-number)) if number >= 0 else exp(number) / (1 + exp(number))

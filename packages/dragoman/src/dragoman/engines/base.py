@@ -1,4 +1,6 @@
-"""Base classes for third-party engines: everything that an engine needs except its own `generate`."""
+"""Base classes for third-party engines: everything that an engine needs except its own
+`generate`.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,25 @@ from .active import ActiveSequence, ActiveSequences
 log = logging.getLogger(__name__)
 
 TOKEN_CAPABILITIES = Capabilities(
-    frozenset({Feature.TOKEN_IDS, Feature.TOOLS}), frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
+    frozenset({Feature.TOKEN_IDS, Feature.TOOLS}),
+    frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"}),
 )
-"""The capabilities of a token engine that samples without constraints. The pipeline implements the rest."""
+"""The capabilities of a token engine that samples without constraints. The pipeline
+implements the rest.
+"""
 
 CONSTRAINED_TOKEN_CAPABILITIES = Capabilities(
     TOKEN_CAPABILITIES.features | CONSTRAINT_FEATURES, TOKEN_CAPABILITIES.parameters
 )
-"""The capabilities of a token engine that samples only tokens that `TokenRequest.matcher` allows."""
+"""The capabilities of a token engine that samples only tokens that
+`TokenRequest.matcher` allows.
+"""
 
 
 class BaseEngine(ABC):
-    """An Engine with defaults: a subclass defines `generate`, and declares its features in `capabilities`."""
+    """An Engine with defaults: a subclass defines `generate`, and declares its features
+    in `capabilities`.
+    """
 
     capabilities: Capabilities = Capabilities()
     _is_started = False
@@ -60,7 +69,9 @@ class BaseEngine(ABC):
         self._is_started = False
 
     def health(self) -> Health:
-        return Health(ready=self._is_started, reason=None if self._is_started else "the engine is not running")
+        return Health(
+            ready=self._is_started, reason=None if self._is_started else "the engine is not running"
+        )
 
 
 class _TaskSequence(ActiveSequence):
@@ -70,19 +81,25 @@ class _TaskSequence(ActiveSequence):
 
 
 class BaseTokenEngine(ABC):
-    """A TokenEngine with defaults: a subclass defines `generate`, which streams the token ids of one sequence.
+    """A TokenEngine with defaults: a subclass defines `generate`, which streams the
+    token ids of one sequence.
 
-    The base class queues, counts, ends and aborts sequences. A subclass whose `generate` follows the request's matcher
-    sets `capabilities` to CONSTRAINED_TOKEN_CAPABILITIES.
+    The base class queues, counts, ends and aborts sequences. A subclass whose
+    `generate` follows the request's matcher sets `capabilities` to
+    CONSTRAINED_TOKEN_CAPABILITIES.
     """
 
     capabilities: Capabilities = TOKEN_CAPABILITIES
 
-    def __init__(self, tokenizer: str | Path, max_model_len: int, *, max_sequences: int = 1024) -> None:
-        """tokenizer: a directory with tokenizer.json, the chat template and generation_config.json.
+    def __init__(
+        self, tokenizer: str | Path, max_model_len: int, *, max_sequences: int = 1024
+    ) -> None:
+        """tokenizer: a directory with tokenizer.json, the chat template and
+            generation_config.json.
 
         max_model_len: tokens of prompt and answer together.
-        max_sequences: maximum number of concurrent sequences; further ones are rejected with QueueFull.
+        max_sequences: maximum number of concurrent sequences; further ones are rejected
+            with QueueFull.
         """
         self.tokenizer = Path(tokenizer)
         self.max_model_len = max_model_len
@@ -92,12 +109,14 @@ class BaseTokenEngine(ABC):
 
     @abstractmethod
     def generate(self, request: TokenRequest) -> AsyncGenerator[int | Sampled]:
-        """Yield the next token ids of this sequence: plain, or as Sampled where they have logprobs.
+        """Yield the next token ids of this sequence: plain, or as Sampled where they
+        have logprobs.
 
-        Called once per sequence; several run concurrently. It may yield forever: it is closed when the sequence ends.
-        The matcher, if there is one, has accepted each token before the next one is requested. Work that takes longer
-        than a millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before the first token
-        for a request that cannot be served, EngineError for a failure.
+        Called once per sequence; several run concurrently. It may yield forever: it is
+        closed when the sequence ends. The matcher, if there is one, has accepted each
+        token before the next one is requested. Work that takes longer than a
+        millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before
+        the first token for a request that cannot be served, EngineError for a failure.
         """
 
     async def start(self) -> None:
@@ -115,11 +134,15 @@ class BaseTokenEngine(ABC):
         return Health(ready=self._is_started, reason=reason, running=len(self._active))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """See `TokenEngine.add`. Raises Unsupported if a tool call is required but cannot be enforced."""
+        """See `TokenEngine.add`. Raises Unsupported if a tool call is required but
+        cannot be enforced.
+        """
         if not self._is_started:
             raise EngineError("The engine is not running.")
         if len(request.prompt) >= self.max_model_len:
-            raise ContextTooLong(limit=self.max_model_len, prompt=len(request.prompt), param="prompt")
+            raise ContextTooLong(
+                limit=self.max_model_len, prompt=len(request.prompt), param="prompt"
+            )
         if Feature.GRAMMAR not in self.capabilities.features:
             check_unenforced_tool_choice(request)
         self._active.check_admission(request.id, self.max_sequences)
@@ -143,15 +166,24 @@ class BaseTokenEngine(ABC):
             async with aclosing(self.generate(request)) as tokens:
                 async for item in tokens:
                     # A token id may be an integer of numpy or torch.
-                    sampled = item if isinstance(item, Sampled) else Sampled(request.id, index(item))
+                    sampled = (
+                        item if isinstance(item, Sampled) else Sampled(request.id, index(item))
+                    )
                     if sampled.token < 0:
-                        raise EngineError(f"The engine sampled {sampled.token}, an invalid token id.")
+                        raise EngineError(
+                            f"The engine sampled {sampled.token}, an invalid token id."
+                        )
                     if sampled.id != request.id:
                         sampled = Sampled(request.id, sampled.token, sampled.logprobs)
-                    # Only now, since `generate` may reject the request until its first token.
+                    # Only now, since `generate` may reject the request until its first
+                    # token.
                     if not count:
                         elapsed = get_time() - started_at
-                        deliver(Scheduled(request.id, cached_tokens=0, written_tokens=0, elapsed=elapsed))
+                        deliver(
+                            Scheduled(
+                                request.id, cached_tokens=0, written_tokens=0, elapsed=elapsed
+                            )
+                        )
                     count += 1
                     deliver(sampled)
                     end = _find_end(request, sampled.token, count)
@@ -168,8 +200,9 @@ class BaseTokenEngine(ABC):
         except EngineError as error:
             deliver(Failed(request.id, error.message))
         except BaseException:
-            # Only our own cancellation ends the task; whatever else `generate` raises is the engine's failure, even a
-            # CancelledError of an inner task or a SystemExit, which would end the server.
+            # Only our own cancellation ends the task; whatever else `generate` raises
+            # is the engine's failure, even a CancelledError of an inner task or a
+            # SystemExit, which would end the server.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -183,7 +216,10 @@ def _find_end(request: TokenRequest, token: int, count: int) -> Ended | Failed |
         return Ended(request.id, FinishReason.STOP, stop=token)
     if request.matcher is not None:
         if not request.matcher.advance(token):
-            return Failed(request.id, f"The engine sampled token {token}, which the request's grammar does not allow.")
+            return Failed(
+                request.id,
+                f"The engine sampled token {token}, which the request's grammar does not allow.",
+            )
         if request.matcher.finished:
             return Ended(request.id, FinishReason.STOP)
     return Ended(request.id, FinishReason.LENGTH) if count >= request.max_tokens else None

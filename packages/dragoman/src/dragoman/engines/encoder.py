@@ -1,8 +1,10 @@
-"""Engines over an encoder: embeddings of texts, or scores of text pairs; and their loading.
+"""Engines over an encoder: embeddings of texts, or scores of text pairs; and their
+loading.
 
-The model is BERT or RoBERTa in numpy: token ids to a vector per token (https://arxiv.org/abs/1810.04805). A text's
-vectors are bitwise independent of the rest of its batch: texts share the matrix products, whose rows are independent,
-and each attends to itself.
+The model is BERT or RoBERTa in numpy: token ids to a vector per token
+(https://arxiv.org/abs/1810.04805). A text's vectors are bitwise independent of the rest
+of its batch: texts share the matrix products, whose rows are independent, and each
+attends to itself.
 """
 
 from __future__ import annotations
@@ -16,10 +18,26 @@ import numpy as np
 from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
-from ..core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings, Pooling, RelevanceScores, ScoreRequest
+from ..core.embeddings import (
+    EmbedRequest,
+    EmbeddingInfo,
+    Embeddings,
+    Pooling,
+    RelevanceScores,
+    ScoreRequest,
+)
 from ..core.engine import Health, check_ids
 from ..core.errors import EngineError
-from .arrays import Batcher, BlockSizes, Linear, ROWS, Tensors, build_embeddings, compute_sigmoid, round_up
+from .arrays import (
+    Batcher,
+    BlockSizes,
+    Linear,
+    ROWS,
+    Tensors,
+    build_embeddings,
+    compute_sigmoid,
+    round_up,
+)
 
 # The configuration files of an encoder.
 
@@ -64,14 +82,17 @@ class EncoderConfig(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """Prefix of the encoder's tensor names inside a task model: `bert.` or `roberta.`."""
+        """Prefix of the encoder's tensor names inside a task model: `bert.` or
+        `roberta.`.
+        """
         return f"{self.family}."
 
 
 class PoolingConfig(Struct, frozen=True):
     """How token vectors are pooled to an embedding.
 
-    max_tokens: `max_seq_length` of sentence_bert_config.json; None if it is not configured.
+    max_tokens: `max_seq_length` of sentence_bert_config.json; None if it is not
+        configured.
     matryoshka_dimensions: the only permitted lengths; empty permits all.
     """
 
@@ -83,7 +104,9 @@ class PoolingConfig(Struct, frozen=True):
 
 
 class ScoringConfig(Struct, frozen=True):
-    """A classification head with one label. sigmoid: whether a sigmoid is its last function."""
+    """A classification head with one label. sigmoid: whether a sigmoid is its last
+    function.
+    """
 
     sigmoid: bool = True
 
@@ -143,9 +166,14 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
             file.num_attention_heads < 1 or file.hidden_size % file.num_attention_heads != 0,
             "a hidden_size that is not a multiple of the number of heads",
         ),
-        (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
+        (
+            architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1,
+            f"a classification into {labels} labels",
+        ),
     )
-    unsupported = next((description for is_unsupported, description in checks if is_unsupported), None)
+    unsupported = next(
+        (description for is_unsupported, description in checks if is_unsupported), None
+    )
     if unsupported:
         raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
     family = _FAMILIES[architecture]
@@ -164,12 +192,17 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         activation=file.hidden_act,
     )
     if architecture.endswith(_CLASSIFIER_SUFFIX):
-        # Whether scores pass a sigmoid: the default of sentence-transformers' cross-encoders.
-        activation = file.sentence_transformers.activation_fn if file.sentence_transformers else None
+        # Whether scores pass a sigmoid: the default of sentence-transformers'
+        # cross-encoders.
+        activation = (
+            file.sentence_transformers.activation_fn if file.sentence_transformers else None
+        )
         activation = activation or file.sbert_ce_default_activation_function
         name = "Sigmoid" if activation is None else activation.rpartition(".")[2]
         if name not in ("Sigmoid", "Identity"):
-            raise EngineError(f"{path}: activation {activation!r} is not supported by the encoder engine")
+            raise EngineError(
+                f"{path}: activation {activation!r} is not supported by the encoder engine"
+            )
         return config, ScoringConfig(sigmoid=name == "Sigmoid")
     return config, _read_pooling(directory, file)
 
@@ -181,24 +214,35 @@ _POOLING_SWITCHES = {
     "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
     "pooling_mode_lasttoken": Pooling.LAST,
 }
-_POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
+_POOLING_NAMES = {
+    "cls": Pooling.CLS,
+    "mean": Pooling.MEAN,
+    "max": Pooling.MAX,
+    "lasttoken": Pooling.LAST,
+}
 
 
 def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
-    defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
+    defaults = PoolingConfig(
+        matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka
+    )
     limits = _Transformer()
     limits_path = directory / "sentence_bert_config.json"
     if limits_path.exists():
         # Its maximum length may be less than the model's.
         limits = _decode(limits_path, _Transformer)
     if limits.do_lower_case:
-        raise EngineError(f"{limits_path}: do_lower_case is not supported; use a normalizer in tokenizer.json")
-    # A plain BERT: sentence-transformers loads it with mean pooling, which is PoolingConfig's default.
+        raise EngineError(
+            f"{limits_path}: do_lower_case is not supported; use a normalizer in tokenizer.json"
+        )
+    # A plain BERT: sentence-transformers loads it with mean pooling, which is
+    # PoolingConfig's default.
     if not (directory / "modules.json").exists():
         return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
     modules = _decode(directory / "modules.json", list[_Module])
-    # Types are class paths of sentence-transformers, which have moved between packages; their last part is stable.
+    # Types are class paths of sentence-transformers, which have moved between packages;
+    # their last part is stable.
     paths = {module.type.rpartition(".")[2]: module.path for module in modules}
     unknown = sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"})
     if unknown:
@@ -206,16 +250,23 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     pooling = Pooling.MEAN
     if "Pooling" in paths:
         path = directory / paths["Pooling"] / "config.json"
-        # One flag per mode, of which exactly one is on, or since sentence-transformers 5 one name.
+        # One flag per mode, of which exactly one is on, or since sentence-transformers
+        # 5 one name.
         fields = _decode(path, dict[str, Raw])
         name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
-        modes = [key for key, value in fields.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
+        modes = [
+            key
+            for key, value in fields.items()
+            if key.startswith("pooling_mode_") and bytes(value) == b"true"
+        ]
         if isinstance(name, str) and name in _POOLING_NAMES:
             pooling = _POOLING_NAMES[name]
         elif len(modes) == 1 and modes[0] in _POOLING_SWITCHES and name is None:
             pooling = _POOLING_SWITCHES[modes[0]]
         else:
-            raise EngineError(f"{path}: the pooling {name or ', '.join(modes) or 'none'} is not supported")
+            raise EngineError(
+                f"{path}: the pooling {name or ', '.join(modes) or 'none'} is not supported"
+            )
     return msgspec.structs.replace(
         defaults, pooling=pooling, normalized="Normalize" in paths, max_tokens=limits.max_seq_length
     )
@@ -233,7 +284,9 @@ Ints = NDArray[np.int64]
 
 
 class EncoderInput(Struct, frozen=True):
-    """One text, or a pair. second: offset of the second text's segment; None for one text."""
+    """One text, or a pair. second: offset of the second text's segment; None for one
+    text.
+    """
 
     ids: tuple[int, ...]
     second: int | None = None
@@ -265,16 +318,24 @@ class _Layer(Struct, frozen=True):
 
 
 class Bert:
-    """The weights of an encoder. `compute_states` may be called from one thread at a time."""
+    """The weights of an encoder. `compute_states` may be called from one thread at a
+    time.
+    """
 
     def __init__(self, config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> None:
         self.config = config
-        prefix = config.prefix if f"{config.prefix}embeddings.word_embeddings.weight" in tensors else ""
+        prefix = (
+            config.prefix if f"{config.prefix}embeddings.word_embeddings.weight" in tensors else ""
+        )
         names = f"{prefix}embeddings."
         positions = config.positions + config.first_position
         self._tokens = tensors.take(f"{names}word_embeddings.weight", config.vocab, config.hidden)
-        self._positions = tensors.take(f"{names}position_embeddings.weight", positions, config.hidden)
-        self._types = tensors.take(f"{names}token_type_embeddings.weight", config.types, config.hidden)
+        self._positions = tensors.take(
+            f"{names}position_embeddings.weight", positions, config.hidden
+        )
+        self._types = tensors.take(
+            f"{names}token_type_embeddings.weight", config.types, config.hidden
+        )
         self._norm = LayerNorm(config, tensors, f"{names}LayerNorm")
         self._layers = [
             _load_layer(config, tensors, block_sizes, f"{prefix}encoder.layer.{index}.")
@@ -289,19 +350,27 @@ class Bert:
         """Compute [tokens, hidden] for each input."""
         lengths = [len(item.ids) for item in batch]
         ends = np.cumsum(lengths)
-        spans = [slice(int(end) - length, int(end)) for end, length in zip(ends, lengths, strict=True)]
+        spans = [
+            slice(int(end) - length, int(end)) for end, length in zip(ends, lengths, strict=True)
+        ]
         starts: dict[int, list[int]] = {}
         for span in spans:
             starts.setdefault(span.stop - span.start, []).append(span.start)
         # Rows as [texts, tokens]: texts of one length attend in one call.
-        groups = [np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()]
+        groups = [
+            np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()
+        ]
         total = sum(lengths)
         ids = np.fromiter((id for item in batch for id in item.ids), np.int64, total)
-        positions = np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
+        positions = (
+            np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
+        )
         segments = np.zeros(total, np.int64)
         if self.config.types > 1:
             firsts = [len(item.ids) if item.second is None else item.second for item in batch]
-            parts = [np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)]
+            parts = [
+                np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)
+            ]
             segments = np.concatenate(parts).astype(np.int64)
         # Padded to a multiple of ROWS.
         embedded = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
@@ -319,18 +388,24 @@ class Bert:
         for group in groups:
             count, length = group.shape
             # Texts, heads, then the matrices of tokens.
-            split = qkv[group].reshape(count, length, 3, config.heads, width).transpose(2, 0, 3, 1, 4)
+            split = (
+                qkv[group].reshape(count, length, 3, config.heads, width).transpose(2, 0, 3, 1, 4)
+            )
             query, key, value = np.ascontiguousarray(split)
             # Softmax. np.vecdot sums each row alone.
             weights = query @ key.swapaxes(-1, -2)
             weights -= weights.max(axis=-1, keepdims=True)
             np.exp(weights, out=weights)
             weights /= np.vecdot(weights, np.ones(length, np.float32))[..., None]
-            mixed[group] = (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, config.hidden)
+            mixed[group] = (
+                (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, config.hidden)
+            )
         return mixed
 
 
-def _load_layer(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str) -> _Layer:
+def _load_layer(
+    config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str
+) -> _Layer:
     hidden = config.hidden
     scale = np.float32((hidden // config.heads) ** -0.5)
     names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
@@ -343,13 +418,19 @@ def _load_layer(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
         qkv=Linear(np.concatenate(weights).T, block_sizes, np.concatenate(biases)),
         out=load_linear(tensors, block_sizes, f"{prefix}attention.output.dense", hidden, hidden),
         attention_norm=LayerNorm(config, tensors, f"{prefix}attention.output.LayerNorm"),
-        up=load_linear(tensors, block_sizes, f"{prefix}intermediate.dense", hidden, config.intermediate),
-        down=load_linear(tensors, block_sizes, f"{prefix}output.dense", config.intermediate, hidden),
+        up=load_linear(
+            tensors, block_sizes, f"{prefix}intermediate.dense", hidden, config.intermediate
+        ),
+        down=load_linear(
+            tensors, block_sizes, f"{prefix}output.dense", config.intermediate, hidden
+        ),
         norm=LayerNorm(config, tensors, f"{prefix}output.LayerNorm"),
     )
 
 
-def load_linear(tensors: Tensors, block_sizes: BlockSizes, name: str, inner: int, outer: int) -> Linear:
+def load_linear(
+    tensors: Tensors, block_sizes: BlockSizes, name: str, inner: int, outer: int
+) -> Linear:
     """Load the layer of this name, from `inner` inputs to `outer` outputs."""
     weight = tensors.take(f"{name}.weight", outer, inner)
     return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer))
@@ -360,10 +441,11 @@ def _relu(rows: Floats) -> Floats:
 
 
 def _gelu(rows: Floats) -> Floats:
-    """GELU: x * Phi(x), where Phi is the cumulative distribution function of the normal distribution.
+    """GELU: x * Phi(x), where Phi is the cumulative distribution function of the normal
+        distribution.
 
-    Phi is computed from erf, which is approximated by formula 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical
-    Functions; the absolute error of Phi is below 2e-7.
+    Phi is computed from erf, which is approximated by formula 7.1.26 of Abramowitz and
+    Stegun, Handbook of Mathematical Functions; the absolute error of Phi is below 2e-7.
     """
     scaled = np.abs(rows) * np.float32(0.5**0.5)
     t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * scaled)
@@ -382,7 +464,9 @@ _MAX_BATCH_TOKENS = 4096
 class _BatchedEngine:
     """An encoder on its own thread; `compute` maps the states of each text to a result."""
 
-    def __init__(self, bert: Bert, compute: Callable[[Floats], Floats], max_tokens: int, max_waiting: int) -> None:
+    def __init__(
+        self, bert: Bert, compute: Callable[[Floats], Floats], max_tokens: int, max_waiting: int
+    ) -> None:
         self._vocab = bert.config.vocab
         self.max_tokens = max_tokens
         self._batcher: Batcher[EncoderInput, Floats] = Batcher(
@@ -413,7 +497,10 @@ class BertEmbedder(_BatchedEngine):
 
     def __init__(self, bert: Bert, embedding_info: EmbeddingInfo, max_waiting: int = 1024) -> None:
         super().__init__(
-            bert, lambda states: pool_states(states, embedding_info.pooling), embedding_info.max_tokens, max_waiting
+            bert,
+            lambda states: pool_states(states, embedding_info.pooling),
+            embedding_info.max_tokens,
+            max_waiting,
         )
         self._embedding_info = embedding_info
 
@@ -430,13 +517,21 @@ class BertScorer(_BatchedEngine):
     """A `core.engine.Scorer`. sigmoid: whether scores pass a sigmoid by default."""
 
     def __init__(
-        self, bert: Bert, head: Callable[[Floats], Floats], *, sigmoid: bool, max_tokens: int, max_waiting: int = 1024
+        self,
+        bert: Bert,
+        head: Callable[[Floats], Floats],
+        *,
+        sigmoid: bool,
+        max_tokens: int,
+        max_waiting: int = 1024,
     ) -> None:
         super().__init__(bert, head, max_tokens, max_waiting)
         self._sigmoid = sigmoid
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
-        logits = await self._run(EncoderInput(pair.ids, pair.second_start) for pair in request.pairs)
+        logits = await self._run(
+            EncoderInput(pair.ids, pair.second_start) for pair in request.pairs
+        )
         use_sigmoid = self._sigmoid if request.activation is None else request.activation
         numbers = [float(logit[0]) for logit in logits]
         scores = tuple(map(compute_sigmoid, numbers)) if use_sigmoid else tuple(numbers)
@@ -458,17 +553,23 @@ def pool_states(states: Floats, pooling: Pooling) -> Floats:
             return states.max(axis=0)
 
 
-def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int = 1024) -> BertEmbedder | BertScorer:
-    """Load the engine for a directory of config.json and *.safetensors, not started yet.
+def load(
+    directory: Path, *, max_model_len: int | None = None, max_waiting: int = 1024
+) -> BertEmbedder | BertScorer:
+    """Load the engine for a directory of config.json and *.safetensors, not started
+    yet.
 
-    max_model_len: tokens of an input, at most the model's positions; by default as configured in the directory.
+    max_model_len: tokens of an input, at most the model's positions; by default as
+        configured in the directory.
 
     Raises: EngineError for an unsupported model.
     """
     config, task = read_config(directory)
     max_positions = config.positions
     if max_model_len is not None and not 1 < max_model_len <= max_positions:
-        raise EngineError(f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}")
+        raise EngineError(
+            f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}"
+        )
     tensors = Tensors(directory)
     block_sizes = BlockSizes()
     bert = Bert(config, tensors, block_sizes)
@@ -483,7 +584,8 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
                 task.matryoshka_dimensions,
             )
             engine = BertEmbedder(bert, embedding_info, max_waiting)
-            # Embeddings use neither BERT's pooler (trained for next-sentence prediction) nor the language-model head.
+            # Embeddings use neither BERT's pooler (trained for next-sentence
+            # prediction) nor the language-model head.
             for prefix in ("", config.prefix):
                 tensors.drop_all(f"{prefix}pooler.")
             for name in ("cls.", "lm_head."):
@@ -491,22 +593,37 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
         case ScoringConfig(sigmoid):
             head = _build_head(config, tensors, block_sizes)
             engine = BertScorer(
-                bert, head, sigmoid=sigmoid, max_tokens=max_model_len or max_positions, max_waiting=max_waiting
+                bert,
+                head,
+                sigmoid=sigmoid,
+                max_tokens=max_model_len or max_positions,
+                max_waiting=max_waiting,
             )
     tensors.check_all_used()
     return engine
 
 
-def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> Callable[[Floats], Floats]:
-    """Build the head, from the first token's state to one number; BERT's pooler is RoBERTa's classifier.dense."""
+def _build_head(
+    config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
+) -> Callable[[Floats], Floats]:
+    """Build the head, from the first token's state to one number; BERT's pooler is
+    RoBERTa's classifier.dense.
+    """
     bert = config.family == "bert"
     dense = load_linear(
-        tensors, block_sizes, "bert.pooler.dense" if bert else "classifier.dense", config.hidden, config.hidden
+        tensors,
+        block_sizes,
+        "bert.pooler.dense" if bert else "classifier.dense",
+        config.hidden,
+        config.hidden,
     )
-    last = load_linear(tensors, block_sizes, "classifier" if bert else "classifier.out_proj", config.hidden, 1)
+    last = load_linear(
+        tensors, block_sizes, "classifier" if bert else "classifier.out_proj", config.hidden, 1
+    )
 
     def compute_score(states: Floats) -> Floats:
-        # Padded, because a product's rounding depends on the number of rows (see `Linear`).
+        # Padded, because a product's rounding depends on the number of rows (see
+        # `Linear`).
         rows = np.zeros((ROWS, config.hidden), np.float32)
         rows[0] = states[0]
         return last(np.tanh(dense(rows)))[0]

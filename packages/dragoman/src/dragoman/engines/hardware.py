@@ -13,11 +13,15 @@ _MEMINFO = Path("/proc/meminfo")
 MAX_TORCH_KV_BYTES = 4 << 30
 """Largest default size of a torch KV cache in main memory, bytes."""
 KV_MEMORY_FRACTION = 4
-"""A KV cache in main memory takes at most 1 / KV_MEMORY_FRACTION of the memory that is available at load time."""
+"""A KV cache in main memory takes at most 1 / KV_MEMORY_FRACTION of the memory that is
+available at load time.
+"""
 
 
 def count_usable_cores(cgroup: Path = _CGROUP) -> int:
-    """Count the cores that this process may use: its affinity, and the CPU quota of its container."""
+    """Count the cores that this process may use: its affinity, and the CPU quota of its
+    container.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = _read(cgroup / "cpu.max").partition(" ")
@@ -27,16 +31,23 @@ def count_usable_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def find_available_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int | None:
-    """Find the bytes of memory that are available to this process; None if the system does not report it."""
+    """Find the bytes of memory that are available to this process; None if the system
+    does not report it.
+    """
     limit, used = (_read(cgroup / name).strip() for name in ("memory.max", "memory.current"))
     left_in_cgroup = int(limit) - int(used) if limit.isdecimal() and used.isdecimal() else None
     entries = dict(line.split(":", 1) for line in _read(meminfo).splitlines() if ":" in line)
-    sizes = [size for size in (left_in_cgroup, _parse_kilobytes(entries, "MemAvailable")) if size is not None]
+    sizes = [
+        size
+        for size in (left_in_cgroup, _parse_kilobytes(entries, "MemAvailable"))
+        if size is not None
+    ]
     return max(min(sizes), 0) if sizes else None
 
 
 def compute_kv_budget(most: int, available: int | None = None) -> int:
-    """Compute the bytes for a KV cache in main memory: a share of what is available, at most `most`.
+    """Compute the bytes for a KV cache in main memory: a share of what is available, at
+    most `most`.
 
     available: bytes; None asks the system.
     """

@@ -1,4 +1,5 @@
-"""Decodes images with Pillow, for engines whose models' image processors take Pillow images.
+"""Decodes images with Pillow, for engines whose models' image processors take Pillow
+images.
 
 Pillow is imported when it is used: the libraries of these engines install it.
 """
@@ -19,8 +20,9 @@ _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
 def decode_image(data: bytes) -> PillowImage:
-    """Decode the first frame to RGB, with EXIF rotation applied and transparency on white. Raises Pillow's errors,
-    ValueError."""
+    """Decode the first frame to RGB, with EXIF rotation applied and transparency on
+    white. Raises Pillow's errors, ValueError.
+    """
     pillow = import_module("PIL.Image")
     operations = import_module("PIL.ImageOps")
     with pillow.open(BytesIO(data), formats=_FORMATS) as opened:
@@ -36,7 +38,11 @@ def decode_image(data: bytes) -> PillowImage:
 
 
 def build_image_error(number: int, error: Exception) -> RequestError:
-    """Build the error of an image that Pillow or a model's processor could not read. number: counted from 1."""
+    """Build the error of an image that Pillow or a model's processor could not read.
+    number: counted from 1.
+    """
     return RequestError(
-        f"Image {number} of the messages cannot be decoded: {error}", param="messages", code="image_parse_error"
+        f"Image {number} of the messages cannot be decoded: {error}",
+        param="messages",
+        code="image_parse_error",
     )

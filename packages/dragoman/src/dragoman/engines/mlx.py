@@ -1,8 +1,9 @@
-"""The MLX engine: models of mlx-lm with Dragoman's continuous batching. Needs the extra `mlx`; imported when selected.
+"""The MLX engine: models of mlx-lm with Dragoman's continuous batching. Needs the extra
+`mlx`; imported when selected.
 
-A model of mlx-lm passes each layer's new keys and values to its cache and attends to what it returns: here
-`PagedCache` returns those of several sequences, gathered from one pool and padded. Its mask excludes padding and later
-tokens.
+A model of mlx-lm passes each layer's new keys and values to its cache and attends to
+what it returns: here `PagedCache` returns those of several sequences, gathered from one
+pool and padded. Its mask excludes padding and later tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from .batching.verify import build_trial_prompts, check_paging, find_reason
 Floats = NDArray[np.float32]
 Array: TypeAlias = Any
 Network: TypeAlias = Any
-"""A model of mlx-lm: called with [rows, tokens] ids and a list of caches, it returns [rows, tokens, vocab] logits."""
+"""A model of mlx-lm: called with [rows, tokens] ids and a list of caches, it returns
+[rows, tokens, vocab] logits.
+"""
 
 try:
     mx: Any = import_module("mlx.core")
@@ -42,7 +45,9 @@ try:
     load_model: Any = import_module("mlx_lm.utils").load_model
     caches: Any = import_module("mlx_lm.models.cache")
 except ImportError as error:
-    raise EngineError(f"{error}; this engine needs `pip install '.[mlx]'` in the clone of Dragoman") from error
+    raise EngineError(
+        f"{error}; this engine needs `pip install '.[mlx]'` in the clone of Dragoman"
+    ) from error
 
 
 class ChunkGroup:
@@ -62,9 +67,15 @@ class ChunkGroup:
         self.ids = mx.array([chunk.sequence.tokens[chunk.begin : chunk.end] for chunk in chunks])
         self.offset = mx.array([chunk.begin for chunk in chunks])
         self.write_slots = mx.array(
-            [chunk.sequence.find_slot(position) for chunk, span in zip(chunks, spans, strict=True) for position in span]
+            [
+                chunk.sequence.find_slot(position)
+                for chunk, span in zip(chunks, spans, strict=True)
+                for position in span
+            ]
         )
-        self.read_slots = (tables[:, :, None] * BLOCK_SIZE + mx.arange(BLOCK_SIZE)).reshape(len(chunks), -1)
+        self.read_slots = (tables[:, :, None] * BLOCK_SIZE + mx.arange(BLOCK_SIZE)).reshape(
+            len(chunks), -1
+        )
         self._positions = mx.array([list(span) for span in spans])
 
     def build_mask(self, window: int | None) -> Array:
@@ -78,7 +89,9 @@ class ChunkGroup:
 
 
 class PagedCache:
-    """The keys and values of one layer, [slots, heads, width] each, allocated on first use."""
+    """The keys and values of one layer, [slots, heads, width] each, allocated on first
+    use.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -92,7 +105,9 @@ class PagedCache:
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zero reused blocks: stale NaNs could affect a sequence, since 0 * NaN is NaN."""
         if self.keys is not None and blocks:
-            slots = mx.array([block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)])
+            slots = mx.array(
+                [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)]
+            )
             self.keys[slots] = 0
             self.values[slots] = 0
 
@@ -125,14 +140,17 @@ class PagedCache:
         assert self._group is not None
         return self._group.offset
 
-    def make_mask(self, count: int, *, return_array: bool = False, window_size: int | None = None) -> Array:
+    def make_mask(
+        self, count: int, *, return_array: bool = False, window_size: int | None = None
+    ) -> Array:
         """Build the attention mask. The name is mlx-lm's."""
         del count, return_array
         assert self._group is not None
         return self._group.build_mask(window_size)
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Write new keys and values, and return those of the whole sequences. The name is mlx-lm's.
+        """Write new keys and values, and return those of the whole sequences. The name
+        is mlx-lm's.
 
         keys, values: [rows, heads, tokens, width].
         """
@@ -143,7 +161,9 @@ class PagedCache:
         self._allocate(keys, values)
         self.keys[group.write_slots] = keys.reshape(-1, *self.keys.shape[1:])
         self.values[group.write_slots] = values.reshape(-1, *self.values.shape[1:])
-        return self.keys[group.read_slots].transpose(0, 2, 1, 3), self.values[group.read_slots].transpose(0, 2, 1, 3)
+        return self.keys[group.read_slots].transpose(0, 2, 1, 3), self.values[
+            group.read_slots
+        ].transpose(0, 2, 1, 3)
 
 
 TIED_WEIGHT = "lm_head.weight"
@@ -199,7 +219,8 @@ class MlxModel:
 
 
 class MlxRunner:
-    """Implements `batching.Runner`. Prompt chunks are computed one by one, single tokens as a batch.
+    """Implements `batching.Runner`. Prompt chunks are computed one by one, single
+    tokens as a batch.
 
     mlx is lazy: unused logits are not computed.
     """
@@ -219,13 +240,18 @@ class MlxRunner:
         return sum(cache.bytes_per_token for cache in self._caches)
 
     def forward(self, chunks: Sequence[Chunk]) -> MlxStates:
-        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        new_blocks = [
+            block
+            for chunk in chunks
+            for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]
+        ]
         for cache in self._caches:
             cache.zero_blocks(new_blocks)
         states = MlxStates(chunks)
         for index, chunk in enumerate(chunks):
             if chunk.num_tokens > 1:
-                # All but the last token, which is computed in one batch with those of the other sequences.
+                # All but the last token, which is computed in one batch with those of
+                # the other sequences.
                 logits = self._compute([Chunk(chunk.sequence, chunk.begin, chunk.end - 1)])[0]
                 if chunk.sequence.prompt_logprobs is not None:
                     states.prefix_logits[index] = logits
@@ -236,9 +262,15 @@ class MlxRunner:
         return states
 
     def save(self, block: int) -> bytes:
-        """Serialize a block as safetensors: keys and values of each layer, by its index."""
+        """Serialize a block as safetensors: keys and values of each layer, by its
+        index.
+        """
         layers = enumerate(self._caches)
-        parts = {f"{index}.{name}": part for index, cache in layers for name, part in cache.read_block(block)}
+        parts = {
+            f"{index}.{name}": part
+            for index, cache in layers
+            for name, part in cache.read_block(block)
+        }
         file = BytesIO()
         mx.save_safetensors(file, parts)
         return file.getvalue()
@@ -250,8 +282,9 @@ class MlxRunner:
         self._evaluate()
 
     def _evaluate(self, *arrays: Array) -> None:
-        """Evaluate the pools and the given arrays now. A pending reference to an old pool would make the next write
-        copy it."""
+        """Evaluate the pools and the given arrays now. A pending reference to an old
+        pool would make the next write copy it.
+        """
         mx.eval(*arrays, *(array for cache in self._caches for array in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:
@@ -265,7 +298,8 @@ class MlxStates:
     """Implements `batching.StepStates`.
 
     last_rows: [chunks, vocab] logits after each chunk's last token.
-    prefix_logits: logits after the tokens before the last one, by index of the chunk; only for prompt_logprobs.
+    prefix_logits: logits after the tokens before the last one, by index of the chunk;
+        only for prompt_logprobs.
     """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
@@ -283,7 +317,11 @@ class MlxStates:
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
         count = self._chunks[index].num_tokens
-        parts = [_to_numpy(self.prefix_logits[index][begin : min(end, count - 1)])] if begin < count - 1 else []
+        parts = (
+            [_to_numpy(self.prefix_logits[index][begin : min(end, count - 1)])]
+            if begin < count - 1
+            else []
+        )
         if end == count:
             parts.append(self.compute_last_logits([index]))
         return np.concatenate(parts)
@@ -293,10 +331,16 @@ def _to_numpy(logits: Array) -> Floats:
     return np.array(logits.astype(mx.float32))
 
 
-def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: bool) -> tuple[Network, dict[str, object]]:
-    """Load the model in a directory and its config.json. Raises EngineError for an unsupported model."""
+def load_network(
+    directory: Path, *, dtype: str = "auto", trust_remote_code: bool
+) -> tuple[Network, dict[str, object]]:
+    """Load the model in a directory and its config.json. Raises EngineError for an
+    unsupported model.
+    """
     if not list(directory.glob("model*.safetensors")):
-        raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
+        raise EngineError(
+            f"{directory} contains no model*.safetensors; other formats are not supported"
+        )
     try:
         network, config = load_model(directory, trust_remote_code=trust_remote_code)
     except Exception as error:  # the library's code may raise anything
@@ -359,7 +403,11 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
     """
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
     expected = [
-        np.array(network(mx.array([prompt]), cache=caches.make_prompt_cache(network))[0].astype(mx.float32))
+        np.array(
+            network(mx.array([prompt]), cache=caches.make_prompt_cache(network))[0].astype(
+                mx.float32
+            )
+        )
         for prompt in build_trial_prompts(vocab, max_positions)
     ]
     runners: list[MlxRunner] = []

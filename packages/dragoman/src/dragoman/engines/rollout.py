@@ -1,6 +1,8 @@
-"""A token engine over an RL trainer's executor: the executor's interface, its batched calls, and their control.
+"""A token engine over an RL trainer's executor: the executor's interface, its batched
+calls, and their control.
 
-The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
+The pipeline handles templates, text, stop strings, tool calls and usage; the executor's
+token ids are passed unchanged.
 """
 
 from __future__ import annotations
@@ -37,14 +39,16 @@ from ..core.events import FinishReason
 from ..core.request import Sampling
 from .active import ActiveSequence, ActiveSequences
 
-# The interface of an RL executor, with optional parts. Implementations need not import this package.
+# The interface of an RL executor, with optional parts. Implementations need not import
+# this package.
 
 
 class RolloutSampling(Sampling, frozen=True, kw_only=True):
     """Sampling parameters: every field has its effective value, see `Sampling`.
 
-    Parameters that the executor does not declare have neutral values, except max_tokens and stop_token_ids, which end
-    every output: the stop token is the last of a candidate's tokens.
+    Parameters that the executor does not declare have neutral values, except max_tokens
+    and stop_token_ids, which end every output: the stop token is the last of a
+    candidate's tokens.
 
     logprobs: whether logprobs of sampled tokens are needed.
     seed: of the first candidate; candidate k, counted from 0, uses seed + k.
@@ -81,11 +85,17 @@ class Executor(Protocol):
 
     @property
     def tokenizer(self) -> str:
-        """Path of a directory with tokenizer.json, the chat template and the model's configuration, without weights."""
+        """Path of a directory with tokenizer.json, the chat template and the model's
+        configuration, without weights.
+        """
         ...
 
-    def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
-        """Generate n candidates for each prompt: a list of `Candidate`-like objects per prompt, in order."""
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+    ) -> object:
+        """Generate n candidates for each prompt: a list of `Candidate`-like objects per
+        prompt, in order.
+        """
         ...
 
 
@@ -93,7 +103,9 @@ class Executor(Protocol):
 class DeclaresCapabilities(Protocol):
     @property
     def capabilities(self) -> Capabilities:
-        """Supported parameters beyond max_tokens; the others are rejected. Without this property none is supported."""
+        """Supported parameters beyond max_tokens; the others are rejected. Without this
+        property none is supported.
+        """
         ...
 
 
@@ -106,7 +118,8 @@ class Versioned(Protocol):
 @runtime_checkable
 class Updatable(Versioned, Protocol):
     def update_weights(self, weights: Weights, version: str | None) -> object:
-        """Replace the weights, see `core.control.Trainable`. No call of `generate` runs, unless the executor is paused.
+        """Replace the weights, see `core.control.Trainable`. No call of `generate`
+        runs, unless the executor is paused.
 
         Raises ValueError for weights that do not fit.
         """
@@ -141,7 +154,8 @@ class ExecutorCall(Struct, frozen=True):
 
 
 def group_calls(members: Sequence[ActiveSequence], supported: frozenset[str]) -> list[ExecutorCall]:
-    """Group sequences that arrived together: choices of a prompt are consecutive, and so are their seeds.
+    """Group sequences that arrived together: choices of a prompt are consecutive, and
+    so are their seeds.
 
     supported: names of sampling parameters; the others are ignored.
     """
@@ -152,7 +166,9 @@ def group_calls(members: Sequence[ActiveSequence], supported: frozenset[str]) ->
         if last is not None and last.prompt == member.request.prompt:
             # The sampling that the call's next candidate would have.
             seed = last.sampling.seed
-            if sampling == (last.sampling if seed is None else replace(last.sampling, seed=seed + last.n)):
+            if sampling == (
+                last.sampling if seed is None else replace(last.sampling, seed=seed + last.n)
+            ):
                 calls[-1] = ExecutorCall(last.sampling, (*last.members, member))
                 continue
         calls.append(ExecutorCall(sampling, (member,)))
@@ -169,7 +185,9 @@ def build_sampling(request: TokenRequest, supported: frozenset[str]) -> RolloutS
     )
 
 
-def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) -> list[list[Candidate]]:
+def parse_candidates(
+    output: object, calls: Sequence[ExecutorCall], vocab: int
+) -> list[list[Candidate]]:
     """Parse and validate an executor's output. Raises EngineError if it is invalid."""
     try:
         groups = msgspec.convert(output, list[list[Candidate]], from_attributes=True)
@@ -177,28 +195,42 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
         raise EngineError(f"The executor did not return lists of candidates: {error}") from error
     if [len(group) for group in groups] != [call.n for call in calls]:
         raise EngineError(
-            f"The executor returned {list(map(len, groups))} candidates, not {[call.n for call in calls]}."
+            f"The executor returned {list(map(len, groups))} candidates, not "
+            f"{[call.n for call in calls]}."
         )
-    pairs = [(call, candidate) for call, group in zip(calls, groups, strict=True) for candidate in group]
+    pairs = [
+        (call, candidate) for call, group in zip(calls, groups, strict=True) for candidate in group
+    ]
     for call, candidate in pairs:
         ids = candidate.token_ids
         sampling = call.sampling
         if candidate.prompt_token_ids not in (None, call.prompt):
             raise EngineError("The executor answered a different prompt.")
         if len(ids) > sampling.max_tokens:
-            raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
-        # An executor is the user's code; a wrong id would otherwise fail only when its text is looked up.
+            raise EngineError(
+                f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}."
+            )
+        # An executor is the user's code; a wrong id would otherwise fail only when its
+        # text is looked up.
         if ids and not 0 <= min(ids) <= max(ids) < vocab:
             raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
-        if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
+        if sampling.logprobs and (
+            candidate.logprobs is None or len(candidate.logprobs) != len(ids)
+        ):
             raise EngineError("The executor did not return a logprob for each token.")
         if candidate.finish_reason is not None and candidate.finish_reason not in _REASONS:
-            raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
+            raise EngineError(
+                f"The executor returned the finish reason {candidate.finish_reason[:40]!r}."
+            )
     return groups
 
 
-def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
-    """Build a sequence's outputs from its candidate. version: that of the weights; None if unknown."""
+def build_outputs(
+    member: ActiveSequence, candidate: Candidate, version: str | None
+) -> Iterator[TokenOutput]:
+    """Build a sequence's outputs from its candidate. version: that of the weights; None
+    if unknown.
+    """
     request = member.request
     ids = candidate.token_ids
     weight_version = candidate.weight_version or version
@@ -206,12 +238,18 @@ def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | N
         yield WeightVersionSet(request.id, weight_version)
     logprobs = candidate.logprobs if request.logprobs is not None else None
     for index, id in enumerate(ids):
-        yield Sampled(request.id, id, None if logprobs is None else TokenLogprob(logprobs[index], None, ()))
+        yield Sampled(
+            request.id, id, None if logprobs is None else TokenLogprob(logprobs[index], None, ())
+        )
     stop = ids[-1] if ids and ids[-1] in request.stop_token_ids else None
     if candidate.finish_reason is not None:
         reason = _REASONS[candidate.finish_reason]
     else:
-        reason = FinishReason.LENGTH if stop is None and len(ids) >= request.max_tokens else FinishReason.STOP
+        reason = (
+            FinishReason.LENGTH
+            if stop is None and len(ids) >= request.max_tokens
+            else FinishReason.STOP
+        )
     yield Ended(request.id, reason, stop=stop)
 
 
@@ -233,15 +271,21 @@ _EXECUTOR_PARAMETERS = frozenset(
 )
 """The fields of RolloutSampling that an executor may declare."""
 _PIPELINE_PARAMETERS = frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
-"""Parameters that need no support by the executor: stop tokens end every output, and the pipeline builds the prompt."""
+"""Parameters that need no support by the executor: stop tokens end every output, and
+the pipeline builds the prompt.
+"""
 
 log = logging.getLogger(__name__)
 
 
 class RolloutEngine:
-    """A `core.engine.TokenEngine`. A synchronous `generate` is called with all waiting prompts of equal sampling."""
+    """A `core.engine.TokenEngine`. A synchronous `generate` is called with all waiting
+    prompts of equal sampling.
+    """
 
-    def __init__(self, executor: Executor, *, vocab: int, max_model_len: int, max_waiting: int = 1024) -> None:
+    def __init__(
+        self, executor: Executor, *, vocab: int, max_model_len: int, max_waiting: int = 1024
+    ) -> None:
         self._executor = executor
         self._vocab = vocab
         self._max_model_len = max_model_len
@@ -260,10 +304,18 @@ class RolloutEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The supported part of what the executor declares, plus what the pipeline implements."""
-        declared = self._executor.capabilities if isinstance(self._executor, DeclaresCapabilities) else Capabilities()
+        """The supported part of what the executor declares, plus what the pipeline
+        implements.
+        """
+        declared = (
+            self._executor.capabilities
+            if isinstance(self._executor, DeclaresCapabilities)
+            else Capabilities()
+        )
         features = (declared.features & {Feature.LOGPROBS}) | {Feature.TOKEN_IDS, Feature.TOOLS}
-        return Capabilities(features, (declared.parameters & _EXECUTOR_PARAMETERS) | _PIPELINE_PARAMETERS)
+        return Capabilities(
+            features, (declared.parameters & _EXECUTOR_PARAMETERS) | _PIPELINE_PARAMETERS
+        )
 
     async def start(self) -> None:
         self._is_started = True
@@ -281,14 +333,19 @@ class RolloutEngine:
 
     def health(self) -> Health:
         running = sum(call.n for calls in self._running.values() for call in calls)
-        # A call on a thread continues after its members are aborted; they no longer count as requests.
+        # A call on a thread continues after its members are aborted; they no longer
+        # count as requests.
         running = min(running, len(self._active))
         if not self._is_started:
-            return Health(ready=False, reason="the engine is not running", waiting=len(self._active) - running)
+            return Health(
+                ready=False, reason="the engine is not running", waiting=len(self._active) - running
+            )
         return Health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """Add a request, see `TokenEngine.add`. Raises RequestError for ids outside the vocabulary."""
+        """Add a request, see `TokenEngine.add`. Raises RequestError for ids outside the
+        vocabulary.
+        """
         if not self._is_started:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
@@ -299,7 +356,8 @@ class RolloutEngine:
         member = ActiveSequence(request, deliver)
         self._active.add(member)
         if not self._arriving:
-            # The choices of a request are added within one iteration of the event loop, so one call can hold them all.
+            # The choices of a request are added within one iteration of the event loop,
+            # so one call can hold them all.
             asyncio.get_running_loop().call_soon(self._form_calls)
         self._arriving.append(member)
 
@@ -308,17 +366,22 @@ class RolloutEngine:
             return
         self._queue = [call for call in self._queue if self._is_active(call)]
         for task, calls in self._running.items():
-            # Python cannot stop a thread, and calls must not overlap: its output is discarded.
+            # Python cannot stop a thread, and calls must not overlap: its output is
+            # discarded.
             if self._is_concurrent and not any(map(self._is_active, calls)):
                 task.cancel()
         self._changed.set()
 
     def abort_all(self) -> int:
-        """Abort all waiting and running sequences, without output. Returns their number."""
+        """Abort all waiting and running sequences, without output. Returns their
+        number.
+        """
         return self._active.abort_all(self.abort)
 
     def set_paused(self, owner: object, *, paused: bool) -> None:
-        """Pause or resume on behalf of an owner. No call starts while any owner has paused."""
+        """Pause or resume on behalf of an owner. No call starts while any owner has
+        paused.
+        """
         if paused:
             self._pause_owners.add(owner)
         else:
@@ -347,15 +410,24 @@ class RolloutEngine:
     def _form_calls(self) -> None:
         arrived = self._arriving
         self._arriving = []
-        self._queue += [call for call in group_calls(arrived, self.capabilities.parameters) if self._is_active(call)]
+        self._queue += [
+            call
+            for call in group_calls(arrived, self.capabilities.parameters)
+            if self._is_active(call)
+        ]
         self._start_calls()
 
     def _start_calls(self) -> None:
         while (
-            self._queue and not self._pause_owners and self._is_started and (self._is_concurrent or not self._running)
+            self._queue
+            and not self._pause_owners
+            and self._is_started
+            and (self._is_concurrent or not self._running)
         ):
             first = self._queue[0]
-            compatible = [call for call in self._queue if (call.n, call.sampling) == (first.n, first.sampling)]
+            compatible = [
+                call for call in self._queue if (call.n, call.sampling) == (first.n, first.sampling)
+            ]
             batch = (first,) if self._is_concurrent else tuple(compatible)
             self._queue = [call for call in self._queue if call not in batch]
             task = asyncio.create_task(self._run(batch))
@@ -379,16 +451,26 @@ class RolloutEngine:
             result = await call_executor(
                 lambda: self._executor.generate(prompts, n, sampling), on_loop=self._is_concurrent
             )
-            # If the weights changed during a call, the version is unknown unless the candidate reports it.
+            # If the weights changed during a call, the version is unknown unless the
+            # candidate reports it.
             version = version_before if version_before == self.weight_version else None
-            candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
+            candidates = [
+                candidate
+                for group in parse_candidates(result, calls, self._vocab)
+                for candidate in group
+            ]
         except BaseException as error:
-            # Only the cancellation of this task ends it; any other exception is the executor's failure.
+            # Only the cancellation of this task ends it; any other exception is the
+            # executor's failure.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             log.exception("the executor failed")
-            message = error.message if isinstance(error, EngineError) else "The executor failed; see the server's log."
+            message = (
+                error.message
+                if isinstance(error, EngineError)
+                else "The executor failed; see the server's log."
+            )
             for member in members:
                 self._active.deliver(member, Failed(member.request.id, message))
             return
@@ -432,16 +514,21 @@ class RolloutControl:
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Pause. The executor manages its own cache."""
         del clear_cache
-        # Identifies this pause: a `resume` or another pause during the wait below replaces it.
+        # Identifies this pause: a `resume` or another pause during the wait below
+        # replaces it.
         token = self._pause_token = object()
         self._engine.rejection = None if mode == "keep" else PAUSED
         if mode == "abort":
             self._engine.abort_all()
         elif mode == "wait":
-            await self._engine.wait_until(lambda: self._engine.is_empty or self._pause_token is not token)
+            await self._engine.wait_until(
+                lambda: self._engine.is_empty or self._pause_token is not token
+            )
         if self._pause_token is token:
             self._engine.set_paused(self, paused=True)
-            await call_executor(self._executor.pause, on_loop=inspect.iscoroutinefunction(self._executor.pause))
+            await call_executor(
+                self._executor.pause, on_loop=inspect.iscoroutinefunction(self._executor.pause)
+            )
 
     async def resume(self) -> None:
         if self._pause_token is None:
@@ -449,12 +536,16 @@ class RolloutControl:
         self._pause_token = None
         self._engine.rejection = None
         # The executor resumes first: no call may start while it is still paused.
-        await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
+        await call_executor(
+            self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume)
+        )
         self._engine.set_paused(self, paused=False)
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         del level, mode
-        raise Unsupported("Executors do not support sleep; the trainer controls them.", param="level")
+        raise Unsupported(
+            "Executors do not support sleep; the trainer controls them.", param="level"
+        )
 
     async def wake_up(self) -> None:
         await self.resume()
@@ -466,7 +557,9 @@ class RolloutControl:
 class RolloutTraining:
     """Implements `core.control.Trainable` for an executor with replaceable weights."""
 
-    def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
+    def __init__(
+        self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None
+    ) -> None:
         self._engine = engine
         self._executor = executor
         self._control = control
@@ -476,12 +569,16 @@ class RolloutTraining:
         return self._executor.weight_version
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
-        """Update the weights when no call is running, so that each call uses one version; at once if paused."""
+        """Update the weights when no call is running, so that each call uses one
+        version; at once if paused.
+        """
         executor = self._executor
-        # Without this pause new calls would start, and the wait for the running ones might never end.
+        # Without this pause new calls would start, and the wait for the running ones
+        # might never end.
         self._engine.set_paused(self, paused=True)
         try:
-            # The calls of a paused executor may be suspended: waiting for them could deadlock.
+            # The calls of a paused executor may be suspended: waiting for them could
+            # deadlock.
             if self._control is None or not self._control.is_paused:
                 await self._engine.wait_until(lambda: self._engine.is_idle)
             on_loop = inspect.iscoroutinefunction(executor.update_weights)

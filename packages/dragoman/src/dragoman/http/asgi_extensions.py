@@ -1,4 +1,5 @@
-"""ASGI extensions of the server: a callback for disconnects of the client, and writing of body pieces without `await`.
+"""ASGI extensions of the server: a callback for disconnects of the client, and writing
+of body pieces without `await`.
 
 With the callback, no task has to wait in `receive`:
 
@@ -6,8 +7,8 @@ With the callback, no task has to wait in `receive`:
     if on_disconnect is not None:
         on_disconnect(callback)
 
-Both are in `scope["extensions"]` of HTTP requests, under their names below. The callback belongs to one request and can
-be held without the scope.
+Both are in `scope["extensions"]` of HTTP requests, under their names below. The
+callback belongs to one request and can be held without the scope.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ class OnDisconnect(Protocol):
     """The value of a request's scope under `DISCONNECT_EXTENSION`."""
 
     def __call__(self, callback: Callable[[], object] | None, /) -> None:
-        """Call `callback` when the client disconnects before the response is complete; None removes the callback.
+        """Call `callback` when the client disconnects before the response is complete;
+        None removes the callback.
 
-        Only the last callback is registered. It is called once, without arguments, in its own iteration of the event
-        loop, never from within this call or `send`. If the client has already disconnected, it is called in the next
-        iteration. After the response is complete, or after removal, it is not called.
+        Only the last callback is registered. It is called once, without arguments, in
+        its own iteration of the event loop, never from within this call or `send`. If
+        the client has already disconnected, it is called in the next iteration. After
+        the response is complete, or after removal, it is not called.
         """
         ...
 
@@ -43,11 +46,15 @@ class DirectResponse(Protocol):
 
     @property
     def can_write(self) -> bool:
-        """Whether the response has started, is not complete, and the client reads fast enough for more."""
+        """Whether the response has started, is not complete, and the client reads fast
+        enough for more.
+        """
         ...
 
     def write(self, body: bytes) -> None:
-        """Write a piece of the body that is not the last one. May be called only while `can_write` is true."""
+        """Write a piece of the body that is not the last one. May be called only while
+        `can_write` is true.
+        """
         ...
 
 

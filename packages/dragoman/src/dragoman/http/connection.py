@@ -1,11 +1,14 @@
-"""A client's connection: splits bytes into requests, applies backpressure to the client and enforces deadlines.
+"""A client's connection: splits bytes into requests, applies backpressure to the client
+and enforces deadlines.
 
     head ---> body ---> (responded) ---> head ...
       |         |            |
-      +---------+------------+--> closed: rejected, timed out, no keepalive, disconnected
+      +---------+------------+--> closed: rejected, timed out, no keepalive,
+      disconnected
 
-While a response is written the connection holds no parser, no headers and no timer. Bytes of a pipelined request are
-buffered up to a limit; then reading pauses, and the socket is polled for a disconnect.
+While a response is written the connection holds no parser, no headers and no timer.
+Bytes of a pipelined request are buffered up to a limit; then reading pauses, and the
+socket is polled for a disconnect.
 """
 
 from __future__ import annotations
@@ -39,14 +42,18 @@ class Deadlines(Generic[T]):
     """A queue of deadlines with the same duration.
 
     seconds: time from `start` to the deadline.
-    on_timeout: called with each item whose deadline has passed, unless `cancel` came first.
+    on_timeout: called with each item whose deadline has passed, unless `cancel` came
+        first.
 
-    Equal durations expire in the order of their start, so one timer, for the first item, is enough.
+    Equal durations expire in the order of their start, so one timer, for the first
+    item, is enough.
     """
 
     __slots__ = ("_due_times", "_loop", "_on_timeout", "_seconds", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, on_timeout: Callable[[T], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, on_timeout: Callable[[T], None]
+    ) -> None:
         self._loop = loop
         self._seconds = seconds
         self._on_timeout = on_timeout
@@ -55,8 +62,8 @@ class Deadlines(Generic[T]):
 
     def start(self, item: T) -> None:
         """Start or restart the item's deadline."""
-        # Removed first: a dict keeps the position of a key that is assigned again, and the order must be that of the
-        # starts.
+        # Removed first: a dict keeps the position of a key that is assigned again, and
+        # the order must be that of the starts.
         self._due_times.pop(item, None)
         self._due_times[item] = self._loop.time() + self._seconds
         if self._timer is None:
@@ -64,7 +71,8 @@ class Deadlines(Generic[T]):
 
     def cancel(self, item: T) -> None:
         """Cancel the item's deadline, if any."""
-        # The timer is left running: one superfluous call is cheaper than rescheduling it for every request.
+        # The timer is left running: one superfluous call is cheaper than rescheduling
+        # it for every request.
         self._due_times.pop(item, None)
 
     def _schedule(self) -> None:
@@ -133,7 +141,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
         self.client, server = read_addresses(transport)
-        # One object for all connections of a listener: otherwise each of many idle connections would hold a tuple.
+        # One object for all connections of a listener: otherwise each of many idle
+        # connections would hold a tuple.
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         # Before `admit`, whose limit counts this connection too.
@@ -141,13 +150,18 @@ class HttpConnection(asyncio.Protocol):
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
-            # Reject a connection above the limit: with a 503, or with a reset when the server is flooded.
-            # A reset costs no write and no lingering connection, the resources that a flood exhausts.
+            # Reject a connection above the limit: with a 503, or with a reset when the
+            # server is flooded. A reset costs no write and no lingering connection, the
+            # resources that a flood exhausts.
             if self._context.is_flooded:
                 self.abort(hard=True)
             else:
                 self._reject(
-                    BadRequest(503, "The server has too many connections; try again later.", b"retry-after: 1\r\n")
+                    BadRequest(
+                        503,
+                        "The server has too many connections; try again later.",
+                        b"retry-after: 1\r\n",
+                    )
                 )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
@@ -163,7 +177,8 @@ class HttpConnection(asyncio.Protocol):
         self._close()
 
     def data_received(self, data: bytes) -> None:
-        # While the connection lingers, the client's remaining input is read and dropped.
+        # While the connection lingers, the client's remaining input is read and
+        # dropped.
         if self._is_closing:
             return
         if self._body is not None:
@@ -193,7 +208,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_body(self) -> None:
         self._resume_reading()
-        # A deadline that is running stays: reads of the application must not extend the time that the client has.
+        # A deadline that is running stays: reads of the application must not extend the
+        # time that the client has.
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
 
@@ -206,7 +222,8 @@ class HttpConnection(asyncio.Protocol):
         if self._body is None:
             self._start_next_request() if keeps_alive else self._close()
         elif keeps_alive:
-            # The rest of this body is read and discarded, since the next request follows it.
+            # The rest of this body is read and discarded, since the next request
+            # follows it.
             self._resume_reading()
             self._set_deadline(self._timeouts.linger)
         else:
@@ -233,7 +250,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             end = self._find_head_end(data, checked_bytes)
             head = parse_head(data[:end]) if end else None
-            is_websocket = head is not None and head.upgrade == b"websocket" and self._context.has_websocket
+            is_websocket = (
+                head is not None and head.upgrade == b"websocket" and self._context.has_websocket
+            )
             if head is not None and is_websocket:
                 check_websocket(head)
         except BadRequest as error:
@@ -248,8 +267,9 @@ class HttpConnection(asyncio.Protocol):
         remaining_data = data[end:]
         self._set_deadline(None)
         if is_websocket:
-            # Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
-            # names. It adds itself to the same set: the connection must not be counted twice.
+            # Hand over to uvicorn's WebSocket protocol, from the request's first byte.
+            # It requires lower-case header names. It adds itself to the same set: the
+            # connection must not be counted twice.
             self._context.connections.discard(self)
             protocol = self._context.build_websocket(self._address)
             protocol.connection_made(self.transport)
@@ -260,11 +280,13 @@ class HttpConnection(asyncio.Protocol):
         if head.body is not None:
             self._body_until = self._context.loop.time() + self._context.limits.body_total
         self._exchange = exchange = HttpExchange(self, self._context, head)
-        # Before the remaining input is read, so that the application can respond without waiting for a body.
+        # Before the remaining input is read, so that the application can respond
+        # without waiting for a body.
         exchange.start(self, head)
         if remaining_data:
             self.data_received(remaining_data)
-        # A client that awaits `100 Continue` sends nothing before the application reads: its deadline starts then.
+        # A client that awaits `100 Continue` sends nothing before the application
+        # reads: its deadline starts then.
         elif head.body is not None and not exchange.is_awaiting_continue:
             self._begin_waiting_for_body()
 
@@ -276,16 +298,20 @@ class HttpConnection(asyncio.Protocol):
         Raises:
             BadRequest: the head is too large or malformed.
         """
-        # The search starts where an end could begin in the earlier bytes: a head that arrives byte by byte must not
-        # cost quadratic time.
+        # The search starts where an end could begin in the earlier bytes: a head that
+        # arrives byte by byte must not cost quadratic time.
         end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
         # If `find` returns -1, `end` is less than the length of the searched bytes.
         is_complete = end >= len(HEAD_END)
         limit = self._context.limits.max_head_bytes
         if (end if is_complete else len(data)) > limit:
             # RFC 9110, 15.5.15 and RFC 6585, 5: the status says which part is too long.
-            status, subject = (431, "headers are") if b"\r\n" in data[:limit] else (414, "first line is")
-            raise BadRequest(status, f"The request's {subject} larger than the {limit} bytes that are allowed.")
+            status, subject = (
+                (431, "headers are") if b"\r\n" in data[:limit] else (414, "first line is")
+            )
+            raise BadRequest(
+                status, f"The request's {subject} larger than the {limit} bytes that are allowed."
+            )
         if not is_complete:
             check_partial_head(data, checked_bytes)
         return end if is_complete else 0
@@ -312,7 +338,8 @@ class HttpConnection(asyncio.Protocol):
             return
         limits = self._context.limits
         if exchange.unread_bytes > limits.max_buffered_bytes:
-            # Backpressure: with reading paused the TCP window fills, and the client stops sending.
+            # Backpressure: with reading paused the TCP window fills, and the client
+            #     stops sending.
             self._pause_reading()
             return
         # A body that meets the minimum rate gets a new deadline.
@@ -320,7 +347,8 @@ class HttpConnection(asyncio.Protocol):
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
         elif self._received_bytes >= limits.body_rate * limits.body:
-            # A client that just meets the minimum rate could still take hours: `body_total` bounds the whole body.
+            # A client that just meets the minimum rate could still take hours:
+            # `body_total` bounds the whole body.
             if self._context.loop.time() > self._body_until:
                 self.on_body_timeout()
             else:
@@ -348,18 +376,22 @@ class HttpConnection(asyncio.Protocol):
 
     def _reject(self, error: BadRequest) -> None:
         log.warning("Invalid HTTP request received: %s", error.message)
-        # A second status line within a response would be read as its body: the connection is aborted instead.
+        # A second status line within a response would be read as its body: the
+        # connection is aborted instead.
         if self._exchange is not None and self._exchange.has_started:
             self._exchange.fail()
             return
         self._disconnect_exchange()
         self.transport.write(
-            build_plain_response(error.status, error.message, self._context.header_lines + error.lines)
+            build_plain_response(
+                error.status, error.message, self._context.header_lines + error.lines
+            )
         )
         self._linger()
 
     def _linger(self) -> None:
-        """Half-close, and read what the client still sends before closing (RFC 9112, 9.6).
+        """Half-close, and read what the client still sends before closing (RFC 9112,
+        9.6).
 
         An immediate close could cause a TCP reset, which would discard the response.
         """
@@ -380,10 +412,12 @@ class HttpConnection(asyncio.Protocol):
         self._buffer = b""
         self._set_deadline(None)
         self._disconnect_exchange()
-        # Closed only once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
+        # Closed only once: asyncio's TLS transport drops its protocol at the second
+        # close and fails on later calls.
         if not self.transport.is_closing():
             self.transport.close()
-            # asyncio closes the socket only when everything is sent, which never happens if the client does not read.
+            # asyncio closes the socket only when everything is sent, which never
+            # happens if the client does not read.
             self._start_drain_deadline()
 
     def _disconnect_exchange(self) -> None:
@@ -423,7 +457,9 @@ class HttpConnection(asyncio.Protocol):
             self._timeouts.drain.start(self)
 
     def on_head_timeout(self) -> None:
-        """Reject the request with 408, or close without a response if no byte of it has arrived."""
+        """Reject the request with 408, or close without a response if no byte of it has
+        arrived.
+        """
         if self._buffer:
             self._reject(BadRequest(408, "The request's headers took too long."))
         else:
@@ -435,19 +471,23 @@ class HttpConnection(asyncio.Protocol):
     def peek(self) -> None:
         """Check for a disconnect while reading is paused.
 
-        More than `max_buffered_bytes` unread in the socket may hide the end of the stream. No real client pipelines
-        that much, so such a client counts as disconnected.
+        More than `max_buffered_bytes` unread in the socket may hide the end of the
+        stream. No real client pipelines that much, so such a client counts as
+        disconnected.
         """
         is_pipelining = self._exchange is not None and self._body is None
         if has_disconnected(self.transport) or (
-            is_pipelining and count_unread_bytes(self.transport) > self._context.limits.max_buffered_bytes
+            is_pipelining
+            and count_unread_bytes(self.transport) > self._context.limits.max_buffered_bytes
         ):
             self.abort(hard=True)
         elif not self._is_reading:
             self._set_deadline(self._timeouts.peek)
 
     def on_drain_timeout(self) -> None:
-        """Abort a stalled connection. Any progress since the last check starts a new deadline instead."""
+        """Abort a stalled connection. Any progress since the last check starts a new
+        deadline instead.
+        """
         if self.transport.get_write_buffer_size() < self._unsent_bytes:
             self._start_drain_deadline()
         else:
@@ -459,7 +499,8 @@ class ConnectionTimeouts:
 
     head, body, peek, linger: see `HttpLimits`.
     idle: keepalive time between requests; uvicorn's `timeout_keep_alive`.
-    drain: time within which the client must read some of what was written; `HttpLimits.stall_timeout`.
+    drain: time within which the client must read some of what was written;
+        `HttpLimits.stall_timeout`.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -474,7 +515,8 @@ class ConnectionTimeouts:
 
 
 class Http11ProtocolFactory:
-    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in place of a protocol class.
+    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in
+    place of a protocol class.
 
     uvicorn's server owns the sockets, TLS, signals, the lifespan and WebSockets.
     """
@@ -490,7 +532,8 @@ class Http11ProtocolFactory:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> HttpConnection:
-        # Each server of uvicorn has its own state: one factory may serve several servers, one after the other.
+        # Each server of uvicorn has its own state: one factory may serve several
+        # servers, one after the other.
         if self._per_server is None or self._per_server[0].state is not server_state:
             context = ServerContext(config, server_state, app_state, self._limits)
             self._per_server = context, ConnectionTimeouts(context)

@@ -1,4 +1,6 @@
-"""State that all connections of one server share, its limits, and helpers for asyncio and sockets."""
+"""State that all connections of one server share, its limits, and helpers for asyncio
+and sockets.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class HttpLimits(Struct, frozen=True):
 
     max_head_bytes: request line and headers together.
     max_buffered_bytes: unread body, or pipelined requests; reading pauses above it.
-    head_timeout: from the connection, or a later request's first byte, to the end of the headers.
+    head_timeout: from the connection, or a later request's first byte, to the end of
+        the headers.
     body: the interval in which a body must grow by `body * body_rate` bytes, or end.
     body_rate: minimum bytes per second, averaged over `body`.
     body_total: from the end of the headers to the body's last byte.
@@ -59,11 +62,15 @@ class HttpLimits(Struct, frozen=True):
 class ServerContext:
     """The shared state of one server.
 
-    state: uvicorn's state; counts requests and holds the connections and tasks that a graceful shutdown waits for.
-    lifespan_state: the state that the application's lifespan startup set, copied into every request's scope.
+    state: uvicorn's state; counts requests and holds the connections and tasks that a
+        graceful shutdown waits for.
+    lifespan_state: the state that the application's lifespan startup set, copied into
+        every request's scope.
     """
 
-    def __init__(self, config: Config, state: ServerState, lifespan_state: dict[str, Any], limits: HttpLimits) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, lifespan_state: dict[str, Any], limits: HttpLimits
+    ) -> None:
         if not config.loaded:
             config.load()
         self.config = config
@@ -99,12 +106,16 @@ class ServerContext:
 
     @property
     def is_flooded(self) -> bool:
-        """Whether there are so many connections that further ones are reset without a response."""
+        """Whether there are so many connections that further ones are reset without a
+        response.
+        """
         return len(self.connections) > self.limits.connections * 9 // 8
 
     @property
     def header_lines(self) -> bytes:
-        """Header lines of every response: the date, which uvicorn renders every second, and the configured headers."""
+        """Header lines of every response: the date, which uvicorn renders every second,
+        and the configured headers.
+        """
         fields = self.state.default_headers
         if fields is not self._fields:
             self._fields = fields
@@ -116,16 +127,21 @@ class ServerContext:
         return self.config.ws_protocol_class is not None
 
     def build_websocket(self, host: str | None) -> asyncio.Protocol:
-        """Create the WebSocket protocol for an upgraded connection, which still counts for `host`."""
+        """Create the WebSocket protocol for an upgraded connection, which still counts
+        for `host`.
+        """
         protocol_class = cast("Callable[..., Any]", self.config.ws_protocol_class)
-        protocol = protocol_class(config=self.config, server_state=self.state, app_state=self.lifespan_state)
+        protocol = protocol_class(
+            config=self.config, server_state=self.state, app_state=self.lifespan_state
+        )
         original_connection_lost = protocol.connection_lost
 
         def connection_lost(error: Exception | None) -> None:
             self.release(host)
             original_connection_lost(error)
 
-        # uvicorn's protocol takes over the connection, so this server's `connection_lost` is no longer called.
+        # uvicorn's protocol takes over the connection, so this server's
+        # `connection_lost` is no longer called.
         protocol.connection_lost = connection_lost
         return cast("asyncio.Protocol", protocol)
 
@@ -137,7 +153,8 @@ class ServerContext:
 
 
 class Wakeup:
-    """A condition without a lock: `notify_all` wakes the tasks that wait at that moment.
+    """A condition without a lock: `notify_all` wakes the tasks that wait at that
+    moment.
 
     It holds no container while no task waits.
     """
@@ -171,20 +188,23 @@ class Wakeup:
 def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
     """Return the client's and the server's address in ASGI's form.
 
-    The transport's `get_extra_info` is bypassed, since it caches addresses. For a Unix socket the server's address is
-    the path, and the client has none.
+    The transport's `get_extra_info` is bypassed, since it caches addresses. For a Unix
+    socket the server's address is the path, and the client has none.
     """
     sock = transport.get_extra_info("socket")
     if sock is None:
         return None, None
     with socket.socket(sock.family, sock.type, sock.proto, fileno=sock.fileno()) as duplicate:
         try:
-            return _build_address(duplicate.getpeername()), _build_address(duplicate.getsockname(), is_server=True)
+            return _build_address(duplicate.getpeername()), _build_address(
+                duplicate.getsockname(), is_server=True
+            )
         except OSError:
             # The socket is already disconnected.
             return None, None
         finally:
-            # The descriptor belongs to the transport: closing this object must not close it.
+            # The descriptor belongs to the transport: closing this object must not
+            # close it.
             duplicate.detach()
 
 
@@ -197,7 +217,9 @@ def is_loopback(host: str) -> bool:
 
 
 def has_disconnected(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has closed its sending side, even with unread bytes in the socket."""
+    """Whether the peer has closed its sending side, even with unread bytes in the
+    socket.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
         return True
@@ -208,7 +230,9 @@ def has_disconnected(transport: asyncio.BaseTransport) -> bool:
     if sys.platform == "darwin":
         queue = select.kqueue()
         try:
-            events = queue.control([select.kevent(sock.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
+            events = queue.control(
+                [select.kevent(sock.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0
+            )
         finally:
             queue.close()
         return any(event.flags & select.KQ_EV_EOF for event in events)
@@ -216,7 +240,9 @@ def has_disconnected(transport: asyncio.BaseTransport) -> bool:
 
 
 def count_unread_bytes(transport: asyncio.BaseTransport) -> int:
-    """Count the bytes in the socket's receive buffer; 0 where the platform does not report them."""
+    """Count the bytes in the socket's receive buffer; 0 where the platform does not
+    report them.
+    """
     sock = transport.get_extra_info("socket")
     if sys.platform == "win32" or sock is None:
         return 0
@@ -226,7 +252,9 @@ def count_unread_bytes(transport: asyncio.BaseTransport) -> int:
 
 
 def reset_transport(transport: asyncio.Transport) -> None:
-    """Reset the connection (SO_LINGER 0), so that the peer sees an error instead of a normal end of stream."""
+    """Reset the connection (SO_LINGER 0), so that the peer sees an error instead of a
+    normal end of stream.
+    """
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

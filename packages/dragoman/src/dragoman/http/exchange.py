@@ -1,7 +1,8 @@
-"""One request and its response as an ASGI application sees them: `receive`, `send` and disconnect callbacks.
+"""One request and its response as an ASGI application sees them: `receive`, `send` and
+disconnect callbacks.
 
-Once the response is complete or the client has disconnected, calls of the application no longer reach the connection,
-which may be handling its next request.
+Once the response is complete or the client has disconnected, calls of the application
+no longer reach the connection, which may be handling its next request.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class ExchangeConnection(Protocol):
     def abort(self, *, hard: bool) -> None:
         """Close the connection with an incomplete response.
 
-        hard: reset it, because the end of the connection would mark the end of the body.
+        hard: reset it, because the end of the connection would mark the end of the
+            body.
         """
         ...
 
@@ -47,7 +49,8 @@ class ExchangeConnection(Protocol):
 class HttpExchange:
     """One request and its response.
 
-    keeps_alive: whether another request may follow on the connection; false during shutdown.
+    keeps_alive: whether another request may follow on the connection; false during
+        shutdown.
     """
 
     __slots__ = (
@@ -68,7 +71,9 @@ class HttpExchange:
         "unread_bytes",
     )  # fmt: skip
 
-    def __init__(self, connection: ExchangeConnection, context: ServerContext, head: RequestHead) -> None:
+    def __init__(
+        self, connection: ExchangeConnection, context: ServerContext, head: RequestHead
+    ) -> None:
         self._connection: ExchangeConnection | None = connection
         self._context = context
         self._method = head.method
@@ -90,11 +95,15 @@ class HttpExchange:
 
     @property
     def is_awaiting_continue(self) -> bool:
-        """Whether the client waits for `100 Continue` before it sends the body (RFC 9110, 10.1.1)."""
+        """Whether the client waits for `100 Continue` before it sends the body (RFC
+        9110, 10.1.1).
+        """
         return self._expects_continue
 
     def start(self, connection: ExchangeConnection, head: RequestHead) -> None:
-        """Run the application's coroutine directly as the task: no wrapper is resumed for every token."""
+        """Run the application's coroutine directly as the task: no wrapper is resumed
+        for every token.
+        """
         root_path = self._context.config.root_path
         path = head.path.decode("ascii")
         scope: Scope = {
@@ -110,15 +119,19 @@ class HttpExchange:
             "raw_path": root_path.encode("ascii") + head.path,
             "query_string": head.query,
             "headers": head.headers,
-            # A copy for each request, as the ASGI specification demands ("Lifespan State").
+            # A copy for each request, as the ASGI specification demands ("Lifespan
+            # State").
             "state": dict(self._context.lifespan_state),
             "extensions": {
                 asgi_extensions.DISCONNECT_EXTENSION: self.on_disconnect,
                 asgi_extensions.DIRECT_WRITE_EXTENSION: self,
             },
         }
-        coroutine = cast(Coroutine[Any, Any, None], self._context.app(scope, self.receive, self.send))
-        # Not the current context: that may be the application's, at the end of the previous request.
+        coroutine = cast(
+            Coroutine[Any, Any, None], self._context.app(scope, self.receive, self.send)
+        )
+        # Not the current context: that may be the application's, at the end of the
+        # previous request.
         context = self._context.task_context.copy()
         task = self._context.loop.create_task(coroutine, context=context)
         self._context.state.tasks.add(task)
@@ -137,17 +150,21 @@ class HttpExchange:
         self._wakeup.notify_all()
 
     def disconnect(self) -> None:
-        """Detach from the connection: the client has disconnected, or its input is invalid."""
+        """Detach from the connection: the client has disconnected, or its input is
+        invalid.
+        """
         if self._connection is None:
             return
         self._detach()
-        # In its own iteration of the event loop, as `OnDisconnect` promises: the callback may cancel the running task.
+        # In its own iteration of the event loop, as `OnDisconnect` promises: the
+        # callback may cancel the running task.
         if self._disconnect_callback is not None:
             self._context.loop.call_soon(self._notify_disconnect)
 
     def fail(self) -> None:
         """Abort a started response, so that the client does not take it for complete."""
-        # The head may still be held back: without it the client would not see that a response had begun.
+        # The head may still be held back: without it the client would not see that a
+        # response had begun.
         self._write_head()
         connection = self._connection
         self.disconnect()
@@ -176,7 +193,8 @@ class HttpExchange:
 
     async def receive(self) -> Message:
         connection = self._connection
-        # Sent only now: if the application rejects the request by its headers, the client never sends the body.
+        # Sent only now: if the application rejects the request by its headers, the
+        # client never sends the body.
         if self._expects_continue and connection is not None:
             self._expects_continue = False
             connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -199,21 +217,27 @@ class HttpExchange:
             RuntimeError: the message is invalid in this state.
         """
         connection = self._connection
-        # Backpressure: while the client does not read, the application waits, and so does the engine's stream.
+        # Backpressure: while the client does not read, the application waits, and so
+        #     does the engine's stream.
         while connection is not None and connection.is_write_paused:
             await connection.writable.wait()
             connection = self._connection
-        # As in other ASGI servers, messages after a disconnect are dropped: the application may not have noticed it.
+        # As in other ASGI servers, messages after a disconnect are dropped: the
+        # application may not have noticed it.
         if connection is None:
             if self._is_complete:
-                raise RuntimeError(f"Unexpected ASGI message '{message['type']}': the response is complete.")
+                raise RuntimeError(
+                    f"Unexpected ASGI message '{message['type']}': the response is complete."
+                )
             return
         framing = self._framing
         if framing is None:
             self._start_response(message)
             return
         if message["type"] != "http.response.body":
-            raise RuntimeError(f"Expected ASGI message 'http.response.body', but got '{message['type']}'.")
+            raise RuntimeError(
+                f"Expected ASGI message 'http.response.body', but got '{message['type']}'."
+            )
         more_body = message.get("more_body", False)
         self._write_piece(connection, framing, message.get("body", b""), more_body)
         if not more_body:
@@ -223,7 +247,9 @@ class HttpExchange:
     def can_write(self) -> bool:
         """Implements `asgi_extensions.DirectResponse.can_write`."""
         connection = self._connection
-        return connection is not None and self._framing is not None and not connection.is_write_paused
+        return (
+            connection is not None and self._framing is not None and not connection.is_write_paused
+        )
 
     def write(self, body: bytes) -> None:
         """Implements `asgi_extensions.DirectResponse.write`."""
@@ -232,14 +258,17 @@ class HttpExchange:
         if connection is not None and framing is not None:
             self._write_piece(connection, framing, body, more_body=True)
 
-    def _write_piece(self, connection: ExchangeConnection, framing: Framing, body: bytes, more_body: bool) -> None:
+    def _write_piece(
+        self, connection: ExchangeConnection, framing: Framing, body: bytes, more_body: bool
+    ) -> None:
         try:
             data = framing.frame(body, more_body)
         except RuntimeError:
             self.fail()
             raise
         if self._pending_head:
-            # The head waits for the first piece of the body: one packet and one system call instead of two.
+            # The head waits for the first piece of the body: one packet and one system
+            # call instead of two.
             data = self._pending_head + data
             self._pending_head = b""
         if data:
@@ -254,20 +283,23 @@ class HttpExchange:
 
     def _start_response(self, message: Message) -> None:
         if message["type"] != "http.response.start":
-            raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{message['type']}'.")
+            raise RuntimeError(
+                f"Expected ASGI message 'http.response.start', but got '{message['type']}'."
+            )
         response_head = build_response_head(
             message["status"],
             message.get("headers", ()),
             self._context.header_lines,
             method=self._method,
             version=self._version,
-            # A client that awaits 100 Continue may send the body or a new request; the server cannot distinguish them.
+            # A client that awaits 100 Continue may send the body or a new request; the
+            # server cannot distinguish them.
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
         self._framing = response_head.framing
         self.keeps_alive = response_head.keeps_alive
-        # Held back for one iteration of the event loop: the first piece of the body nearly always follows at once, and
-        # one system call writes both.
+        # Held back for one iteration of the event loop: the first piece of the body
+        # nearly always follows at once, and one system call writes both.
         self._pending_head = response_head.head
         self._context.loop.call_soon(self._write_head)
 
@@ -278,12 +310,15 @@ class HttpExchange:
         connection.on_response_complete(keeps_alive=self.keeps_alive)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Handle the end of the application's task: log an error and complete the response if it is incomplete."""
+        """Handle the end of the application's task: log an error and complete the
+        response if it is incomplete.
+        """
         self._context.state.tasks.discard(task)
         connection = self._connection
         self._disconnect_callback = None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        # A task that was cancelled because the client disconnected is not an error of the application.
+        # A task that was cancelled because the client disconnected is not an error of
+        # the application.
         if error is not None and not (task.cancelled() and connection is None):
             log.error("Exception in ASGI application", exc_info=error)
         elif connection is not None:

@@ -1,7 +1,8 @@
-"""Parsing of requests: heads with llhttp in strict mode, and the framing of bodies. Does no I/O.
+"""Parsing of requests: heads with llhttp in strict mode, and the framing of bodies.
+Does no I/O.
 
-Rejects every head that two servers could interpret differently (request smuggling, RFC 9112, 11.2): a body has one
-length, given once.
+Rejects every head that two servers could interpret differently (request smuggling, RFC
+9112, 11.2): a body has one length, given once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ HEAD_END = b"\r\n\r\n"
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """Bytes that are invalid anywhere in a head."""
 _REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
-"""RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
+"""RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP
+and ICE.
+"""
 # Scheme and authority of a request target in absolute form (RFC 9112, 3.2.2).
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
@@ -53,14 +56,17 @@ _COMMON_NAMES = (
 )  # fmt: skip
 _INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
 """Common header names, interned to save memory."""
-_CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
+_CONTROL_HEADERS = frozenset(
+    {b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"}
+)
 """Headers that control the connection."""
 MAX_LINE = 1024
 """Limit of a line of the chunked coding, bytes."""
 MAX_TRAILERS = 8 * 1024
 """Limit of all trailers together, bytes."""
 
-# Size in hexadecimal digits, with optional extensions, and a trailer field (RFC 9112, 7.1).
+# Size in hexadecimal digits, with optional extensions, and a trailer field (RFC 9112,
+# 7.1).
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
@@ -77,7 +83,9 @@ class ContentLengthReader:
         self._remaining = length
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Return the body's bytes in `data` and what follows the body, or None while the body is incomplete."""
+        """Return the body's bytes in `data` and what follows the body, or None while
+        the body is incomplete.
+        """
         remaining = self._remaining
         if len(data) < remaining:
             self._remaining -= len(data)
@@ -86,7 +94,9 @@ class ContentLengthReader:
 
 
 class ChunkedReader:
-    """Reads a chunked body (RFC 9112, 7.1). Extensions and trailers are validated and dropped."""
+    """Reads a chunked body (RFC 9112, 7.1). Extensions and trailers are validated and
+    dropped.
+    """
 
     __slots__ = ("_parse_next", "_partial_line", "_remaining", "_trailer_bytes")
 
@@ -97,7 +107,8 @@ class ChunkedReader:
         self._parse_next = ChunkedReader._parse_size
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Return the body's bytes in `data` and what follows the body, or None while the body is incomplete.
+        """Return the body's bytes in `data` and what follows the body, or None while
+        the body is incomplete.
 
         Raises:
             BadRequest: the chunked coding is malformed.
@@ -112,7 +123,8 @@ class ChunkedReader:
                 continue
             end = data.find(b"\n", offset) + 1
             line = self._partial_line + data[offset : end or len(data)]
-            # Incomplete lines are checked too: otherwise a line without an end would be buffered without limit.
+            # Incomplete lines are checked too: otherwise a line without an end would be
+            # buffered without limit.
             if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
                 raise BadRequest(400, "The body's chunks are malformed.")
             if not end:
@@ -129,7 +141,9 @@ class ChunkedReader:
         if match is None:
             raise BadRequest(400, "The size of one of the body's chunks is malformed.")
         self._remaining = int(match[1], 16)
-        self._parse_next = ChunkedReader._parse_chunk_end if self._remaining else ChunkedReader._parse_trailer
+        self._parse_next = (
+            ChunkedReader._parse_chunk_end if self._remaining else ChunkedReader._parse_trailer
+        )
         return False
 
     def _parse_chunk_end(self, line: bytes) -> bool:
@@ -141,7 +155,10 @@ class ChunkedReader:
     def _parse_trailer(self, line: bytes) -> bool:
         self._trailer_bytes += len(line)
         if self._trailer_bytes > MAX_TRAILERS:
-            raise BadRequest(431, f"The body's trailers are larger than the {MAX_TRAILERS} bytes that are allowed.")
+            raise BadRequest(
+                431,
+                f"The body's trailers are larger than the {MAX_TRAILERS} bytes that are allowed.",
+            )
         if line != b"\r\n" and _TRAILER_LINE.fullmatch(line) is None:
             raise BadRequest(400, "The body's trailers are malformed.")
         return line == b"\r\n"
@@ -199,7 +216,8 @@ class _HeadCallbacks:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        # llhttp leaves trailing white space, which is not part of a field value (RFC 9110, 5.5).
+        # llhttp leaves trailing white space, which is not part of a field value (RFC
+        # 9110, 5.5).
         value = value.rstrip(b"\t ")
         self.headers.append((_INTERNED_NAMES.get(name, name), value))
         if name in _CONTROL_HEADERS:
@@ -218,7 +236,8 @@ def parse_head(data: bytes) -> RequestHead:
     callbacks, parser = _run_parser(data)
     if not callbacks.is_complete:
         raise _build_malformed_error()
-    # Interned, like the method below: both are held for as long as the response streams.
+    # Interned, like the method below: both are held for as long as the response
+    # streams.
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
         raise BadRequest(505, "This server supports HTTP/1.1.")
@@ -233,18 +252,22 @@ def parse_head(data: bytes) -> RequestHead:
         raise _build_malformed_error("Invalid request target") from error
     path = parsed.path or b"/"
     query = parsed.query or b""
-    # The absolute form of the target, as clients send it to a proxy, overrides Host and must agree with it (RFC 9112,
-    # 3.2.2).
+    # The absolute form of the target, as clients send it to a proxy, overrides Host and
+    # must agree with it (RFC 9112, 3.2.2).
     absolute = None if callbacks.url.startswith(b"/") else _AUTHORITY.match(callbacks.url)
     if absolute is not None:
         port = _DEFAULT_PORT[absolute[1].lower()]
         authority = absolute[2].lower().removesuffix(port)
-        hosts = [value.lower().removesuffix(port) for name, value in callbacks.headers if name == b"host"]
+        hosts = [
+            value.lower().removesuffix(port) for name, value in callbacks.headers if name == b"host"
+        ]
         if any(host != authority for host in hosts):
             raise BadRequest(400, "The request target names another host than the Host header.")
     control_headers = callbacks.control_headers
     connection_options = [
-        option.strip().lower() for value in control_headers.get(b"connection", ()) for option in value.split(b",")
+        option.strip().lower()
+        for value in control_headers.get(b"connection", ())
+        for option in value.split(b",")
     ]
     return RequestHead(
         method,
@@ -255,7 +278,10 @@ def parse_head(data: bytes) -> RequestHead:
         _build_body_reader(control_headers, version),
         version == "1.1" and b"close" not in connection_options,
         version == "1.1"
-        and any(expectation.lower() == b"100-continue" for expectation in control_headers.get(b"expect", ())),
+        and any(
+            expectation.lower() == b"100-continue"
+            for expectation in control_headers.get(b"expect", ())
+        ),
         # RFC 9110, 7.8: ignored in HTTP/1.0.
         control_headers[b"upgrade"][0].lower()
         if version == "1.1" and b"upgrade" in control_headers and b"upgrade" in connection_options
@@ -271,7 +297,8 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     Raises:
         BadRequest: the head is malformed.
     """
-    # The search starts one byte earlier: a match of two bytes may begin with the last checked byte.
+    # The search starts one byte earlier: a match of two bytes may begin with the last
+    # checked byte.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
         # llhttp's error message is more precise than the pattern.
         _run_parser(data)
@@ -296,11 +323,14 @@ def _build_malformed_error(reason: str = "") -> BadRequest:
 
     reason: llhttp's error message, or "".
     """
-    return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
+    return BadRequest(
+        400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}."
+    )
 
 
 def check_websocket(head: RequestHead) -> None:
-    """Validate a WebSocket handshake (RFC 6455, 4.2.1), since uvicorn does not respond to some invalid ones.
+    """Validate a WebSocket handshake (RFC 6455, 4.2.1), since uvicorn does not respond
+    to some invalid ones.
 
     Headers that describe a body are rejected, even for an empty body.
 
@@ -314,21 +344,34 @@ def check_websocket(head: RequestHead) -> None:
         raise BadRequest(400, "A WebSocket handshake must not have a body.")
     if fields.get(b"sec-websocket-version") != b"13":
         lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
-        raise BadRequest(426, "This server supports only version 13 of the WebSocket protocol.", lines)
+        raise BadRequest(
+            426, "This server supports only version 13 of the WebSocket protocol.", lines
+        )
     if _KEY.fullmatch(fields.get(b"sec-websocket-key", b"")) is None:
-        raise BadRequest(400, "A WebSocket handshake needs a Sec-WebSocket-Key of 16 bytes in base64.")
+        raise BadRequest(
+            400, "A WebSocket handshake needs a Sec-WebSocket-Key of 16 bytes in base64."
+        )
 
 
-def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
-    """Choose the body reader. llhttp rejects most invalid combinations, but framing must not depend on its version."""
+def _build_body_reader(
+    control_headers: Mapping[bytes, list[bytes]], version: str
+) -> BodyReader | None:
+    """Choose the body reader. llhttp rejects most invalid combinations, but framing
+    must not depend on its version.
+    """
     codings = control_headers.get(b"transfer-encoding", ())
     lengths = control_headers.get(b"content-length", ())
     if codings:
-        # Each of these has been used to smuggle requests past proxies that read them otherwise (RFC 9112, 11.2).
+        # Each of these has been used to smuggle requests past proxies that read them
+        # otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":
-            raise _build_malformed_error("Transfer-Encoding more than once, with Content-Length or in HTTP/1.0")
+            raise _build_malformed_error(
+                "Transfer-Encoding more than once, with Content-Length or in HTTP/1.0"
+            )
         if codings[0].lower() != b"chunked":
-            raise BadRequest(501, "The only transfer coding that this server supports is `chunked`.")
+            raise BadRequest(
+                501, "The only transfer coding that this server supports is `chunked`."
+            )
         return ChunkedReader()
     if not lengths:
         return None

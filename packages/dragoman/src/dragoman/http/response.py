@@ -1,7 +1,7 @@
 """Serialization of responses: the head and the framing of the body. Does no I/O.
 
-If an application violates its own headers (such as Content-Length), a RuntimeError is raised in it, and the client
-never takes the truncated response for a complete one.
+If an application violates its own headers (such as Content-Length), a RuntimeError is
+raised in it, and the client never takes the truncated response for a complete one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Final statuses only: an application may not send an interim response (1xx).
 _STATUS_LINES: Mapping[int, bytes] = {
-    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(200, 600)
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
+    for status in range(200, 600)
 }
 
 
@@ -46,7 +47,9 @@ class ContentLengthFraming:
         self._remaining = length
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """Serialize one piece. Raises RuntimeError if the body is longer or shorter than Content-Length."""
+        """Serialize one piece. Raises RuntimeError if the body is longer or shorter
+        than Content-Length.
+        """
         self._remaining -= len(body)
         if self._remaining < 0:
             raise RuntimeError("Response content longer than Content-Length")
@@ -91,7 +94,13 @@ _CLOSE_DELIMITED = CloseDelimitedFraming()
 _HEAD_REQUEST = HeadRequestFraming()
 _NO_CONTENT = NoContentFraming()
 
-Framing = ChunkedFraming | ContentLengthFraming | CloseDelimitedFraming | HeadRequestFraming | NoContentFraming
+Framing = (
+    ChunkedFraming
+    | ContentLengthFraming
+    | CloseDelimitedFraming
+    | HeadRequestFraming
+    | NoContentFraming
+)
 
 
 class ResponseHead(Struct, frozen=True):
@@ -130,21 +139,27 @@ def build_response_head(
     for raw_name, value in fields:
         name = raw_name.lower()
         if name == b"connection":
-            keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(b",")
+            keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(
+                b","
+            )
         elif name == b"content-length":
             if length is not None or not value.isdigit():
-                raise RuntimeError("A response's Content-Length is not a number, or occurs more than once")
+                raise RuntimeError(
+                    "A response's Content-Length is not a number, or occurs more than once"
+                )
             length = int(value)
             lines.append(b"%b: %b\r\n" % (name, value))
         elif name != b"transfer-encoding":
             # Transfer-Encoding is dropped: the server chooses the framing.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
-    # The lines are counted too: a value with a line break could form two valid lines (response splitting).
+    # The lines are counted too: a value with a line break could form two valid lines
+    # (response splitting).
     if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
         raise RuntimeError("A response's header is malformed")
     framing: Framing
-    # HEAD comes first: its response keeps the Content-Length of a GET, which must not be enforced on the empty body.
+    # HEAD comes first: its response keeps the Content-Length of a GET, which must not
+    # be enforced on the empty body.
     if method == "HEAD":
         framing = _HEAD_REQUEST
     elif status in (204, 304):
@@ -158,12 +173,21 @@ def build_response_head(
         framing = _CLOSE_DELIMITED
         keeps_alive = False
     last_lines = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
-    return ResponseHead(b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive)
+    return ResponseHead(
+        b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive
+    )
 
 
 def build_plain_response(status: int, text: str, common_lines: bytes) -> bytes:
-    """Serialize a complete text response of the server itself, after which the connection closes."""
+    """Serialize a complete text response of the server itself, after which the
+    connection closes.
+    """
     body = text.encode()
-    fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-    response_head = build_response_head(status, fields, common_lines, method="GET", version="1.1", keeps_alive=False)
+    fields = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    response_head = build_response_head(
+        status, fields, common_lines, method="GET", version="1.1", keeps_alive=False
+    )
     return response_head.head + body

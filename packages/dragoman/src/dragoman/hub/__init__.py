@@ -1,6 +1,8 @@
-"""Model repositories: references to them, the selection and download of their files, and the shared Hugging Face cache.
+"""Model repositories: references to them, the selection and download of their files,
+and the shared Hugging Face cache.
 
-`huggingface_hub` is imported only when it is used, since its import takes a fifth of a second.
+`huggingface_hub` is imported only when it is used, since its import takes a fifth of a
+second.
 """
 
 from .download import DownloadEvent, download, format_bytes

@@ -1,8 +1,9 @@
-"""Downloads into the shared Hugging Face cache: resumed after a crash, and checked against the hub's checksums.
+"""Downloads into the shared Hugging Face cache: resumed after a crash, and checked
+against the hub's checksums.
 
-Since version 1, `huggingface_hub` restarts an interrupted file from its first byte, and checks only its size. Large
-files are therefore downloaded with range requests and verified here. `huggingface_hub` downloads small files and
-creates the links.
+Since version 1, `huggingface_hub` restarts an interrupted file from its first byte, and
+checks only its size. Large files are therefore downloaded with range requests and
+verified here. `huggingface_hub` downloads small files and creates the links.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ from .repository import DownloadCancelled, download_from_modelscope, fetch_file,
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
-"""Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many streams hit its rate limit."""
+"""Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many
+streams hit its rate limit.
+"""
 MAX_ATTEMPTS = 5
 """Consecutive attempts without progress after which a download fails."""
 RETRY_SECONDS = 1.0
-"""Delay after the first consecutive attempt without progress; the nth is followed by n times this delay."""
+"""Delay after the first consecutive attempt without progress; the nth is followed by n
+times this delay.
+"""
 TIMEOUT_SECONDS = 30.0
 """Time without a byte after which a connection counts as lost."""
 
@@ -73,7 +78,8 @@ class _PartialFile:
     def __init__(self, output: BufferedRandom) -> None:
         self._output = output
         self.digest: Digest = hashlib.sha256()
-        # The bytes of an earlier attempt: hashing them again is cheaper than downloading them again.
+        # The bytes of an earlier attempt: hashing them again is cheaper than
+        # downloading them again.
         while chunk := output.read(CHUNK_BYTES):
             self.digest.update(chunk)
         self.size = output.tell()
@@ -100,7 +106,13 @@ class _Download:
     retry_seconds: see `RETRY_SECONDS`.
     """
 
-    def __init__(self, plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event, retry_seconds: float) -> None:
+    def __init__(
+        self,
+        plan: DownloadPlan,
+        on_event: OnEvent,
+        cancelled: threading.Event,
+        retry_seconds: float,
+    ) -> None:
         self._plan = plan
         self._on_event = on_event
         self._cancelled = cancelled
@@ -111,24 +123,34 @@ class _Download:
         import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
 
         utils: Any = import_module("huggingface_hub.utils")
-        # Without compression: a range counts bytes of the encoded body, so a resumed file would be damaged.
+        # Without compression: a range counts bytes of the encoded body, so a resumed
+        # file would be damaged.
         headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
         # httpx2 removes the token from redirects to another host, such as the CDN.
-        self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True)
+        self._client = httpx2.Client(
+            headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True
+        )
 
     def run(self, missing: Sequence[RepositoryFile]) -> None:
         missing_paths = {file.path for file in missing}
         for file in self._plan.files:
             if file.path not in missing_paths:
                 self._completed[file.path] = file.size
-        partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
-        required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        partial = sum(
+            self._find_partial(file).stat().st_size
+            for file in missing
+            if self._find_partial(file).exists()
+        )
+        required = (
+            sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        )
         # The cache may not exist yet; its nearest parent is on the same disk.
         existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
         free = shutil.disk_usage(existing).free
         if required > free:
             raise HubError(
-                f"{self._plan.repository} needs {format_bytes(required)} more and {existing} has {format_bytes(free)} "
+                f"{self._plan.repository} needs {format_bytes(required)} more and {existing} has "
+                f"{format_bytes(free)} "
                 "free; free space, or set HF_HUB_CACHE to a directory on another disk"
             )
         self._report("downloading")
@@ -138,17 +160,20 @@ class _Download:
                 for future in futures:
                     future.result()
             except BaseException:
-                # The pool waits for its threads: without the cancellation the error would be reported only when the
-                # other files are complete.
+                # The pool waits for its threads: without the cancellation the error
+                # would be reported only when the other files are complete.
                 self._cancelled.set()
                 raise
-        # In the order of the plan: weights are linked last, so a directory that contains them is complete.
+        # In the order of the plan: weights are linked last, so a directory that
+        # contains them is complete.
         for file in missing:
             if file.sha256 is not None:
-                # Their blobs are in the cache by now, so huggingface_hub only links them.
+                # Their blobs are in the cache by now, so huggingface_hub only links
+                # them.
                 fetch_file(self._plan.repository, self._plan.commit, file.path)
         if self._plan.revision != self._plan.commit:
-            # The commit of a branch or a tag is recorded only after all files are present.
+            # The commit of a branch or a tag is recorded only after all files are
+            # present.
             reference = self._storage / "refs" / self._plan.revision
             reference.parent.mkdir(parents=True, exist_ok=True)
             draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
@@ -174,14 +199,16 @@ class _Download:
         blob = self._find_blob(file)
         partial = self._find_partial(file)
         blob.parent.mkdir(parents=True, exist_ok=True)
-        # The lock of huggingface_hub: another program waits instead of downloading the same file.
+        # The lock of huggingface_hub: another program waits instead of downloading the
+        # same file.
         lock = self._storage.parent / ".locks" / self._storage.name / f"{blob.name}.lock"
         lock.parent.mkdir(parents=True, exist_ok=True)
         with WeakFileLock(lock):
             if not blob.exists():
                 with translate_errors(self._plan.repository):
                     self._fetch_verified(file, file.sha256, partial)
-                # Renamed last, so that every blob in the shared cache is complete and verified.
+                # Renamed last, so that every blob in the shared cache is complete and
+                # verified.
                 partial.replace(blob)
         self._report("downloading", file, file.size)
 
@@ -199,15 +226,17 @@ class _Download:
             while partial.size < file.size:
                 self._raise_if_cancelled()
                 failure: Exception = HubError(
-                    f"{file.path} of {self._plan.repository} is sent incompletely; run the command again to continue "
+                    f"{file.path} of {self._plan.repository} is sent incompletely; run the "
+                    f"command again to continue "
                     "the download"
                 )
                 try:
                     self._fetch_rest(file, partial)
                 except TransportError as error:
                     failure = error
-                # Only attempts without progress count: a large file survives any number of interruptions. Bytes that a
-                # server without ranges sends again are no progress.
+                # Only attempts without progress count: a large file survives any number
+                # of interruptions. Bytes that a server without ranges sends again are
+                # no progress.
                 failures = 0 if partial.size > most else failures + 1
                 most = max(most, partial.size)
                 if failures >= MAX_ATTEMPTS:
@@ -217,12 +246,15 @@ class _Download:
         if partial.digest.hexdigest() != sha256:
             path.unlink()
             raise HubError(
-                f"{file.path} of {self._plan.repository} arrived damaged (its SHA-256 is not that of the hub) and was "
+                f"{file.path} of {self._plan.repository} arrived damaged (its SHA-256 is not that "
+                f"of the hub) and was "
                 "removed; run the command again to download it again"
             )
 
     def _fetch_rest(self, file: RepositoryFile, partial: _PartialFile) -> None:
-        """Append the missing bytes to the file. Returns early if the response is too short."""
+        """Append the missing bytes to the file. Returns early if the response is too
+        short.
+        """
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - takes a fifth of a second
 
         url = hf_hub_url(self._plan.repository, file.path, revision=self._plan.commit)
@@ -230,7 +262,8 @@ class _Download:
         with self._client.stream("GET", url, headers=headers) as response:
             if response.status_code not in (200, 206):
                 raise HubError(
-                    f"the hub returned status {response.status_code} for {file.path} of {self._plan.repository}; run "
+                    f"the hub returned status {response.status_code} for {file.path} of "
+                    f"{self._plan.repository}; run "
                     "the command again to continue the download"
                 )
             if partial.size and response.status_code == 200:
@@ -250,7 +283,9 @@ class _Download:
                 self._on_event(DownloadEvent(status, done, self._plan.size))
             else:
                 self._on_event(
-                    DownloadEvent(status, done, self._plan.size, file.path, file.sha256, completed, file.size)
+                    DownloadEvent(
+                        status, done, self._plan.size, file.path, file.sha256, completed, file.size
+                    )
                 )
 
     def _raise_if_cancelled(self) -> None:
@@ -287,7 +322,17 @@ def download(
                 file = missing[path]
                 completed[path] = min(file.size, completed[path] + size)
                 done = sum(completed.values())
-                on_event(DownloadEvent("downloading", done, plan.size, path, file.sha256, completed[path], file.size))
+                on_event(
+                    DownloadEvent(
+                        "downloading",
+                        done,
+                        plan.size,
+                        path,
+                        file.sha256,
+                        completed[path],
+                        file.size,
+                    )
+                )
 
     on_event(DownloadEvent("downloading", sum(completed.values()), plan.size))
     download_from_modelscope(plan, report, cancelled)

@@ -1,7 +1,8 @@
-"""Model references (`org/name[:quant][@revision]`), selection of a repository's files, and hub error messages.
+"""Model references (`org/name[:quant][@revision]`), selection of a repository's files,
+and hub error messages.
 
-Makes no network requests. Pickles (`*.bin`, `*.pt`, ...) are never selected, because loading one can run code; Python
-files are selected only on request.
+Makes no network requests. Pickles (`*.bin`, `*.pt`, ...) are never selected, because
+loading one can run code; Python files are selected only on request.
 """
 
 from __future__ import annotations
@@ -21,32 +22,40 @@ _REFERENCE = re.compile(
     rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]+))?(?:@(?P<revision>[\w][\w./-]*))?"
 )
 _QUANTIZATION = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|F16|F32|MXFP4\w*|NVFP4\w*|FP16|FP8))$", re.IGNORECASE
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|F16|F32|MXFP4\w*|NVFP4\w*|FP16|FP8))$",
+    re.IGNORECASE,
 )
 _SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
 METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
-"""Modules beside the transformer: https://sbert.net/docs/package_reference/sentence_transformer/models.html."""
+"""Modules beside the transformer:
+https://sbert.net/docs/package_reference/sentence_transformer/models.html.
+"""
 _TOKENIZER_FILES = re.compile(
     r"(tokenizer.*\.(json|model)|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)|merges\.txt"
     r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
 )
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0", "MXFP4")
-"""Quantizations in order of preference where none is named; the first is llama.cpp's default too."""
+"""Quantizations in order of preference where none is named; the first is llama.cpp's
+default too.
+"""
 _PREFERRED_PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
 INDEX = "model.safetensors.index.json"
 _STATUS_MESSAGES = {
     401: "{endpoint} does not accept HF_TOKEN; create a token and set it",
     403: "HF_TOKEN may not read {name}; use a token of an account that has access to it",
     451: "{name} has been disabled at {endpoint}; choose another model",
-    429: "the rate limit of {endpoint} is exceeded; retry in a few minutes, or set HF_TOKEN for a higher limit",
+    429: "the rate limit of {endpoint} is exceeded; retry in a few minutes, or set HF_TOKEN for a "
+    "higher limit",
 }
 
 Hub = Literal["huggingface", "modelscope"]
 
 
 class HubError(ValueError):
-    """A model cannot be found or downloaded. The message is one sentence that ends with the next step."""
+    """A model cannot be found or downloaded. The message is one sentence that ends with
+    the next step.
+    """
 
 
 # References: `org/name[:quant][@revision]`.
@@ -69,12 +78,18 @@ class ModelReference(Struct, frozen=True):
     def __str__(self) -> str:
         quantization = "" if self.quantization is None else f":{self.quantization}"
         hub = "modelscope:" if self.hub == "modelscope" else ""
-        return f"{hub}{self.repository}{quantization}" + ("" if self.revision is None else f"@{self.revision}")
+        return f"{hub}{self.repository}{quantization}" + (
+            "" if self.revision is None else f"@{self.revision}"
+        )
 
     @property
     def name(self) -> str:
         """The model's name in the API."""
-        return self.repository if self.quantization is None else f"{self.repository}:{self.quantization}"
+        return (
+            self.repository
+            if self.quantization is None
+            else f"{self.repository}:{self.quantization}"
+        )
 
 
 def looks_like_repository(text: str) -> bool:
@@ -96,10 +111,14 @@ def parse_reference(text: str, revision: str | None = None) -> ModelReference:
     """
     match = _REFERENCE.fullmatch(text)
     if match is None:
-        raise HubError(f"{text!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or `org/name@REVISION`")
+        raise HubError(
+            f"{text!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or "
+            f"`org/name@REVISION`"
+        )
     if match["revision"] and revision and match["revision"] != revision:
         raise HubError(
-            f"{text} names the revision {match['revision']}, but --revision is {revision}; remove one of them"
+            f"{text} names the revision {match['revision']}, but --revision is {revision}; remove "
+            f"one of them"
         )
     return ModelReference(match["repository"], match["quantization"], match["revision"] or revision)
 
@@ -154,7 +173,8 @@ class DownloadPlan(Struct, frozen=True):
     commit: the commit that it is.
     directory: of this commit's files.
     files: all that are needed, downloaded or not.
-    entry: path of the GGUF file to load, relative to the directory; None loads the directory.
+    entry: path of the GGUF file to load, relative to the directory; None loads the
+        directory.
     projector: path of the GGUF file with the multimodal projector.
     hub: that has the repository.
     """
@@ -175,7 +195,9 @@ class DownloadPlan(Struct, frozen=True):
 
     @property
     def weights_size(self) -> int:
-        return sum(file.size for file in self.files if file.path.endswith((".safetensors", ".gguf")))
+        return sum(
+            file.size for file in self.files if file.path.endswith((".safetensors", ".gguf"))
+        )
 
     def find_missing(self) -> tuple[RepositoryFile, ...]:
         return tuple(file for file in self.files if not (self.directory / file.path).is_file())
@@ -215,10 +237,12 @@ def _read_quantization(stem: str) -> str:
 def select_gguf_files(
     name: str, files: Sequence[RepositoryFile], quantization: str | None
 ) -> tuple[GgufModel, RepositoryFile | None]:
-    """Select one GGUF model and its multimodal projector. name: the repository, for messages.
+    """Select one GGUF model and its multimodal projector. name: the repository, for
+    messages.
 
     Raises:
-        HubError: no file has this quantization, several files have it, or parts are missing.
+        HubError: no file has this quantization, several files have it, or parts are
+            missing.
     """
     models = find_gguf_models(files)
     if not models:
@@ -227,18 +251,25 @@ def select_gguf_files(
         candidates = [min(models, key=_rank_model)]
     else:
         label = quantization.upper()
-        candidates = [m for m in models if label in (m.quantization, m.stem.rpartition("/")[2].upper())]
+        candidates = [
+            m for m in models if label in (m.quantization, m.stem.rpartition("/")[2].upper())
+        ]
     if not candidates:
         available = ", ".join(dict.fromkeys(model.quantization or model.stem for model in models))
         raise HubError(f"{name} has no quantization {quantization}; choose one of {available}")
     if len(candidates) > 1:
         stems = ", ".join(model.stem.rpartition("/")[2] for model in candidates)
-        raise HubError(f"{name} has several files of quantization {quantization}; name one of them instead: {stems}")
+        raise HubError(
+            f"{name} has several files of quantization {quantization}; name one of them instead: "
+            f"{stems}"
+        )
     [model] = candidates
-    # An upload in progress, or a fork that left parts out: llama.cpp would fail only after the download.
+    # An upload in progress, or a fork that left parts out: llama.cpp would fail only
+    # after the download.
     if not model.has_all_parts:
         raise HubError(
-            f"{name} has only {len(model.files)} of the {model.n_parts} parts of {model.stem}; choose another "
+            f"{name} has only {len(model.files)} of the {model.n_parts} parts of {model.stem}; "
+            f"choose another "
             "quantization"
         )
     projectors = [
@@ -282,27 +313,39 @@ def select_weight_files(
         try:
             paths = sorted(set(msgspec.json.decode(index, type=_Index).weight_map.values()))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise HubError(f"{name}: {INDEX} is invalid ({error}); choose another revision") from error
+            raise HubError(
+                f"{name}: {INDEX} is invalid ({error}); choose another revision"
+            ) from error
         # A path that leaves the directory is not in the list of files either.
         if missing := [path for path in paths if path not in by_path]:
-            raise HubError(f"{name} lacks {missing[0]}, which its index lists; choose another revision")
+            raise HubError(
+                f"{name} lacks {missing[0]}, which its index lists; choose another revision"
+            )
     elif "model.safetensors" in by_path:
         paths = ["model.safetensors"]
     else:
-        # Mistral's repositories have the weights twice: `consolidated*` is the same model in Mistral's own format.
+        # Mistral's repositories have the weights twice: `consolidated*` is the same
+        # model in Mistral's own format.
         paths = [
             path
             for path in by_path
-            if path.endswith(".safetensors") and "/" not in path and not path.startswith(("adapter_", "consolidated"))
+            if path.endswith(".safetensors")
+            and "/" not in path
+            and not path.startswith(("adapter_", "consolidated"))
         ]
         if not paths and "adapter_config.json" in by_path:
-            raise HubError(f"{name} is a LoRA adapter; serve its base model with `--lora-modules NAME={name}`")
+            raise HubError(
+                f"{name} is a LoRA adapter; serve its base model with `--lora-modules NAME={name}`"
+            )
         if not paths and any(path.endswith((".bin", ".pt", ".pth", ".ckpt")) for path in by_path):
             raise HubError(
-                f"{name} has its weights in pickle files only, which can run code; choose a repository with safetensors"
+                f"{name} has its weights in pickle files only, which can run code; choose a "
+                f"repository with safetensors"
             )
         if not paths:
-            raise HubError(f"{name} has no safetensors and no GGUF file; choose a repository that has")
+            raise HubError(
+                f"{name} has no safetensors and no GGUF file; choose a repository that has"
+            )
     metadata = [
         file
         for file in files
@@ -313,8 +356,12 @@ def select_weight_files(
     return tuple(dict.fromkeys((*metadata, *(by_path[path] for path in paths))))
 
 
-def select_tokenizer_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
-    """Select the tokenizer and its configuration. Raises HubError if tokenizer.json is missing."""
+def select_tokenizer_files(
+    name: str, files: Iterable[RepositoryFile]
+) -> tuple[RepositoryFile, ...]:
+    """Select the tokenizer and its configuration. Raises HubError if tokenizer.json is
+    missing.
+    """
     selected = tuple(file for file in files if _TOKENIZER_FILES.fullmatch(file.path))
     if not any(file.path == "tokenizer.json" for file in selected):
         raise HubError(f"{name} has no tokenizer.json; choose a repository that has one")
@@ -329,10 +376,13 @@ def is_adapter(files: Iterable[RepositoryFile]) -> bool:
 
 def select_adapter_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
     """Select a LoRA adapter. Raises HubError if it is not in safetensors."""
-    selected = tuple(file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors"))
+    selected = tuple(
+        file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors")
+    )
     if len(selected) != 2:
         raise HubError(
-            f"{name} is not a LoRA adapter in safetensors (adapter_config.json and adapter_model.safetensors); choose "
+            f"{name} is not a LoRA adapter in safetensors (adapter_config.json and "
+            f"adapter_model.safetensors); choose "
             "a repository that is one"
         )
     return selected
@@ -343,7 +393,9 @@ def select_adapter_files(name: str, files: Iterable[RepositoryFile]) -> tuple[Re
 
 @contextmanager
 def translate_errors(name: str) -> Generator[None]:
-    """Raise HubError instead of the errors of `huggingface_hub` and of the network. name: the model, for messages."""
+    """Raise HubError instead of the errors of `huggingface_hub` and of the network.
+    name: the model, for messages.
+    """
     try:
         yield
     except HubError:
@@ -356,7 +408,9 @@ def translate_errors(name: str) -> Generator[None]:
 
 
 def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911 - a table
-    """Describe an error of the hub, the network or the disk in one sentence; None for any other error."""
+    """Describe an error of the hub, the network or the disk in one sentence; None for
+    any other error.
+    """
     from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
 
     endpoint = constants.ENDPOINT
@@ -364,13 +418,19 @@ def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911
     is_local = isinstance(error, errors.LocalEntryNotFoundError)
     cause = error.__cause__ if is_local else error
     # httpx2's errors, or httpx's with huggingface_hub 1.
-    is_network_error = is_local or any(base.__name__ == "TransportError" for base in type(cause).__mro__)
+    is_network_error = is_local or any(
+        base.__name__ == "TransportError" for base in type(cause).__mro__
+    )
     match error:
         case errors.GatedRepoError():
-            return f"{name} is gated: accept its terms at {endpoint}/{name} and set HF_TOKEN to a token of that account"
+            return (
+                f"{name} is gated: accept its terms at {endpoint}/{name} and set HF_TOKEN to a "
+                f"token of that account"
+            )
         case errors.RepositoryNotFoundError():
             return (
-                f"{name} does not exist at {endpoint}, or is private; check the spelling, or set HF_TOKEN to a token "
+                f"{name} does not exist at {endpoint}, or is private; check the spelling, or set "
+                f"HF_TOKEN to a token "
                 "that may read it"
             )
         case errors.RevisionNotFoundError():
@@ -379,20 +439,27 @@ def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911
             return f"{name} is not the id of a repository; write `org/name`"
         case errors.HfHubHTTPError():
             status = error.response.status_code
-            message = _STATUS_MESSAGES.get(status, "{endpoint} returned status {status} for {name}; retry later")
+            message = _STATUS_MESSAGES.get(
+                status, "{endpoint} returned status {status} for {name}; retry later"
+            )
             return message.format(endpoint=endpoint, name=name, status=status)
         case _ if isinstance(cause, errors.OfflineModeIsEnabled):
             return (
-                f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and run `dragoman pull "
+                f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and "
+                f"run `dragoman pull "
                 f"{name}`"
             )
         case _ if isinstance(cause, errors.FileMetadataError):
             return f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT"
         case _ if is_network_error:
-            return f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy settings"
+            return (
+                f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy "
+                f"settings"
+            )
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return (
-                f"the disk is full; free space, then run the command again to continue the download of {name} "
+                f"the disk is full; free space, then run the command again to continue the "
+                f"download of {name} "
                 "(HF_HUB_CACHE selects another disk)"
             )
         case _:

@@ -1,7 +1,8 @@
-"""Repositories at one commit, read from a hub or only from the shared cache, and the models in that cache.
+"""Repositories at one commit, read from a hub or only from the shared cache, and the
+models in that cache.
 
-`open_repository` and `find_cached_repository` are for both hubs; other functions without `modelscope` in their name are
-for the Hugging Face hub.
+`open_repository` and `find_cached_repository` are for both hubs; other functions
+without `modelscope` in their name are for the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .model_files import DownloadPlan, Hub, HubError, INDEX, METADATA_SUFFIXES, ModelReference, RepositoryFile, find_gguf_models, is_inside, translate_errors
+from .model_files import (
+    DownloadPlan,
+    Hub,
+    HubError,
+    INDEX,
+    METADATA_SUFFIXES,
+    ModelReference,
+    RepositoryFile,
+    find_gguf_models,
+    is_inside,
+    translate_errors,
+)
 
 # Git commits (SHA-1) and checksums of files (SHA-256) in hexadecimal digits.
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -30,7 +42,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 DEFAULT_REVISION = "main"
 MODELSCOPE_REVISION = "master"
 OnProgress = Callable[[str, int], None]
-"""Called with the path of a file and the bytes that have arrived since the last call."""
+"""Called with the path of a file and the bytes that have arrived since the last call.
+"""
 
 
 class DownloadCancelled(Exception):
@@ -45,7 +58,8 @@ class Repository:
     revision: the branch, tag or commit that was requested.
     directory: the cache's directory for the files of this commit; need not exist.
     is_remote: whether files that are not in the cache may be requested from the hub.
-    hub: the hub of the repository. With ModelScope, all configuration files are already in the cache.
+    hub: the hub of the repository. With ModelScope, all configuration files are already
+        in the cache.
     """
 
     id: str
@@ -59,7 +73,8 @@ class Repository:
     def read(self, path: str) -> bytes | None:
         """Read a small file, after downloading it if necessary.
 
-        Returns: None if the repository has no such file, or it is not in the cache and may not be requested.
+        Returns: None if the repository has no such file, or it is not in the cache and
+            may not be requested.
 
         Raises:
             HubError: the file cannot be downloaded.
@@ -83,7 +98,9 @@ def get_cache_folder(repository: str) -> Path:
 
 
 def fetch_file(repository: str, commit: str, path: str) -> None:
-    """Download a file into the cache, and link it into the commit's directory. Raises HubError."""
+    """Download a file into the cache, and link it into the commit's directory. Raises
+    HubError.
+    """
     library: Any = import_module("huggingface_hub")
     library.utils.disable_progress_bars()
     with translate_errors(repository):
@@ -91,14 +108,21 @@ def fetch_file(repository: str, commit: str, path: str) -> None:
 
 
 def find_cached_repository(reference: ModelReference) -> Repository | None:
-    """Find the repository in the cache, without any request; None if nothing of this revision is there."""
+    """Find the repository in the cache, without any request; None if nothing of this
+    revision is there.
+    """
     if reference.hub == "modelscope":
         cached = find_modelscope_files(reference)
-        return None if cached is None else _build_modelscope_repository(reference, *cached, is_remote=False)
+        return (
+            None
+            if cached is None
+            else _build_modelscope_repository(reference, *cached, is_remote=False)
+        )
     storage = get_cache_folder(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
     commit = revision
-    # The hub's cache records in refs/ to which commit a branch or tag pointed at its last download.
+    # The hub's cache records in refs/ to which commit a branch or tag pointed at its
+    # last download.
     record = storage / "refs" / revision
     if not _COMMIT.fullmatch(revision) and record.is_file():
         commit = record.read_text(encoding="ascii").strip()
@@ -114,7 +138,8 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
 
 
 def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
-    """Return the list of a commit's files that huggingface_hub has cached; () if there is none.
+    """Return the list of a commit's files that huggingface_hub has cached; () if there
+    is none.
 
     It distinguishes a complete snapshot from an interrupted download.
     """
@@ -131,23 +156,32 @@ def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
 
 
 def open_repository(reference: ModelReference) -> Repository:
-    """Request the commit of a revision and its files from the hub. Blocking; one request to the Hugging Face hub.
+    """Request the commit of a revision and its files from the hub. Blocking; one
+    request to the Hugging Face hub.
 
     Raises:
-        HubError: the repository does not exist or is not accessible, or the hub cannot be reached.
+        HubError: the repository does not exist or is not accessible, or the hub cannot
+            be reached.
     """
     if reference.hub == "modelscope":
-        return _build_modelscope_repository(reference, *fetch_modelscope_metadata(reference), is_remote=True)
+        return _build_modelscope_repository(
+            reference, *fetch_modelscope_metadata(reference), is_remote=True
+        )
     from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
 
     revision = reference.revision or DEFAULT_REVISION
     with translate_errors(reference.repository):
-        info = HfApi(library_name="dragoman").model_info(reference.repository, revision=revision, files_metadata=True)
+        info = HfApi(library_name="dragoman").model_info(
+            reference.repository, revision=revision, files_metadata=True
+        )
     if info.sha is None or not _COMMIT.fullmatch(info.sha) or not info.siblings:
         raise HubError(f"{reference.repository} is empty; choose another repository")
-    # The file path and its SHA-256 become paths in the cache. The hub guarantees their form; another endpoint may not.
+    # The file path and its SHA-256 become paths in the cache. The hub guarantees their
+    # form; another endpoint may not.
     files = tuple(
-        RepositoryFile(file.rfilename, file.size or 0, None if file.lfs is None else file.lfs.sha256)
+        RepositoryFile(
+            file.rfilename, file.size or 0, None if file.lfs is None else file.lfs.sha256
+        )
         for file in info.siblings
         if is_inside(file.rfilename) and (file.lfs is None or _SHA256.fullmatch(file.lfs.sha256))
     )
@@ -211,22 +245,29 @@ def list_local_models(state: Path) -> list[LocalModel]:
             continue
         for revision in repository.revisions:
             branch = min(revision.refs, default=revision.commit_hash)
-            cached = find_cached_repository(ModelReference(repository.repo_id, revision=revision.commit_hash))
+            cached = find_cached_repository(
+                ModelReference(repository.repo_id, revision=revision.commit_hash)
+            )
             if cached is None:
                 continue
             commit = cached.commit
             directory = cached.directory
-            # A snapshot may be partial: only some files were selected, or a download was cancelled.
+            # A snapshot may be partial: only some files were selected, or a download
+            # was cancelled.
             present = [file for file in cached.files if (directory / file.path).is_file()]
             for model in (model for model in find_gguf_models(present) if model.has_all_parts):
-                name = ModelReference(cached.id, model.quantization or model.stem.rpartition("/")[2]).name
+                name = ModelReference(
+                    cached.id, model.quantization or model.stem.rpartition("/")[2]
+                ).name
                 path = model.files[0].path
                 usage = records.get(name)
                 models.append(LocalModel(name, model.size, branch, commit, directory, path, usage))
             weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
             if weights and _has_indexed_files(directory):
                 usage = records.get(cached.id)
-                models.append(LocalModel(cached.id, weights, branch, commit, directory, usage=usage))
+                models.append(
+                    LocalModel(cached.id, weights, branch, commit, directory, usage=usage)
+                )
     return models
 
 
@@ -235,7 +276,9 @@ class _Index(Struct):
 
 
 def _has_indexed_files(directory: Path) -> bool:
-    """Whether all files that the index of a model lists are there; a model of one file has no index."""
+    """Whether all files that the index of a model lists are there; a model of one file
+    has no index.
+    """
     try:
         weight_map = msgspec.json.decode((directory / INDEX).read_bytes(), type=_Index).weight_map
     except FileNotFoundError:
@@ -248,39 +291,56 @@ def _has_indexed_files(directory: Path) -> bool:
 def remove_local_model(reference: ModelReference) -> int:
     """Remove all revisions of a model from the cache. Return the number of bytes freed.
 
-    If the reference names a quantization, only its files are removed; otherwise also the remains of interrupted
-    downloads.
+    If the reference names a quantization, only its files are removed; otherwise also
+    the remains of interrupted downloads.
 
     Raises:
         HubError: the model is not in the cache, or the reference names a revision.
     """
     if reference.revision is not None:
         name = reference.name
-        raise HubError(f"all revisions of {name} are removed together, because they share files: `dragoman rm {name}`")
+        raise HubError(
+            f"all revisions of {name} are removed together, because they share files: `dragoman "
+            f"rm {name}`"
+        )
     storage = get_cache_folder(reference.repository)
     if not storage.is_dir():
-        raise HubError(f"{reference.repository} is not in {storage.parent}; `dragoman models` lists what is")
+        raise HubError(
+            f"{reference.repository} is not in {storage.parent}; `dragoman models` lists what is"
+        )
     if reference.quantization is None:
-        freed = sum(file.stat().st_size for file in storage.rglob("*") if file.is_file() and not file.is_symlink())
+        freed = sum(
+            file.stat().st_size
+            for file in storage.rglob("*")
+            if file.is_file() and not file.is_symlink()
+        )
         shutil.rmtree(storage)
         shutil.rmtree(storage.parent / ".locks" / storage.name, ignore_errors=True)
         return freed
     freed = 0
     for link in sorted(storage.glob("snapshots/*/**/*.gguf")):
         models = find_gguf_models([RepositoryFile(link.name, 0)])
-        if any(reference.quantization.upper() in (model.quantization, model.stem.upper()) for model in models):
-            # The cache of huggingface_hub links snapshots to blobs; removing only the link would free nothing.
+        if any(
+            reference.quantization.upper() in (model.quantization, model.stem.upper())
+            for model in models
+        ):
+            # The cache of huggingface_hub links snapshots to blobs; removing only the
+            # link would free nothing.
             blob = link.resolve()
             freed += blob.stat().st_size if blob.exists() else 0
             link.unlink()
             blob.unlink(missing_ok=True)
     if not freed:
-        raise HubError(f"{reference.name} is not in {storage.parent}; `dragoman models` lists what is")
+        raise HubError(
+            f"{reference.name} is not in {storage.parent}; `dragoman models` lists what is"
+        )
     return freed
 
 
 def record_use(state: Path, name: str, use: LastUse) -> None:
-    """Record the use of a model. The last of concurrent writers wins: at most a date is lost."""
+    """Record the use of a model. The last of concurrent writers wins: at most a date is
+    lost.
+    """
     records = {**_read_records(state), name: use}
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = state / f".models.{secrets.token_hex(8)}"
@@ -292,22 +352,33 @@ def _read_records(state: Path) -> dict[str, LastUse]:
     try:
         return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, LastUse])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The file is missing, or was written by another version. The dates are only informative.
+        # The file is missing, or was written by another version. The dates are only
+        # informative.
         return {}
 
 
-# Repositories of ModelScope: its package `modelscope` downloads them into its own cache.
+# Repositories of ModelScope: its package `modelscope` downloads them into its own
+# cache.
 
 
 def _build_modelscope_repository(
-    reference: ModelReference, directory: Path, files: tuple[RepositoryFile, ...], *, is_remote: bool
+    reference: ModelReference,
+    directory: Path,
+    files: tuple[RepositoryFile, ...],
+    *,
+    is_remote: bool,
 ) -> Repository:
     revision = _get_modelscope_revision(reference)
-    return Repository(reference.repository, revision, revision, directory, files, is_remote, hub="modelscope")
+    return Repository(
+        reference.repository, revision, revision, directory, files, is_remote, hub="modelscope"
+    )
 
 
-def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]] | None:
-    """Find the directory of a model in ModelScope's cache, and its files; None if nothing is there. Sends no request.
+def find_modelscope_files(
+    reference: ModelReference,
+) -> tuple[Path, tuple[RepositoryFile, ...]] | None:
+    """Find the directory of a model in ModelScope's cache, and its files; None if
+    nothing is there. Sends no request.
 
     Raises:
         HubError: the package is not installed.
@@ -324,13 +395,15 @@ def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[Reposi
     files = tuple(
         RepositoryFile(file.relative_to(directory).as_posix(), file.stat().st_size)
         for file in sorted(directory.rglob("*"))
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+        if file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(directory).parts)
     )
     return (directory, files) if files else None
 
 
 def fetch_modelscope_metadata(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
-    """Request the list of a model's files from ModelScope, and download its configuration.
+    """Request the list of a model's files from ModelScope, and download its
+    configuration.
 
     Returns: the directory and the files.
 
@@ -341,19 +414,26 @@ def fetch_modelscope_metadata(reference: ModelReference) -> tuple[Path, tuple[Re
     revision = _get_modelscope_revision(reference)
     with _translate_modelscope_errors(reference.repository):
         api = import_module("modelscope.hub.api").HubApi()
-        entries: list[dict[str, Any]] = api.get_model_files(reference.repository, revision=revision, recursive=True)
+        entries: list[dict[str, Any]] = api.get_model_files(
+            reference.repository, revision=revision, recursive=True
+        )
         files = tuple(
             RepositoryFile(entry["Path"], int(entry.get("Size") or 0), entry.get("Sha256") or None)
             for entry in entries
             if entry.get("Type") != "tree" and is_inside(entry["Path"])
         )
-        # Downloading the small files returns the directory. They come first, so that weights never lack their metadata.
+        # Downloading the small files returns the directory. They come first, so that
+        # weights never lack their metadata.
         small = [file.path for file in files if file.path.endswith((*METADATA_SUFFIXES, ".md"))]
-        directory = library.snapshot_download(reference.repository, revision, allow_file_pattern=small or ["README.md"])
+        directory = library.snapshot_download(
+            reference.repository, revision, allow_file_pattern=small or ["README.md"]
+        )
     return Path(directory), files
 
 
-def download_from_modelscope(plan: DownloadPlan, on_progress: OnProgress, cancelled: threading.Event) -> None:
+def download_from_modelscope(
+    plan: DownloadPlan, on_progress: OnProgress, cancelled: threading.Event
+) -> None:
     """Download the files of a plan. Blocking.
 
     Raises:
@@ -373,19 +453,25 @@ def download_from_modelscope(plan: DownloadPlan, on_progress: OnProgress, cancel
 
     paths = [file.path for file in plan.find_missing()]
     with _translate_modelscope_errors(plan.repository):
-        # The projector comes first, so that a directory that contains the model is complete.
+        # The projector comes first, so that a directory that contains the model is
+        # complete.
         for group in ([path for path in paths if path == plan.projector], paths):
             try:
                 if group:
                     library.snapshot_download(
-                        plan.repository, plan.revision, allow_file_pattern=group, progress_callbacks=[Report]
+                        plan.repository,
+                        plan.revision,
+                        allow_file_pattern=group,
+                        progress_callbacks=[Report],
                     )
             except Exception:
                 if cancelled.is_set():
                     raise DownloadCancelled from None
                 raise
     if missing := plan.find_missing():
-        raise HubError(f"{missing[0].path} of {plan.repository} did not arrive; run the command again")
+        raise HubError(
+            f"{missing[0].path} of {plan.repository} did not arrive; run the command again"
+        )
 
 
 def _get_modelscope_revision(reference: ModelReference) -> str:
@@ -394,7 +480,10 @@ def _get_modelscope_revision(reference: ModelReference) -> str:
 
 def _import_modelscope() -> Any:  # noqa: ANN401 - the package has no types
     if find_spec("modelscope") is None:
-        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
+        raise HubError(
+            "`modelscope:` needs the package modelscope, which is not installed: pip install "
+            "modelscope"
+        )
     return import_module("modelscope")
 
 
@@ -407,5 +496,6 @@ def _translate_modelscope_errors(name: str) -> Generator[None]:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise HubError(
-            f"{name} cannot be downloaded from ModelScope ({reason}); check the name and the network"
+            f"{name} cannot be downloaded from ModelScope ({reason}); check the name and the "
+            f"network"
         ) from error

@@ -1,1 +1,3 @@
-"""Worker processes for work that a request may make unbounded: they can be killed, and limit CPU time and memory."""
+"""Worker processes for work that a request may make unbounded: they can be killed, and
+limit CPU time and memory.
+"""

@@ -1,6 +1,8 @@
-"""The loop of a worker process: it reads frames from stdin, and writes one reply frame for each to stdout.
+"""The loop of a worker process: it reads frames from stdin, and writes one reply frame
+for each to stdout.
 
-A frame is the length of its body as four bytes, little-endian, followed by the body. A reply begins with OK or FAILED.
+A frame is the length of its body as four bytes, little-endian, followed by the body. A
+reply begins with OK or FAILED.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from msgspec import Struct
 OK = b"\0"
 FAILED = b"\1"
 OUT_OF_MEMORY = 77
-"""Exit status of a worker that exceeds its memory in Python. A Rust library aborts instead (SIGABRT)."""
+"""Exit status of a worker that exceeds its memory in Python. A Rust library aborts
+instead (SIGABRT).
+"""
 
 
 class Setup(Struct, frozen=True):
@@ -48,10 +52,12 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     setup = msgspec.msgpack.decode(first, type=Setup)
     work = start(setup.data)
     write_frame(replies, OK)
-    # Rust prints to stderr when it aborts; only failures to start belong in the server's log.
+    # Rust prints to stderr when it aborts; only failures to start belong in the
+    # server's log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    # The address space is limited after `start`, whose libraries and data do not count towards the limit of a call.
-    # Windows has no such limit, and macOS rejects it; there only the time limit applies.
+    # The address space is limited after `start`, whose libraries and data do not count
+    # towards the limit of a call. Windows has no such limit, and macOS rejects it;
+    # there only the time limit applies.
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # noqa: PLC0415 - not on Windows
 
@@ -89,7 +95,9 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
 
 
 def memory_in_use() -> int:
-    """Return freed memory to the system, and report resident memory in bytes; 0 if the platform does not state it."""
+    """Return freed memory to the system, and report resident memory in bytes; 0 if the
+    platform does not state it.
+    """
     try:
         import ctypes  # noqa: PLC0415 - for Linux only
 
@@ -101,6 +109,8 @@ def memory_in_use() -> int:
 
 
 def _limit_time(seconds: float) -> None:
-    """Limit CPU time by SIGPROF, which also ends native code, and works even after the server has exited."""
+    """Limit CPU time by SIGPROF, which also ends native code, and works even after the
+    server has exited.
+    """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,6 @@
-"""Runs calls in worker processes. A process is killed if its call exceeds a limit, or no client waits for it."""
+"""Runs calls in worker processes. A process is killed if its call exceeds a limit, or
+no client waits for it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class WorkerLimits(Struct, frozen=True):
     memory: bytes that one call may allocate.
     processes: maximum processes that run at the same time.
     queued: maximum calls that wait for a process; further ones are rejected with 503.
-    clock_factor: limit of wall-clock time, as a multiple of `seconds`: on a loaded machine a call takes longer.
+    clock_factor: limit of wall-clock time, as a multiple of `seconds`: on a loaded
+        machine a call takes longer.
     """
 
     seconds: float = 2.0
@@ -57,7 +60,10 @@ class WorkerPool:
     """
 
     def __init__(
-        self, module: str, limits: WorkerLimits | None = None, setup: Callable[[], bytes] = lambda: b""
+        self,
+        module: str,
+        limits: WorkerLimits | None = None,
+        setup: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self.limits = limits or WorkerLimits()
         self._module = module
@@ -76,7 +82,8 @@ class WorkerPool:
     async def run(self, call: bytes) -> bytes:
         """Run a call and return the reply.
 
-        Equal concurrent calls share one run, which is killed when its last waiter is cancelled.
+        Equal concurrent calls share one run, which is killed when its last waiter is
+        cancelled.
 
         Raises:
             LimitExceeded: the call exceeded a limit.
@@ -93,7 +100,8 @@ class WorkerPool:
             # Shielded: a cancelled waiter must not end the run for the others.
             return await asyncio.shield(shared.task)
         except asyncio.CancelledError:
-            # `close` cancelled the shared task, not this one: callers would treat a CancelledError as a disconnect.
+            # `close` cancelled the shared task, not this one: callers would treat a
+            # CancelledError as a disconnect.
             if shared.is_closed:
                 raise Overloaded("The server is shutting down; retry later.") from None
             raise
@@ -105,7 +113,9 @@ class WorkerPool:
                     del self._running[call]
 
     def close(self) -> None:
-        """Kill all processes, and fail running and waiting calls. A later call starts a new process."""
+        """Kill all processes, and fail running and waiting calls. A later call starts a
+        new process.
+        """
         with self._lock:
             self._generation += 1
             idle = self._idle
@@ -130,7 +140,8 @@ class WorkerPool:
         try:
             return await anyio.to_thread.run_sync(self._call, call, attempt, limiter=self._limiter)
         except asyncio.CancelledError:
-            # The thread cannot be cancelled, but returns when its process has been killed.
+            # The thread cannot be cancelled, but returns when its process has been
+            # killed.
             attempt.cancel()
             raise
 
@@ -149,24 +160,29 @@ class WorkerPool:
 
     @contextmanager
     def _worker(self) -> Generator[_Worker]:
-        """Yield an idle worker or a new one, which is reused unless an exception is raised."""
+        """Yield an idle worker or a new one, which is reused unless an exception is
+        raised.
+        """
         with self._lock:
             generation = self._generation
             worker = self._idle.pop() if self._idle else None
-        # An idle process may have ended too, for example killed by the kernel's OOM killer.
+        # An idle process may have ended too, for example killed by the kernel's OOM
+        # killer.
         if worker is not None and not worker.is_alive:
             worker.close()
             worker = None
         worker = worker or _Worker(self._module, self._setup, self.limits)
         with self._lock:
             self._busy.add(worker)
-            # `close` was called while the process started, so it did not find the process in either collection.
+            # `close` was called while the process started, so it did not find the
+            # process in either collection.
             if generation != self._generation:
                 worker.kill()
         try:
             yield worker
         except BaseException:
-            # Its pipes may contain a partial frame, or the reply to this call, which the next call would read.
+            # Its pipes may contain a partial frame, or the reply to this call, which
+            # the next call would read.
             worker.kill()
             raise
         finally:
@@ -191,7 +207,9 @@ class _Shared:
 
 
 class _Attempt:
-    """Connects a task with its worker process, so that cancelling the task kills the process."""
+    """Connects a task with its worker process, so that cancelling the task kills the
+    process.
+    """
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -229,7 +247,11 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Workers get no environment variables that may hold the server's API keys.
-            env={name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")},
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("DRAGOMAN_")
+            },
             # Ctrl-C is handled by the server, not by its workers.
             start_new_session=True,
         )
@@ -266,7 +288,9 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # Closing flushes the buffer, which may fail as the process has exited.
+            with suppress(
+                OSError
+            ):  # Closing flushes the buffer, which may fail as the process has exited.
                 pipe.close()
 
     def _exchange(self, frame: bytes) -> bytes:
@@ -282,7 +306,8 @@ class _Worker:
             # The child's CPU timer ends it with SIGPROF, which it does not handle.
             if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
                 raise LimitExceeded("time")
-            # A Rust library aborts when an allocation fails. Until the process is ready there is no limit.
+            # A Rust library aborts when an allocation fails. Until the process is ready
+            # there is no limit.
             if self._is_ready and (status == OUT_OF_MEMORY or status < 0):
                 raise LimitExceeded("memory")
             raise EngineError("A worker process ended unexpectedly.")

@@ -1,4 +1,6 @@
-"""Embedding in other programs: an ASGI application for a program with its own server, or with its own engines."""
+"""Embedding in other programs: an ASGI application for a program with its own server,
+or with its own engines.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +28,37 @@ def create_app(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> Application:
-    """Build an ASGI application that serves MODEL, as the command does, or the given engines.
+    """Build an ASGI application that serves MODEL, as the command does, or the given
+    engines.
 
     engines: engines by the name under which each is served.
     settings: as on the command line, with underscores. The environment is not read.
 
-    The application's lifespan starts and stops the engines: code that mounts it passes `lifespan=app.lifespan` to the
-    outer application.
+    The application's lifespan starts and stops the engines: code that mounts it passes
+    `lifespan=app.lifespan` to the outer application.
 
     Raises: SettingsError.
     """
     read_settings, build = resolve_models(model, engines, settings)
     if read_settings.instances.items:
-        raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
+        raise SettingsError(
+            "instances: only `dragoman serve` can run several servers in one process"
+        )
     if read_settings.is_multiprocess:
-        raise SettingsError("workers: only `dragoman serve` can start processes; the outer server has its own setting")
+        raise SettingsError(
+            "workers: only `dragoman serve` can start processes; the outer server has its own "
+            "setting"
+        )
     models = build(read_settings, SystemClock())
     secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)
     store = build_store(read_settings, os.environ)
-    # The address that the outer application listens on is unknown: the web page is off unless it is enabled.
+    # The address that the outer application listens on is unknown: the web page is off
+    # unless it is enabled.
     read_settings = msgspec.structs.replace(read_settings, ui=bool(read_settings.ui))
     limits_store = build_limits_store(read_settings, os.environ)
-    return build_application(read_settings, models, secret, store, limits_store=limits_store, requires_lifespan=True)
+    return build_application(
+        read_settings, models, secret, store, limits_store=limits_store, requires_lifespan=True
+    )
 
 
 def resolve_models(
@@ -74,7 +85,9 @@ def resolve_models(
         raise SettingsError("engines: at least one engine is needed")
     read_settings = load_keywords(settings)
     if read_settings.served_model_name and len(engines) > 1:
-        raise SettingsError("served_model_name: with several engines, each is served under its key in `engines`")
+        raise SettingsError(
+            "served_model_name: with several engines, each is served under its key in `engines`"
+        )
     return read_settings, lambda settings, clock: _build_engine_models(engines, settings, clock)
 
 
@@ -82,7 +95,9 @@ def _build_engine_models(engines: Mapping[str, object], settings: Settings, cloc
     models: list[ServedModel] = []
     for name, engine in engines.items():
         try:
-            models.append(add_queues(build_served_model(engine, settings, clock, own_name=name), settings))
+            models.append(
+                add_queues(build_served_model(engine, settings, clock, own_name=name), settings)
+            )
         except (OSError, ValueError, DragomanError) as error:
             raise SettingsError(f"engines: {name}: {error}") from error
     return Models(models)

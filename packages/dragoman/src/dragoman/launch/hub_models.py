@@ -1,7 +1,9 @@
-"""Models of the Hugging Face hub (`org/name[:quant][@revision]`, `hf:...`) and of ModelScope (`modelscope:...`).
+"""Models of the Hugging Face hub (`org/name[:quant][@revision]`, `hf:...`) and of
+ModelScope (`modelscope:...`).
 
-The engine is chosen from the list of files, after only the configuration has been downloaded. If all files are in the
-cache, the model is loaded without a request to the hub.
+The engine is chosen from the list of files, after only the configuration has been
+downloaded. If all files are in the cache, the model is loaded without a request to the
+hub.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ STEP_PERCENT = 10
 
 
 class DownloadDisplay:
-    """Shows the progress of one download. As a context manager, it draws a bar if standard error is a terminal.
+    """Shows the progress of one download. As a context manager, it draws a bar if
+    standard error is a terminal.
 
     print_line: prints a line if there is no bar; by default it is logged.
     """
@@ -89,13 +92,23 @@ class DownloadDisplay:
             TransferSpeedColumn,
         )
 
-        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+        )
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+        )
         self._task = self._bar.add_task(self._name, total=None)
         self._bar.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
@@ -114,19 +127,24 @@ class DownloadDisplay:
 
 
 _HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
-"""Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's models."""
+"""Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's
+models.
+"""
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
 """Engines that run models of a hub, as in `transformers:org/name`."""
 
 _Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
-"""Selects files of a repository. The first argument is the repository's name, for messages."""
+"""Selects files of a repository. The first argument is the repository's name, for
+messages.
+"""
 
 
 class PreparedModel(Struct, frozen=True):
     """A model of a hub whose files and engine are known.
 
     name: the model's name in the API.
-    settings: the settings with the path of the downloaded files instead of the reference.
+    settings: the settings with the path of the downloaded files instead of the
+        reference.
     choice: the engine, and why it was chosen.
     """
 
@@ -136,13 +154,17 @@ class PreparedModel(Struct, frozen=True):
     plan: DownloadPlan
 
 
-def find_reference(model: str, revision: str | None = None) -> tuple[ModelReference, str | None] | None:
+def find_reference(
+    model: str, revision: str | None = None
+) -> tuple[ModelReference, str | None] | None:
     """Parse MODEL as the name of a model of a hub.
 
-    Returns: the reference and the engine that MODEL names, if any; None if MODEL is something else.
+    Returns: the reference and the engine that MODEL names, if any; None if MODEL is
+        something else.
 
     Raises:
-        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name of a model.
+        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name
+            of a model.
     """
     host = next((host for host in _HOSTS if model.startswith(host)), None)
     if host is not None and not Path(model).exists():
@@ -158,11 +180,15 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
     return (parse_reference(model, revision), None) if looks_like_repository(model) else None
 
 
-def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
-    """Prepare a model for download only: as `prepare_model`, but with the hub's newest commit and without the engine.
+def prepare_pull(
+    settings: Settings, reference: ModelReference, engine: str | None
+) -> PreparedModel:
+    """Prepare a model for download only: as `prepare_model`, but with the hub's newest
+    commit and without the engine.
 
-    If no installed engine supports the model, the choice has an empty engine, and its reason says what to do. The same
-    applies to a LoRA adapter, which is served with its base model.
+    If no installed engine supports the model, the choice has an empty engine, and its
+    reason says what to do. The same applies to a LoRA adapter, which is served with its
+    base model.
     """
     repository = open_repository(reference)
     if not is_adapter(repository.files):
@@ -172,8 +198,11 @@ def prepare_pull(settings: Settings, reference: ModelReference, engine: str | No
     return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
 
 
-def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
-    """Choose the files and the engine of a model. Blocking; without requests if all files are in the cache.
+def prepare_model(
+    settings: Settings, reference: ModelReference, engine: str | None
+) -> PreparedModel:
+    """Choose the files and the engine of a model. Blocking; without requests if all
+    files are in the cache.
 
     engine: the engine that MODEL names; None chooses one.
 
@@ -186,7 +215,8 @@ def prepare_model(settings: Settings, reference: ModelReference, engine: str | N
         try:
             prepared = _prepare(settings, reference, engine, cached)
         except HubError:
-            # The cache is incomplete: an interrupted download, or only another quantization.
+            # The cache is incomplete: an interrupted download, or only another
+            # quantization.
             prepared = None
         if prepared is not None and not prepared.plan.find_missing():
             # A GGUF file (the plan's entry) contains its tokenizer.
@@ -205,11 +235,18 @@ def _prepare(
     needs_engine: bool = True,
 ) -> PreparedModel:
     has_safetensors = any(file.path.endswith(".safetensors") for file in repository.files)
-    # A repository may have both formats; safetensors are the original, unless the name selects a quantization.
-    is_gguf = bool(find_gguf_models(repository.files)) and (reference.quantization is not None or not has_safetensors)
+    # A repository may have both formats; safetensors are the original, unless the name
+    # selects a quantization.
+    is_gguf = bool(find_gguf_models(repository.files)) and (
+        reference.quantization is not None or not has_safetensors
+    )
     if engine == "llamacpp" or (engine is None and is_gguf):
-        choice = EngineChoice("llamacpp", "it is a GGUF file" if engine is None else "MODEL names it")
-        model, projector = select_gguf_files(reference.repository, repository.files, reference.quantization)
+        choice = EngineChoice(
+            "llamacpp", "it is a GGUF file" if engine is None else "MODEL names it"
+        )
+        model, projector = select_gguf_files(
+            reference.repository, repository.files, reference.quantization
+        )
         if settings.mmproj is not None:
             projector = None
         plan = DownloadPlan(
@@ -247,37 +284,57 @@ def _plan_safetensors(
 ) -> tuple[DownloadPlan, EngineChoice]:
     if reference.quantization is not None:
         raise HubError(
-            f"{reference.repository} has no GGUF file to select {reference.quantization} from; serve it as "
+            f"{reference.repository} has no GGUF file to select {reference.quantization} from; "
+            f"serve it as "
             f"`{reference.repository}`"
         )
     files = select_weight_files(
-        reference.repository, repository.files, repository.read(INDEX), code=settings.trust_remote_code
+        reference.repository,
+        repository.files,
+        repository.read(INDEX),
+        code=settings.trust_remote_code,
     )
     config = repository.read("config.json")
     if config is None:
-        raise HubError(f"{reference.repository} has no config.json; choose a repository that has one")
+        raise HubError(
+            f"{reference.repository} has no config.json; choose a repository that has one"
+        )
     plan = DownloadPlan(
-        repository.id, repository.revision, repository.commit, repository.directory, files, hub=repository.hub
+        repository.id,
+        repository.revision,
+        repository.commit,
+        repository.directory,
+        files,
+        hub=repository.hub,
     )
     if engine is not None:
         choice = EngineChoice(engine, "MODEL names it")
     else:
         try:
-            choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
+            choice = choose_engine(
+                config, f"{reference.repository}: config.json", plan.weights_size
+            )
         except ValueError as error:
             choice = EngineChoice("", str(error))
-    # Reading downloads the files into the cache, where the engine looks for pooling and normalization.
+    # Reading downloads the files into the cache, where the engine looks for pooling and
+    # normalization.
     if choice.engine == "encoder":
         for file in repository.files:
-            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
+            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith(
+                "/config.json"
+            ):
                 repository.read(file.path)
     trusted = settings.trust_remote_code
     try:
-        check_architecture(choice.engine, repository.directory, reference.repository, trust_remote_code=trusted)
+        check_architecture(
+            choice.engine, repository.directory, reference.repository, trust_remote_code=trusted
+        )
     except EngineError as error:
         choice = EngineChoice("", str(error))
     if choice.engine and not any(file.path == "tokenizer.json" for file in files):
-        raise HubError(f"{reference.repository} has no tokenizer.json; choose a repository that has one")
+        raise HubError(
+            f"{reference.repository} has no tokenizer.json; choose a repository that has one"
+        )
     return plan, choice
 
 
@@ -302,12 +359,20 @@ def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
     progress.phase = "downloading"
     progress.total = plan.size
     size = format_bytes(sum(file.size for file in missing))
-    log.info("%s: downloading %s of revision %s (commit %s)", prepared.name, size, plan.revision, plan.commit)
+    log.info(
+        "%s: downloading %s of revision %s (commit %s)",
+        prepared.name,
+        size,
+        plan.revision,
+        plan.commit,
+    )
     try:
         with display:
             download(plan, on_event, progress.cancelled)
     except DownloadCancelled:
-        raise EngineError(f"the download of {prepared.name} was cancelled; it continues at the next start") from None
+        raise EngineError(
+            f"the download of {prepared.name} was cancelled; it continues at the next start"
+        ) from None
 
 
 def build_prepared(
@@ -320,9 +385,17 @@ def build_prepared(
     choice = prepared.choice
     commit = prepared.plan.commit
     progress.phase = "loading"
-    log.info("%s: loading commit %s with the engine %s: %s", prepared.name, commit, choice.engine, choice.reason)
+    log.info(
+        "%s: loading commit %s with the engine %s: %s",
+        prepared.name,
+        commit,
+        choice.engine,
+        choice.reason,
+    )
     model = build(prepared.settings)
-    details = dataclasses.replace(model.details, reason=choice.reason, revision=commit, source=prepared.name)
+    details = dataclasses.replace(
+        model.details, reason=choice.reason, revision=commit, source=prepared.name
+    )
     model = dataclasses.replace(model, details=details)
     use = LastUse(time.time(), choice.engine, model.max_model_len)
     record_use(state_directory(os.environ), prepared.name, use)
@@ -330,14 +403,19 @@ def build_prepared(
 
 
 def resolve_paths(settings: Settings) -> Settings:
-    """Download the simulator's tokenizer and the adapters that settings name, and replace names by paths. Blocking.
+    """Download the simulator's tokenizer and the adapters that settings name, and
+    replace names by paths. Blocking.
 
     Raises:
         HubError: a file cannot be downloaded.
     """
     changed: dict[str, object] = {}
     is_simulated = settings.model.partition(":")[0] == "sim"
-    if is_simulated and settings.tokenizer is not None and (parsed := find_reference(settings.tokenizer)) is not None:
+    if (
+        is_simulated
+        and settings.tokenizer is not None
+        and (parsed := find_reference(settings.tokenizer)) is not None
+    ):
         changed["tokenizer"] = str(_fetch_part(parsed[0], select_tokenizer_files))
     if settings.lora_modules:
         adapters = [read_adapter(text) for text in settings.lora_modules]
@@ -351,7 +429,9 @@ def resolve_paths(settings: Settings) -> Settings:
 
 
 def _fetch_part(reference: ModelReference, select: _Select) -> Path:
-    """Download some files of a repository, and return their directory. Sends no request if they are in the cache."""
+    """Download some files of a repository, and return their directory. Sends no request
+    if they are in the cache.
+    """
     cached = find_cached_repository(reference)
     if cached is not None:
         try:
@@ -364,7 +444,9 @@ def _fetch_part(reference: ModelReference, select: _Select) -> Path:
     display = DownloadDisplay(reference.repository)
     with display:
         download(plan, display.update)
-    log.info("%s: downloaded revision %s (commit %s)", reference.repository, plan.revision, plan.commit)
+    log.info(
+        "%s: downloaded revision %s (commit %s)", reference.repository, plan.revision, plan.commit
+    )
     return plan.directory
 
 
@@ -388,13 +470,16 @@ _INTERVAL_BYTES = 16 << 20
 
 
 class HubPuller:
-    """Downloads models into the shared cache. To serve one, set it as MODEL or in the settings file, and restart."""
+    """Downloads models into the shared cache. To serve one, set it as MODEL or in the
+    settings file, and restart.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     async def pull(self, model: str) -> AsyncGenerator[PullProgress]:
-        """Download a model, and report the progress. Closing the generator cancels the download.
+        """Download a model, and report the progress. Closing the generator cancels the
+        download.
 
         model: `org/name[:quant][@revision]`, optionally after `hf:` or `hf.co/`.
 
@@ -408,7 +493,10 @@ class HubPuller:
             # `latest` is Ollama's default tag.
             parsed = find_reference(model.removesuffix(":latest"))
             if parsed is None:
-                raise NotFound(f"`{model[:100]}` is not a model of the hub; write `org/name` or `org/name:QUANT`.")
+                raise NotFound(
+                    f"`{model[:100]}` is not a model of the hub; write `org/name` or "
+                    f"`org/name:QUANT`."
+                )
             prepared = await asyncio.to_thread(prepare_pull, self._settings, *parsed)
         except HubError as error:
             raise RequestError(f"{error}.", param="model") from error
@@ -431,7 +519,11 @@ class HubPuller:
                     reported[event.file] = event.completed
                     digest = None if event.digest is None else f"sha256:{event.digest}"
                     name = event.file if event.digest is None else event.digest[:12]
-                    status = "verifying sha256 digest" if event.status == "verifying" else f"pulling {name}"
+                    status = (
+                        "verifying sha256 digest"
+                        if event.status == "verifying"
+                        else f"pulling {name}"
+                    )
                     yield PullProgress(status, digest, event.total, event.completed)
             await task
         except (HubError, DownloadCancelled, OSError) as error:

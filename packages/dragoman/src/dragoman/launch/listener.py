@@ -1,6 +1,8 @@
-"""The listening sockets of a server, its own or inherited from systemd, their TLS, and notifications to systemd.
+"""The listening sockets of a server, its own or inherited from systemd, their TLS, and
+notifications to systemd.
 
-systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be reloaded while the server runs.
+systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be
+reloaded while the server runs.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ BACKLOG = 2048
 def listen_on_file(path: str, mode: int) -> socket.socket:
     """Listen on a Unix socket at `path`, replacing one that no server listens on.
 
-    The umask sets the mode when the file is created: at no time can other users connect.
+    The umask sets the mode when the file is created: at no time can other users
+    connect.
 
     Raises:
         SettingsError: the server cannot listen there.
@@ -50,7 +53,9 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
 
 
 def _check_stale(path: str) -> None:
-    """Raise OSError if a server listens on this socket: after a replacement clients could no longer reach it."""
+    """Raise OSError if a server listens on this socket: after a replacement clients
+    could no longer reach it.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         # A blocking connect would wait if the accept queue is full.
         client.setblocking(False)
@@ -62,7 +67,9 @@ def _check_stale(path: str) -> None:
 
 
 class SocketFile:
-    """A listening Unix socket and its file. Raises SettingsError if the server cannot listen there."""
+    """A listening Unix socket and its file. Raises SettingsError if the server cannot
+    listen there.
+    """
 
     def __init__(self, path: str, mode: int) -> None:
         self.listener = listen_on_file(path, mode)
@@ -70,7 +77,9 @@ class SocketFile:
         self._identity = _identify(path)
 
     def remove(self) -> None:
-        """Remove the file, unless another server has replaced it since this one stopped listening."""
+        """Remove the file, unless another server has replaced it since this one stopped
+        listening.
+        """
         with suppress(FileNotFoundError):
             if _identify(self._path) == self._identity:
                 os.unlink(self._path)
@@ -85,8 +94,9 @@ def _identify(path: str) -> tuple[int, int, int]:
 def listen(settings: Settings) -> socket.socket:
     """Listen on the configured address.
 
-    Called before the greeting, so that a port in use is reported first, and port 0 is replaced by the actual port.
-    Clients that connect before the server accepts wait in the queue instead of being refused.
+    Called before the greeting, so that a port in use is reported first, and port 0 is
+    replaced by the actual port. Clients that connect before the server accepts wait in
+    the queue instead of being refused.
 
     Raises:
         SettingsError: the server cannot listen there.
@@ -101,9 +111,13 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         hint = (
-            "; choose another one with --port, or any free one with --port 0" if error.errno == errno.EADDRINUSE else ""
+            "; choose another one with --port, or any free one with --port 0"
+            if error.errno == errno.EADDRINUSE
+            else ""
         )
-        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}") from error
+        raise SettingsError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}"
+        ) from error
     listener.set_inheritable(True)
     return listener
 
@@ -117,7 +131,8 @@ ALIVE = "WATCHDOG=1"
 
 
 def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
-    """Take over the listening sockets of systemd's socket activation; [] if the process was started otherwise.
+    """Take over the listening sockets of systemd's socket activation; [] if the process
+    was started otherwise.
 
     The variables are removed, so that child processes do not claim the sockets.
 
@@ -127,7 +142,8 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
     pid = environment.pop("LISTEN_PID", "")
     number = environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
-    # sd_listen_fds(3): the variables are only for process LISTEN_PID; its children inherit them without the sockets.
+    # sd_listen_fds(3): the variables are only for process LISTEN_PID; its children
+    # inherit them without the sockets.
     if pid != str(os.getpid()) or not number.isdecimal():
         return []
     listeners: list[socket.socket] = []
@@ -137,7 +153,9 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
             listener = socket.socket(fileno=fd)
             is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         except OSError as error:
-            raise SettingsError(f"LISTEN_FDS: descriptor {fd} is not a socket: {error.strerror}") from error
+            raise SettingsError(
+                f"LISTEN_FDS: descriptor {fd} is not a socket: {error.strerror}"
+            ) from error
         if listener.type != socket.SOCK_STREAM or not is_listening:
             raise SettingsError(f"LISTEN_FDS: descriptor {fd} is not a listening stream socket")
         listeners.append(listener)
@@ -145,19 +163,24 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
 
 
 class Notifier:
-    """Sends the state of the service to systemd. Does nothing if NOTIFY_SOCKET is not set.
+    """Sends the state of the service to systemd. Does nothing if NOTIFY_SOCKET is not
+    set.
 
-    environment: variables of the process, with NOTIFY_SOCKET (a path, or an abstract name after `@`) and WATCHDOG_USEC.
+    environment: variables of the process, with NOTIFY_SOCKET (a path, or an abstract
+        name after `@`) and WATCHDOG_USEC.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         watchdog = environment.get("WATCHDOG_USEC", "")
-        # sd_watchdog_enabled(3): without WATCHDOG_PID, WATCHDOG_USEC applies to any process that reads it.
+        # sd_watchdog_enabled(3): without WATCHDOG_PID, WATCHDOG_USEC applies to any
+        # process that reads it.
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         # Half of the timeout, as sd_watchdog_enabled(3) recommends.
         self.watchdog_interval = (
-            int(watchdog) / 2_000_000 if watchdog.isdecimal() and is_ours and self._address else None
+            int(watchdog) / 2_000_000
+            if watchdog.isdecimal() and is_ours and self._address
+            else None
         )
         """Seconds between two keepalive messages; None if the watchdog is off."""
 
@@ -192,7 +215,9 @@ class Notifier:
 
 
 def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises SettingsError for an invalid one."""
+    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises
+    SettingsError for an invalid one.
+    """
     if settings.ssl_certfile is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -204,24 +229,31 @@ def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
-    """Load the certificate chain and its key, for all connections that are accepted from now on.
+    """Load the certificate chain and its key, for all connections that are accepted
+    from now on.
 
     Raises:
-        SettingsError: they cannot be read, or do not match; the previous ones stay in use.
+        SettingsError: they cannot be read, or do not match; the previous ones stay in
+            use.
     """
     assert settings.ssl_certfile is not None
     # The error of `load_cert_chain` does not say which of the two files is missing.
-    for flag, path in (("--ssl-certfile", settings.ssl_certfile), ("--ssl-keyfile", settings.ssl_keyfile)):
+    for flag, path in (
+        ("--ssl-certfile", settings.ssl_certfile),
+        ("--ssl-keyfile", settings.ssl_keyfile),
+    ):
         if path is not None and not Path(path).is_file():
             raise SettingsError(f"{flag}: {path} does not exist")
 
     def refuse_password() -> str:
         # Without this callback OpenSSL would prompt for the password on the terminal.
         raise SettingsError(
-            "--ssl-keyfile: the key is encrypted; store it without a password, readable by the server only"
+            "--ssl-keyfile: the key is encrypted; store it without a password, readable by the "
+            "server only"
         )
 
-    # Loaded into a new context first: a failure could leave the one in use with a certificate and the wrong key.
+    # Loaded into a new context first: a failure could leave the one in use with a
+    # certificate and the wrong key.
     for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
         try:
             each.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, refuse_password)

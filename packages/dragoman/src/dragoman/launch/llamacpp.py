@@ -1,4 +1,6 @@
-"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with its vocabulary and chat template."""
+"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with its vocabulary and chat
+template.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from ..core.errors import EngineError
 from ..core.images import ImageProcessor
 from ..core.request import Sampling
 from ..engines import llamacpp
-from ..engines.llamacpp import GgufMetadata, ImageToken, LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Projector
+from ..engines.llamacpp import (
+    GgufMetadata,
+    ImageToken,
+    LlamaCppEmbedder,
+    LlamaCppOptions,
+    LlamaCppScorer,
+    Projector,
+)
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from ..prompts.gguf import GgufVocabulary, build_tokenizer_json
 from ..prompts.template import ChatTemplate, TokenizerInfo
@@ -35,7 +44,9 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     path: a GGUF file; the first one of a split model.
     """
     metadata = llamacpp.read_metadata(Path(path))
-    options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic)
+    options = LlamaCppOptions(
+        settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic
+    )
     if llamacpp.read_pooling_type(metadata) is not None:
         tokenizer = build_gguf_tokenizer(metadata, writes=False)
         engine = llamacpp.load_pooling_engine(
@@ -52,13 +63,19 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
                 backend = ScorerBackend(engine, tokenizer)
         name, aliases = resolve_served_names(settings, metadata.path.stem)
         info = _build_tokenizer_info(metadata)
-        return ServedModel(name, backend, engine.max_tokens, int(clock.now()), aliases, tokenizer_info=info)
+        return ServedModel(
+            name, backend, engine.max_tokens, int(clock.now()), aliases, tokenizer_info=info
+        )
     parts = load_gguf_parts(settings, path)
     projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
-    loaded = llamacpp.load(metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector)
+    loaded = llamacpp.load(
+        metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector
+    )
     engine = loaded.engine
     length = loaded.engine.max_model_len
-    return build_gguf_model(settings, clock, parts, engine, max_model_len=length, cache=engine, vision=loaded.vision)
+    return build_gguf_model(
+        settings, clock, parts, engine, max_model_len=length, cache=engine, vision=loaded.vision
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,13 @@ def build_gguf_model(
     name, aliases = resolve_served_names(settings, metadata.path.stem)
     reasoning, tools = detect_formats(settings, template, tokenizer)
     backend = build_token_backend(
-        settings, engine, tokenizer, template, llamacpp.find_end_tokens(metadata), cache=cache, vision=vision
+        settings,
+        engine,
+        tokenizer,
+        template,
+        llamacpp.find_end_tokens(metadata),
+        cache=cache,
+        vision=vision,
     )
     return ServedModel(
         name,
@@ -122,32 +145,50 @@ def build_gguf_model(
 
 
 def _find_projector(
-    settings: Settings, metadata: GgufMetadata, tokenizer: HfTokenizer, template: ChatTemplate | None
+    settings: Settings,
+    metadata: GgufMetadata,
+    tokenizer: HfTokenizer,
+    template: ChatTemplate | None,
 ) -> Projector | None:
     """Find the multimodal projector and the token that represents an image.
 
     Raises:
-        EngineError: there is a projector, but no chat template or no usable image token.
+        EngineError: there is a projector, but no chat template or no usable image
+            token.
     """
     if settings.mmproj is None:
-        files = sorted(file for file in metadata.path.parent.glob("mmproj*.gguf") if file != metadata.path)
+        files = sorted(
+            file for file in metadata.path.parent.glob("mmproj*.gguf") if file != metadata.path
+        )
         if len(files) > 1:
-            log.warning("%s: several mmproj files found next to it; select one with --mmproj", metadata.path)
+            log.warning(
+                "%s: several mmproj files found next to it; select one with --mmproj", metadata.path
+            )
     else:
         files = [] if settings.mmproj == "none" else [Path(settings.mmproj)]
     if len(files) != 1:
         return None
     file = files[0]
     if template is None:
-        raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
+        raise EngineError(
+            f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj "
+            f"none`"
+        )
     reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
-    names = sorted(tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name))
-    # Only tokens that the template never writes: text of a prompt cannot be taken for an image.
+    names = sorted(
+        tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name)
+    )
+    # Only tokens that the template never writes: text of a prompt cannot be taken for
+    # an image.
     candidates = [name for name in names if name not in template.source and name not in reserved]
     ids = [(name, tokenizer.encode(name, special=True)) for name in candidates]
-    token = next((ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None)
+    token = next(
+        (ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None
+    )
     if token is None:
-        raise EngineError(f"{metadata.path} has no control token to represent an image; use `--mmproj none`")
+        raise EngineError(
+            f"{metadata.path} has no control token to represent an image; use `--mmproj none`"
+        )
     return Projector(llamacpp.read_metadata(file), token)
 
 
@@ -181,15 +222,26 @@ def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTo
         raise TokenizerError(f"{metadata.path}: {error}") from error
 
 
-def _build_tokenizer_info(metadata: GgufMetadata, template: ChatTemplate | None = None) -> TokenizerInfo:
+def _build_tokenizer_info(
+    metadata: GgufMetadata, template: ChatTemplate | None = None
+) -> TokenizerInfo:
     source = None if template is None else template.source
-    return TokenizerInfo("PreTrainedTokenizerFast", **_read_special_tokens(metadata), chat_template=source)
+    return TokenizerInfo(
+        "PreTrainedTokenizerFast", **_read_special_tokens(metadata), chat_template=source
+    )
 
 
 def _read_special_tokens(metadata: GgufMetadata) -> dict[str, str]:
     tokens = metadata.get_texts("tokenizer.ggml.tokens")
     ids = {
         f"{name}_token": metadata.get_number(f"tokenizer.ggml.{gguf_name}_token_id")
-        for name, gguf_name in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+        for name, gguf_name in (
+            ("bos", "bos"),
+            ("eos", "eos"),
+            ("unk", "unknown"),
+            ("pad", "padding"),
+        )
     }
-    return {name: tokens[id] for name, id in ids.items() if id is not None and 0 <= id < len(tokens)}
+    return {
+        name: tokens[id] for name, id in ids.items() if id is not None and 0 <= id < len(tokens)
+    }

@@ -1,7 +1,9 @@
-"""Models in local files: their names, the choice of their engine, and the checks that need no weights.
+"""Models in local files: their names, the choice of their engine, and the checks that
+need no weights.
 
-The engine of a model is chosen from its files before it is downloaded or loaded. The lists of models that the
-installed transformers, mlx-lm and vLLM support are read from the libraries' source files, without importing them.
+The engine of a model is chosen from its files before it is downloaded or loaded. The
+lists of models that the installed transformers, mlx-lm and vLLM support are read from
+the libraries' source files, without importing them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from ..core.errors import EngineError
 # Quoted identifiers in Python source, such as the keys of a registry.
 _NAME = re.compile(r"""["']([A-Za-z][\w.-]*)["']""")
 MIN_NAMES = 50
-"""With fewer names than this, the library's layout has changed, and its list is not used."""
+"""With fewer names than this, the library's layout has changed, and its list is not
+used.
+"""
 _LIBRARIES = {"transformers": "transformers", "mlx": "mlx-lm", "vllm": "vllm"}
 
 
@@ -38,7 +42,9 @@ class _ArchitectureConfig(msgspec.Struct):
     model_file: str | None = None
 
 
-def check_library_support(engine: str, config: bytes, source: str, *, trust_remote_code: bool) -> None:
+def check_library_support(
+    engine: str, config: bytes, source: str, *, trust_remote_code: bool
+) -> None:
     """Check that the library of an engine knows the architecture of a model.
 
     config: the content of config.json.
@@ -65,7 +71,8 @@ def check_library_support(engine: str, config: bytes, source: str, *, trust_remo
     else:
         remedy = f"upgrade it (pip install --upgrade {library}), or choose another model"
     raise EngineError(
-        f"{source}: the model type {decoded.model_type!r} ({architecture}) is not supported by the installed "
+        f"{source}: the model type {decoded.model_type!r} ({architecture}) is not supported by "
+        f"the installed "
         f"{installed}; {remedy}"
     )
 
@@ -76,18 +83,26 @@ def _is_supported(engine: str, config: _ArchitectureConfig) -> bool:
         case "transformers":
             return _knows(_find_transformers_types(), [config.model_type])
         case "mlx":
-            # mlx-lm has a module for each model type, and utils.py maps further types to them.
+            # mlx-lm has a module for each model type, and utils.py maps further types
+            # to them.
             root = _find_root("mlx_lm")
             names = _read_names("mlx_lm", "utils.py")
             modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
             known = None if names is None or len(modules) < MIN_NAMES else names.union(modules)
             return _knows(known, [config.model_type])
         case "vllm":
-            # vLLM also runs models that only transformers supports, and its plug-ins may add any architecture.
+            # vLLM also runs models that only transformers supports, and its plug-ins
+            # may add any architecture.
             return (
                 bool(entry_points(group="vllm.general_plugins"))
-                or _knows(_read_names("vllm", "model_executor/models/registry.py"), config.architectures or ())
-                or (_find_root("transformers") is not None and _knows(_find_transformers_types(), [config.model_type]))
+                or _knows(
+                    _read_names("vllm", "model_executor/models/registry.py"),
+                    config.architectures or (),
+                )
+                or (
+                    _find_root("transformers") is not None
+                    and _knows(_find_transformers_types(), [config.model_type])
+                )
             )
         case _:
             return True
@@ -103,10 +118,14 @@ def _find_transformers_types() -> frozenset[str] | None:
 
 
 def _read_names(package: str, pattern: str) -> frozenset[str] | None:
-    """Return the quoted names in the files of a package; None if there are fewer than `MIN_NAMES`."""
+    """Return the quoted names in the files of a package; None if there are fewer than
+    `MIN_NAMES`.
+    """
     root = _find_root(package)
     files = [] if root is None else sorted(root.glob(pattern))
-    names = frozenset(name for file in files for name in _NAME.findall(file.read_text(encoding="utf-8")))
+    names = frozenset(
+        name for file in files for name in _NAME.findall(file.read_text(encoding="utf-8"))
+    )
     return names if len(names) >= MIN_NAMES else None
 
 
@@ -121,7 +140,8 @@ def _find_root(package: str) -> Path | None:
 OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]') in the clone of Dragoman"
 """Commands that install the engines for models that the numpy engine cannot run."""
 MAX_NUMPY_BYTES = 4 << 30
-"""Largest weights for which the numpy engine is chosen: it computes in float32, slowly."""
+"""Largest weights for which the numpy engine is chosen: it computes in float32, slowly.
+"""
 _MODULES = {
     "transformers": ("torch", "transformers"),
     "vllm": ("vllm",),
@@ -130,7 +150,9 @@ _MODULES = {
 }
 """The modules of each optional engine."""
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/accel0")
-"""Device files of NVIDIA, AMD, GPUs under WSL, and TPUs and Gaudi. A query through torch would take seconds."""
+"""Device files of NVIDIA, AMD, GPUs under WSL, and TPUs and Gaudi. A query through
+torch would take seconds.
+"""
 
 
 class EngineChoice(Struct, frozen=True):
@@ -150,12 +172,16 @@ class _DetectedConfig(msgspec.Struct):
 
 
 def is_engine_installed(engine: str) -> bool:
-    """Whether the optional dependencies of an engine are installed; true for engines that need none."""
+    """Whether the optional dependencies of an engine are installed; true for engines
+    that need none.
+    """
     return all(find_spec(module) is not None for module in _MODULES.get(engine, ()))
 
 
 def check_engine_installed(engine: str, model: str) -> None:
-    """Raise ValueError, with the command that installs the engine, if it is not installed."""
+    """Raise ValueError, with the command that installs the engine, if it is not
+    installed.
+    """
     if not is_engine_installed(engine):
         raise ValueError(
             f"{model} needs the engine {engine}, which is not installed: "
@@ -166,9 +192,10 @@ def check_engine_installed(engine: str, model: str) -> None:
 def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
     """Choose the engine of a model in safetensors format.
 
-    Encoders run on the built-in encoder engine, and models with mlx-lm's quantization on mlx-lm. Other models run on
-    the first installed engine: vLLM if there is an accelerator, mlx on Apple silicon, then transformers. If none is
-    installed, a small Llama runs on numpy.
+    Encoders run on the built-in encoder engine, and models with mlx-lm's quantization
+    on mlx-lm. Other models run on the first installed engine: vLLM if there is an
+    accelerator, mlx on Apple silicon, then transformers. If none is installed, a small
+    Llama runs on numpy.
 
     config: the content of config.json.
     source: names that file in messages.
@@ -181,9 +208,14 @@ def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
         decoded = msgspec.json.decode(config, type=_DetectedConfig)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from error
-    architecture = decoded.architectures[0] if decoded.architectures else "a model without an architecture"
+    architecture = (
+        decoded.architectures[0] if decoded.architectures else "a model without an architecture"
+    )
     # In transformers, the name of a model's class says what its head is for.
-    if not any("ForCausalLM" in name or "ForConditionalGeneration" in name for name in decoded.architectures):
+    if not any(
+        "ForCausalLM" in name or "ForConditionalGeneration" in name
+        for name in decoded.architectures
+    ):
         return EngineChoice("encoder", f"{architecture} generates no text")
     if bytes(decoded.quantization) != b"null":
         return EngineChoice("mlx", "it has mlx-lm's quantization")
@@ -196,7 +228,9 @@ def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
     if "LlamaForCausalLM" not in decoded.architectures:
         raise ValueError(f"{architecture} needs an engine that is not installed: {OTHER_ENGINES}")
     if weights > MAX_NUMPY_BYTES:
-        raise ValueError(f"a model of this size needs an engine that is not installed: {OTHER_ENGINES}")
+        raise ValueError(
+            f"a model of this size needs an engine that is not installed: {OTHER_ENGINES}"
+        )
     return EngineChoice("tiny", "it is a small Llama, and no engine for larger models is installed")
 
 
@@ -210,7 +244,9 @@ def detect_engine(directory: Path) -> str:
 
 
 def choose_directory_engine(directory: Path) -> EngineChoice:
-    """Choose the engine of a model directory, with the reason. Raises as `detect_engine`."""
+    """Choose the engine of a model directory, with the reason. Raises as
+    `detect_engine`.
+    """
     config = directory / "config.json"
     weights = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     return choose_engine(config.read_bytes(), str(config), weights)
@@ -238,20 +274,26 @@ def check_directory(text: str) -> None:
     # The layout of Hugging Face's cache: models--OWNER--NAME/snapshots/COMMIT.
     snapshots = sorted(file.parent for file in path.glob("snapshots/*/config.json"))
     if snapshots:
-        raise ValueError(f"{text} is a Hugging Face cache folder; serve its snapshot: {snapshots[-1]}")
+        raise ValueError(
+            f"{text} is a Hugging Face cache folder; serve its snapshot: {snapshots[-1]}"
+        )
     files = sorted(path.glob("*.gguf"))
     if files:
         raise ValueError(f"{text} has no config.json; to serve its GGUF file use {files[0]}")
     if (path / "adapter_config.json").is_file():
-        raise ValueError(f"{text} is a LoRA adapter; serve its base model with `--lora-modules NAME={text}`")
+        raise ValueError(
+            f"{text} is a LoRA adapter; serve its base model with `--lora-modules NAME={text}`"
+        )
     raise ValueError(
-        f"{text} has no config.json, so it is not a model directory; serve the directory that has one, or "
+        f"{text} has no config.json, so it is not a model directory; serve the directory that has "
+        f"one, or "
         "`org/name` to download a model"
     )
 
 
 def find_model_name(kind: str, path: str) -> str | None:
-    """Return the name of a model in local files; None for other models, whose engine names them.
+    """Return the name of a model in local files; None for other models, whose engine
+    names them.
 
     kind, path: from `parse_model`. The bundled model has an empty path.
     """
@@ -264,15 +306,19 @@ def find_model_name(kind: str, path: str) -> str | None:
             return None
 
 
-def check_local_model(kind: str, path: str, *, is_fallback: bool, trust_remote_code: bool = False) -> None:
+def check_local_model(
+    kind: str, path: str, *, is_fallback: bool, trust_remote_code: bool = False
+) -> None:
     """Check a model in local files as far as possible without its weights.
 
     kind, path: from `parse_model`.
-    is_fallback: whether MODEL names no engine, so that another engine may support the model.
+    is_fallback: whether MODEL names no engine, so that another engine may support the
+        model.
 
     Raises:
         ValueError: there is no model at this path, or the engine is not installed.
-        OSError, EngineError: a file cannot be read, or the engine does not support the model.
+        OSError, EngineError: a file cannot be read, or the engine does not support the
+            model.
     """
     check_engine_installed(kind, path)
     if kind == "llamacpp":
@@ -289,14 +335,18 @@ def check_local_model(kind: str, path: str, *, is_fallback: bool, trust_remote_c
         raise
     if not any(Path(path).glob("*.safetensors")):
         raise EngineError(
-            f"{path} contains no safetensors file; other formats are not supported, because they may run code"
+            f"{path} contains no safetensors file; other formats are not supported, because they "
+            f"may run code"
         )
     if not (Path(path) / "tokenizer.json").exists():
         raise EngineError(f"{path} contains no tokenizer.json")
 
 
-def check_architecture(engine: str, directory: Path, source: str, *, trust_remote_code: bool = False) -> None:
-    """Raise EngineError if an engine, or the library that it runs, does not support the model.
+def check_architecture(
+    engine: str, directory: Path, source: str, *, trust_remote_code: bool = False
+) -> None:
+    """Raise EngineError if an engine, or the library that it runs, does not support the
+    model.
 
     source: names the model in messages.
     """

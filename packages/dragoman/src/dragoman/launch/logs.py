@@ -18,7 +18,9 @@ from ..settings import Settings, SettingsError
 from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
 
 ENGINE = "engine"
-"""Denotes, in place of a worker's number, the process of an engine that several workers share."""
+"""Denotes, in place of a worker's number, the process of an engine that several workers
+share.
+"""
 
 
 class TextFormatter(logging.Formatter):
@@ -29,11 +31,14 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self, worker: int | str | None = None) -> None:
         process = "" if worker is None else f"[{describe_process(worker)}] "
-        super().__init__(f"%(asctime)s %(levelname)s {process}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
+        super().__init__(
+            f"%(asctime)s %(levelname)s {process}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z"
+        )
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats records as one JSON object per line: time (RFC 3339, UTC), level, logger, message and request fields.
+    """Formats records as one JSON object per line: time (RFC 3339, UTC), level, logger,
+    message and request fields.
 
     worker: see TextFormatter.
     """
@@ -77,27 +82,35 @@ def describe_process(worker: int | str) -> str:
 
 
 def name_worker(number: int | str) -> None:
-    """Add the number of this worker process, or ENGINE, to each log line, unless a program set its own formatter."""
+    """Add the number of this worker process, or ENGINE, to each log line, unless a
+    program set its own formatter.
+    """
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextFormatter | JsonFormatter):
             handler.setFormatter(type(handler.formatter)(number))
 
 
 def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telemetry | None:
-    """Build the telemetry and start its exporter; None if no OTLP endpoint is configured. Raises SettingsError."""
+    """Build the telemetry and start its exporter; None if no OTLP endpoint is
+    configured. Raises SettingsError.
+    """
     try:
         otlp = read_otlp_environment(settings.otlp_endpoint, environment, __version__)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if otlp is None:
         return None
-    # Two processes that send cumulative metrics of the same name must differ in their resource.
+    # Two processes that send cumulative metrics of the same name must differ in their
+    # resource.
     resource = {"service.instance.id": str(uuid.uuid4()), **otlp.resource}
     otlp = msgspec.structs.replace(otlp, resource=resource)
     metrics = MetricSet(time.time_ns())
     telemetry_metrics = GenAiMetrics(metrics)
     exporter = OtlpExporter(otlp, metrics, ("dragoman", __version__))
     tracer = Tracer(
-        exporter.export, time.time, lambda digits: secrets.token_hex(digits // 2), settings.trace_sample_ratio
+        exporter.export,
+        time.time,
+        lambda digits: secrets.token_hex(digits // 2),
+        settings.trace_sample_ratio,
     )
     return Telemetry(tracer, telemetry_metrics, exporter)

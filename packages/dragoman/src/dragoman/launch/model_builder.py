@@ -1,6 +1,8 @@
-"""Builds a served model around an engine, from the metadata in the model's directory and the settings.
+"""Builds a served model around an engine, from the metadata in the model's directory
+and the settings.
 
-Also reads the details of a model's files without their weights, and describes a loaded model for the log.
+Also reads the details of a model's files without their weights, and describes a loaded
+model for the log.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from ..core.images import ImageProcessor
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, compute_fingerprint
+from ..engines.batching import (
+    BLOCK_SIZE,
+    BatchingEngine,
+    BlockFiles,
+    EngineLimits,
+    compute_fingerprint,
+)
 from ..hub import RepositoryFile, find_gguf_models, format_bytes
 from ..parsers import registry, response_template
 from ..pipeline.choice import Vocabulary
@@ -52,15 +60,21 @@ def build_engine_limits(settings: Settings) -> EngineLimits:
 
 
 def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
-    """Return the place where an engine stores offloaded KV blocks; None if that is disabled.
+    """Return the place where an engine stores offloaded KV blocks; None if that is
+    disabled.
 
-    library: the distribution that computes the blocks; its version is part of the fingerprint.
+    library: the distribution that computes the blocks; its version is part of the
+        fingerprint.
     """
     if settings.kv_offloading_dir is None:
         return None
     files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
-    name = compute_fingerprint(files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE))
-    return BlockFiles(Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes)
+    name = compute_fingerprint(
+        files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE)
+    )
+    return BlockFiles(
+        Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes
+    )
 
 
 def build_token_backend(
@@ -88,7 +102,9 @@ def build_token_backend(
         compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
-        request_templates=RequestTemplates(workers) if settings.trust_request_chat_template else None,
+        request_templates=RequestTemplates(workers)
+        if settings.trust_request_chat_template
+        else None,
         embedder=embedder,
         cache=cache,
         vision=vision,
@@ -106,7 +122,9 @@ def build_batching_model(
     vision: ImageProcessor | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """Build a served model around a batching engine. The parameters are those of `build_token_model`."""
+    """Build a served model around a batching engine. The parameters are those of
+    `build_token_model`.
+    """
     return build_token_model(
         settings,
         clock,
@@ -145,7 +163,8 @@ def build_token_model(
     own_name: the model's name if the settings do not name it.
     monitored: the source of the engine's statistics.
 
-    The other parameters are those of ServedModel and its backend; None if the engine does not support the feature.
+    The other parameters are those of ServedModel and its backend; None if the engine
+    does not support the feature.
     """
     tokenizer = load_tokenizer(directory)
     template = load_chat_template(settings, directory)
@@ -153,9 +172,18 @@ def build_token_model(
     model_defaults = load_generation_config(directory)
     if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
         # Otherwise a user could write the image placeholder as text.
-        raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
+        raise ValueError(
+            f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}"
+        )
     backend = build_token_backend(
-        settings, engine, tokenizer, template, load_eos_ids(directory), embedder=embedder, cache=cache, vision=vision
+        settings,
+        engine,
+        tokenizer,
+        template,
+        load_eos_ids(directory),
+        embedder=embedder,
+        cache=cache,
+        vision=vision,
     )
     name, aliases = resolve_served_names(settings, own_name)
     return ServedModel(
@@ -164,8 +192,11 @@ def build_token_model(
         max_model_len,
         int(clock.now()),
         aliases,
-        sampling=settings.override_generation_config.merge_into(model_defaults.merge_into(Sampling())),
-        max_new_tokens=settings.override_generation_config.max_new_tokens or model_defaults.max_new_tokens,
+        sampling=settings.override_generation_config.merge_into(
+            model_defaults.merge_into(Sampling())
+        ),
+        max_new_tokens=settings.override_generation_config.max_new_tokens
+        or model_defaults.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
         stats_source=monitored,
@@ -180,13 +211,17 @@ def build_token_model(
 
 
 def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the model's name and its aliases. Responses contain the first served name, as in vLLM.
+    """Return the model's name and its aliases. Responses contain the first served name,
+    as in vLLM.
 
     name: the name if the settings do not name the model.
     """
     names = settings.served_model_name or (name,)
     if "*" in names[0] or "?" in names[0]:
-        raise ValueError(f"the first served model name appears in responses, so it cannot be a pattern: {names[0]}")
+        raise ValueError(
+            f"the first served model name appears in responses, so it cannot be a pattern: "
+            f"{names[0]}"
+        )
     return names[0], names[1:]
 
 
@@ -195,22 +230,34 @@ class _EosConfig(msgspec.Struct):
 
 
 def load_eos_ids(directory: Path) -> frozenset[int]:
-    """Load the end-of-sequence ids: generation_config.json takes precedence over config.json, as in transformers."""
+    """Load the end-of-sequence ids: generation_config.json takes precedence over
+    config.json, as in transformers.
+    """
     for name in ("generation_config.json", "config.json"):
         file = directory / name
-        ids = msgspec.json.decode(file.read_bytes(), type=_EosConfig).eos_token_id if file.exists() else None
+        ids = (
+            msgspec.json.decode(file.read_bytes(), type=_EosConfig).eos_token_id
+            if file.exists()
+            else None
+        )
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     raise ValueError(f"{directory} has no eos_token_id in generation_config.json or config.json")
 
 
 def load_generation_config(directory: Path) -> GenerationConfig:
-    """Load the model's sampling defaults from generation_config.json, as vLLM does with `--generation-config auto`."""
+    """Load the model's sampling defaults from generation_config.json, as vLLM does with
+    `--generation-config auto`.
+    """
     file = directory / "generation_config.json"
     if not file.exists():
         return GenerationConfig()
     raw_config = msgspec.json.decode(file.read_bytes(), type=dict[str, object])
-    known_fields = {name: value for name, value in raw_config.items() if name in GenerationConfig.__struct_fields__}
+    known_fields = {
+        name: value
+        for name, value in raw_config.items()
+        if name in GenerationConfig.__struct_fields__
+    }
     try:
         return msgspec.convert(known_fields, GenerationConfig)
     except msgspec.ValidationError as error:
@@ -223,12 +270,16 @@ def load_chat_template(settings: Settings, directory: Path) -> ChatTemplate | No
 
 
 def load_configured_template(settings: Settings) -> ChatTemplate | None:
-    """Load the configured chat template, which is either a template's source or the path of a file."""
+    """Load the configured chat template, which is either a template's source or the
+    path of a file.
+    """
     source_or_path = settings.chat_template
     if source_or_path is None:
         return None
     is_source = "{{" in source_or_path or "{%" in source_or_path
-    return ChatTemplate(source_or_path if is_source else Path(source_or_path).read_text(encoding="utf-8"))
+    return ChatTemplate(
+        source_or_path if is_source else Path(source_or_path).read_text(encoding="utf-8")
+    )
 
 
 class _TokenizerConfig(msgspec.Struct):
@@ -238,7 +289,9 @@ class _TokenizerConfig(msgspec.Struct):
 def resolve_formats(
     settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """Resolve the reasoning and tool formats: configured, else declared by the model, else detected (template)."""
+    """Resolve the reasoning and tool formats: configured, else declared by the model,
+    else detected (template).
+    """
     special_tokens = tokenizer.special_tokens.keys()
     is_configured = settings.reasoning_parser is not None or settings.tool_call_parser is not None
     config = directory / "tokenizer_config.json"
@@ -252,9 +305,15 @@ def resolve_formats(
 def detect_formats(
     settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """Resolve the reasoning and tool formats: configured, else detected from the chat template."""
+    """Resolve the reasoning and tool formats: configured, else detected from the chat
+    template.
+    """
     special_tokens = tokenizer.special_tokens.keys()
-    detected = (None, None) if template is None else registry.detect_formats(template.source, special_tokens)
+    detected = (
+        (None, None)
+        if template is None
+        else registry.detect_formats(template.source, special_tokens)
+    )
     reasoning = settings.reasoning_parser or detected[0]
     tools = settings.tool_call_parser or detected[1]
     return (
@@ -271,11 +330,31 @@ _KV_BYTES = 2
 """Bytes of a number in the KV cache, in float16 or bfloat16."""
 
 _FILE_TYPES = {
-    **{1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M"},
-    **{13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
+    **{
+        1: "F16",
+        2: "Q4_0",
+        3: "Q4_1",
+        7: "Q8_0",
+        8: "Q5_0",
+        9: "Q5_1",
+        10: "Q2_K",
+        11: "Q3_K_S",
+        12: "Q3_K_M",
+    },
+    **{
+        13: "Q3_K_L",
+        14: "Q4_K_S",
+        15: "Q4_K_M",
+        16: "Q5_K_S",
+        17: "Q5_K_M",
+        18: "Q6_K",
+        25: "IQ4_NL",
+    },
     **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
 }
-"""llama.cpp's `llama_ftype` of common quantizations, for files whose name does not state it."""
+"""llama.cpp's `llama_ftype` of common quantizations, for files whose name does not
+state it.
+"""
 
 
 class _Quantization(msgspec.Struct):
@@ -305,7 +384,9 @@ class _Tensor(msgspec.Struct):
 
 
 def read_details(path: Path) -> ModelDetails:
-    """Read the details of a model directory or a GGUF file. Details that cannot be read are None: they are optional."""
+    """Read the details of a model directory or a GGUF file. Details that cannot be read
+    are None: they are optional.
+    """
     if path.suffix == ".gguf":
         return _read_gguf(path)
     parameters = 0
@@ -315,10 +396,15 @@ def read_details(path: Path) -> ModelDetails:
         try:
             with file.open("rb") as stream:
                 length = int.from_bytes(stream.read(8), "little")
-                # The length comes from the file: a damaged file must not cause a huge allocation.
+                # The length comes from the file: a damaged file must not cause a huge
+                # allocation.
                 header_bytes = stream.read(length) if length <= MAX_HEADER_BYTES else b"{}"
             header = msgspec.json.decode(header_bytes, type=dict[str, msgspec.Raw])
-            tensors = [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
+            tensors = [
+                msgspec.json.decode(raw, type=_Tensor)
+                for name, raw in header.items()
+                if name != "__metadata__"
+            ]
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         for tensor in tensors:
@@ -335,7 +421,11 @@ def read_details(path: Path) -> ModelDetails:
     head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
     kv_bytes = None
     # There is no estimate for architectures whose fields have other names.
-    if text.num_hidden_layers is not None and head_dim is not None and (kv_heads := text.num_key_value_heads or heads):
+    if (
+        text.num_hidden_layers is not None
+        and head_dim is not None
+        and (kv_heads := text.num_key_value_heads or heads)
+    ):
         kv_bytes = 2 * text.num_hidden_layers * kv_heads * head_dim * _KV_BYTES
     return ModelDetails(
         source=str(path),
@@ -403,7 +493,10 @@ def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     engine = model.backend.engine
     if details.engine is None:
         return []
-    weights = [f"engine {details.engine} ({details.reason})", f"device {_find_device(settings, details)}"]
+    weights = [
+        f"engine {details.engine} ({details.reason})",
+        f"device {_find_device(settings, details)}",
+    ]
     if details.quantization is not None:
         weights.append(f"quantization {details.quantization}")
     if details.dtype is not None:
@@ -431,15 +524,26 @@ def _find_device(settings: Settings, details: ModelDetails) -> str:
         case "tiny" | "encoder":
             return "cpu"
         case "transformers" if settings.device == "auto":
-            # The engine has imported torch. An import here would take seconds in a process that has not.
+            # The engine has imported torch. An import here would take seconds in a
+            # process that has not.
             torch: Any = sys.modules["torch"]
-            return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+            return (
+                "cuda"
+                if torch.cuda.is_available()
+                else "mps"
+                if torch.backends.mps.is_available()
+                else "cpu"
+            )
         case "transformers":
             return settings.device
         case "llamacpp" if settings.gpu_layers == 0:
             return "cpu"
         case "llamacpp":
-            return "chosen by llama.cpp" if settings.gpu_layers < 0 else f"gpu for {settings.gpu_layers} layers"
+            return (
+                "chosen by llama.cpp"
+                if settings.gpu_layers < 0
+                else f"gpu for {settings.gpu_layers} layers"
+            )
         case _:
             return "chosen by the library"
 
@@ -448,18 +552,23 @@ def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:
     if not isinstance(model.backend, TokenBackend):
         return
     if model.backend.renderer is None:
-        yield "no chat template: only raw prompts are answered; set --chat-template for conversations"
+        yield (
+            "no chat template: only raw prompts are answered; set --chat-template for conversations"
+        )
         return
     template = None if model.tokenizer_info is None else model.tokenizer_info.chat_template
     special_tokens = model.backend.tokenizer.special_tokens.keys()
-    detected = (None, None) if template is None else registry.detect_formats(template, special_tokens)
+    detected = (
+        (None, None) if template is None else registry.detect_formats(template, special_tokens)
+    )
     declared = "declared by the model"
     reasoning = settings.reasoning_parser or detected[0] or declared
     tools = settings.tool_call_parser or detected[1] or declared
     yield ", ".join(
         (
             "chat template found",
-            "no tool call parser detected: calls that the model makes by itself stay text (see --tool-call-parser)"
+            "no tool call parser detected: calls that the model makes by itself stay text (see "
+            "--tool-call-parser)"
             if model.tools is None
             else f"tool call parser {tools}",
             "no reasoning parser detected: reasoning stays in the text (see --reasoning-parser)"

@@ -1,4 +1,5 @@
-"""Builds the configured models: selects the engine for MODEL, checks the model, and builds it now or on demand.
+"""Builds the configured models: selects the engine for MODEL, checks the model, and
+builds it now or on demand.
 
 Engine modules are imported only when their engine is selected.
 """
@@ -19,15 +20,44 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
-from ..pipeline.models import EmbedderBackend, EventBackend, LoadProgress, ModelSlot, ModelSpec, Models, ScorerBackend, ServedModel, TokenBackend
+from ..pipeline.models import (
+    EmbedderBackend,
+    EventBackend,
+    LoadProgress,
+    ModelSlot,
+    ModelSpec,
+    Models,
+    ScorerBackend,
+    ServedModel,
+    TokenBackend,
+)
 from ..pipeline.request_queue import RequestQueue
 from ..pipeline.served_model import Adapters, read_adapter
 from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
-from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
-from .local_models import check_directory, check_local_model, choose_directory_engine, detect_engine, find_model_name
+from ..settings import (
+    ModelEntry,
+    Settings,
+    SettingsError,
+    describe_unsupported,
+    find_changed_settings,
+)
+from .hub_models import (
+    PreparedModel,
+    build_prepared,
+    download_prepared,
+    find_reference,
+    prepare_model,
+    resolve_paths,
+)
+from .local_models import (
+    check_directory,
+    check_local_model,
+    choose_directory_engine,
+    detect_engine,
+    find_model_name,
+)
 from .model_builder import (
     build_batching_model,
     build_block_files,
@@ -42,21 +72,36 @@ log = logging.getLogger(__name__)
 
 _OLLAMA_NAME = re.compile(r"[a-z-]+\d[a-z\d.-]*")
 _OLLAMA_TAG = re.compile(r"latest$|\d+(\.\d+)?[bm]\b")
-"""Names such as `llama3.2`, `qwen3:8b` and `mistral:latest` are those of Ollama: https://ollama.com/library."""
+"""Names such as `llama3.2`, `qwen3:8b` and `mistral:latest` are those of Ollama:
+https://ollama.com/library.
+"""
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
 DEFAULT_SLOTS = 256
-"""Number of sequences that an engine is assumed to run at once if `max_num_seqs` is not set."""
+"""Number of sequences that an engine is assumed to run at once if `max_num_seqs` is not
+set.
+"""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
-_ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
+_ENGINES = (
+    "tiny",
+    "sim",
+    "scripted",
+    "transformers",
+    "vllm",
+    "mlx",
+    "encoder",
+    "llamacpp",
+    "python",
+)
 
 
 def build_models(settings: Settings, clock: Clock, *, in_background: bool = False) -> Models:
     """Build all configured models.
 
-    in_background: a model in local files is only checked here, and loaded when `Models` starts, like a hub's model.
+    in_background: a model in local files is only checked here, and loaded when `Models`
+        starts, like a hub's model.
 
     Raises:
         SettingsError: MODEL or one of its options is invalid.
@@ -66,19 +111,25 @@ def build_models(settings: Settings, clock: Clock, *, in_background: bool = Fals
         if prepared is None:
             return Models([_build_pinned(settings, clock, in_background=in_background)])
         return Models([_build_hub_spec(ModelEntry(prepared.name, pinned=True), prepared, clock)])
-    models = [_build_entry(entry, settings, clock, in_background=in_background) for entry in settings.models.entries]
+    models = [
+        _build_entry(entry, settings, clock, in_background=in_background)
+        for entry in settings.models.entries
+    ]
     return Models(models, memory=settings.model_memory_limit)
 
 
 def build_models_in_background(settings: Settings, clock: Clock) -> Models:
-    """Build all configured models for a server that listens while they are loaded. Raises as `build_models`."""
+    """Build all configured models for a server that listens while they are loaded.
+    Raises as `build_models`.
+    """
     return build_models(settings, clock, in_background=True)
 
 
 def build_changed_models(
     models: Models, old: Settings, new: Settings, clock: Clock
 ) -> list[ModelSlot | ModelSpec] | None:
-    """Return the models of new settings: slots of unchanged entries, and specs of all others; None without changes.
+    """Return the models of new settings: slots of unchanged entries, and specs of all
+    others; None without changes.
 
     Blocking: it may send requests to a hub.
 
@@ -93,12 +144,16 @@ def build_changed_models(
     served: list[ModelSlot | ModelSpec] = []
     for entry in new.models.entries:
         slot = slots.get(entry.name)
-        # The slot keeps its engine: a reload of the settings must not interrupt running requests.
+        # The slot keeps its engine: a reload of the settings must not interrupt running
+        # requests.
         if slot is not None and former.get(entry.name) == entry:
             served.append(slot)
         else:
-            # Loaded in the background, even if it is pinned: the server keeps serving other requests meanwhile.
-            spec = _build_entry(msgspec.structs.replace(entry, pinned=False), new, clock, in_background=False)
+            # Loaded in the background, even if it is pinned: the server keeps serving
+            # other requests meanwhile.
+            spec = _build_entry(
+                msgspec.structs.replace(entry, pinned=False), new, clock, in_background=False
+            )
             assert isinstance(spec, ModelSpec)
             is_eager = entry.pinned
             served.append(replace(spec, is_eager=is_eager, ttl=None if is_eager else spec.ttl))
@@ -112,7 +167,9 @@ def warn_unsupported(settings: Settings) -> None:
         SettingsError: instead of a warning, with `--strict`.
     """
     entries = settings.models.entries
-    kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [_parse_kind(settings.model)]
+    kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [
+        _parse_kind(settings.model)
+    ]
     _warn_unsupported_names(settings, find_changed_settings(settings), *kinds)
     for entry, kind in zip(entries, kinds, strict=False):
         _warn_unsupported_names(settings, dict(entry.overrides), kind)
@@ -154,12 +211,18 @@ def _build_entry(
         memory = measure_memory(entry_settings) if prepared is None else prepared.plan.weights_size
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
         raise SettingsError(
-            f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than --model-memory-limit"
+            f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than "
+            f"--model-memory-limit"
         )
     if prepared is not None:
         return _build_hub_spec(entry, prepared, clock, memory)
     return ModelSpec(
-        entry.name, lambda: build(entry_settings, clock), int(clock.now()), entry.aliases, entry.ttl, memory
+        entry.name,
+        lambda: build(entry_settings, clock),
+        int(clock.now()),
+        entry.aliases,
+        entry.ttl,
+        memory,
     )
 
 
@@ -178,13 +241,19 @@ def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | No
             return None
         prepared = prepare_model(settings, *parsed)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"{place}cannot serve {settings.model}: {format_error(error)}") from error
+        raise SettingsError(
+            f"{place}cannot serve {settings.model}: {format_error(error)}"
+        ) from error
     _warn_unsupported_names(settings, find_changed_settings(settings), prepared.choice.engine)
     return prepared
 
 
-def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, memory: int = 0) -> ModelSpec:
-    """Build the spec of a model of a hub. A pinned one is downloaded and loaded in the background from the start."""
+def _build_hub_spec(
+    entry: ModelEntry, prepared: PreparedModel, clock: Clock, memory: int = 0
+) -> ModelSpec:
+    """Build the spec of a model of a hub. A pinned one is downloaded and loaded in the
+    background from the start.
+    """
     progress = LoadProgress(phase="downloading" if prepared.plan.find_missing() else "loading")
     names = prepared.settings.served_model_name
 
@@ -225,7 +294,9 @@ class _TorchShape(msgspec.Struct):
 
 
 def measure_memory(settings: Settings) -> int:
-    """Return the bytes of a model's weights and of the KV cache that its engine may allocate in main memory."""
+    """Return the bytes of a model's weights and of the KV cache that its engine may
+    allocate in main memory.
+    """
     kind, path = parse_model(settings.model)
     kv_bytes = 0
     if kind == "llamacpp" and Path(path).is_file():
@@ -243,11 +314,15 @@ def measure_memory(settings: Settings) -> int:
 
 
 def measure_weights(model: str) -> int:
-    """Return the bytes of the weights in a model's directory or file; 0 if there are none.
+    """Return the bytes of the weights in a model's directory or file; 0 if there are
+    none.
 
     model: a path, with or without an engine's prefix.
     """
-    path = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
+    path = next(
+        (Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()),
+        None,
+    )
     if path is None:
         return 0
     if path.is_file():
@@ -259,8 +334,11 @@ def measure_weights(model: str) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> ServedModel | ModelSpec:
-    """Build a model that stays loaded; or only check it, if it is in local files and loaded in the background.
+def _build_pinned(
+    settings: Settings, clock: Clock, *, in_background: bool
+) -> ServedModel | ModelSpec:
+    """Build a model that stays loaded; or only check it, if it is in local files and
+    loaded in the background.
 
     Raises: SettingsError.
     """
@@ -269,7 +347,8 @@ def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> S
         name = find_model_name(*parse_model(settings.model)) if in_background else None
         if name is None:
             return _build_checked(settings, clock)
-        # Loaded early only to report a wrong path at once: the build needs the template last.
+        # Loaded early only to report a wrong path at once: the build needs the template
+        # last.
         load_configured_template(settings)
         names = resolve_served_names(settings, name)
     except (OSError, ValueError, DragomanError) as error:
@@ -287,7 +366,9 @@ def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> S
 
 
 def _build_for_good(build_model: Callable[[], ServedModel]) -> ServedModel:
-    """Build a model that is never unloaded, and exclude its objects and its libraries' from garbage collection."""
+    """Build a model that is never unloaded, and exclude its objects and its libraries'
+    from garbage collection.
+    """
     model = build_model()
     gc.freeze()
     return model
@@ -308,7 +389,8 @@ def check_model(model: str) -> None:
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
-    # An upstream may start later than this server, and a Python factory can only be checked by calling it.
+    # An upstream may start later than this server, and a Python factory can only be
+    # checked by calling it.
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
@@ -340,17 +422,23 @@ def _build_unknown_message(kind: str, rest: str) -> str:
     if _OLLAMA_NAME.fullmatch(kind) or _OLLAMA_TAG.match(rest):
         name = f"{kind}:{rest}" if rest else kind
         return (
-            f"unknown engine or model `{name}`; names of Ollama's library are not names of the hub: find the model at "
+            f"unknown engine or model `{name}`; names of Ollama's library are not names of the "
+            f"hub: find the model at "
             "https://huggingface.co/models and serve it as `org/name`"
         )
     matches = get_close_matches(kind, _ENGINES, n=1)
     if not matches:
         return (
-            f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model of the hub (`org/name`), a "
+            f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model of the hub "
+            f"(`org/name`), a "
             "model directory, a GGUF file, a URL, or ENGINE:DIRECTORY"
         )
-    rest = rest or ("DIRECTORY" if matches[0] in _ENGINES_WITH_DIRECTORY and matches[0] != "tiny" else "")
-    return f"unknown engine or model `{kind}`; did you mean `{matches[0]}{':' if rest else ''}{rest}`?"
+    rest = rest or (
+        "DIRECTORY" if matches[0] in _ENGINES_WITH_DIRECTORY and matches[0] != "tiny" else ""
+    )
+    return (
+        f"unknown engine or model `{kind}`; did you mean `{matches[0]}{':' if rest else ''}{rest}`?"
+    )
 
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
@@ -379,7 +467,9 @@ def check(settings: Settings) -> None:
     kind, path = parse_model(settings.model)
     if find_reference(settings.model) is None and find_model_name(kind, path) is not None:
         is_fallback = path == settings.model
-        check_local_model(kind, path, is_fallback=is_fallback, trust_remote_code=settings.trust_remote_code)
+        check_local_model(
+            kind, path, is_fallback=is_fallback, trust_remote_code=settings.trust_remote_code
+        )
 
 
 def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
@@ -414,7 +504,9 @@ def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
     max_tokens = settings.max_queued_tokens
     has_own_queue = isinstance(model.backend, TokenBackend)
     slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
-    queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
+    queue = RequestQueue(
+        max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue
+    )
     return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
 
 
@@ -483,10 +575,13 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
             return build_installed(settings, clock, kind, rest)
 
 
-# Models on the engines that run in this process. Each engine is imported when it is chosen.
+# Models on the engines that run in this process. Each engine is imported when it is
+# chosen.
 
 SCRIPTED_CONTEXT = 200_000
-"""Context length in tokens. Claude Code assumes as many; its prompts with `--continue` exceed 32,768."""
+"""Context length in tokens. Claude Code assumes as many; its prompts with `--continue`
+exceed 32,768.
+"""
 
 
 def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -498,14 +593,19 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
     directory = Path(path) if path else tiny.find_bundled_model()
     engine = tiny.load(
-        directory, build_engine_limits(settings), files=build_block_files(settings, directory, "dragoman")
+        directory,
+        build_engine_limits(settings),
+        files=build_block_files(settings, directory, "dragoman"),
     )
     name = directory.name if path else "tiny"
-    return build_batching_model(settings, clock, directory, engine, own_name=name, embedder=engine.embedder)
+    return build_batching_model(
+        settings, clock, directory, engine, own_name=name, embedder=engine.embedder
+    )
 
 
 def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """Build `transformers:DIRECTORY`: any causal language model of the transformers library.
+    """Build `transformers:DIRECTORY`: any causal language model of the transformers
+    library.
 
     path: a directory with config.json, tokenizer.json and *.safetensors.
     """
@@ -561,7 +661,9 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
     """Build `encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
     from ..engines import encoder  # noqa: PLC0415 - numpy takes long to import
 
-    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests)
+    engine = encoder.load(
+        directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests
+    )
     tokenizer = load_tokenizer(directory, generates=False)
     name, aliases = resolve_served_names(settings, directory.resolve().name)
     match engine:
@@ -576,7 +678,8 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
 
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
-    """Build `scripted` and `scripted:FILE`: the engine that replies from a script, with the bundled model's tokenizer.
+    """Build `scripted` and `scripted:FILE`: the engine that replies from a script, with
+    the bundled model's tokenizer.
 
     file: a script; if empty, replies come from directives in requests.
     """
@@ -594,4 +697,6 @@ def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
         max_model_len=limit,
     )
     info = load_tokenizer_info(directory)
-    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases, tokenizer_info=info)
+    return ServedModel(
+        name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases, tokenizer_info=info
+    )

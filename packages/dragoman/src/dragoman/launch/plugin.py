@@ -1,7 +1,8 @@
-"""Third-party engines and stores: `python:MODULE:FACTORY`, or a name that an installed package registers.
+"""Third-party engines and stores: `python:MODULE:FACTORY`, or a name that an installed
+package registers.
 
-A package registers a factory in the entry point group `dragoman.engines` or `dragoman.stores`. Only the settings can
-name one, never a request.
+A package registers a factory in the entry point group `dragoman.engines` or
+`dragoman.stores`. Only the settings can name one, never a request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..core.engine import Engine, HasContextLength, TokenEngine
 from ..core.errors import DragomanError
-from ..engines.rollout import Executor, Pausable, RolloutControl, RolloutEngine, RolloutTraining, Updatable
+from ..engines.rollout import (
+    Executor,
+    Pausable,
+    RolloutControl,
+    RolloutEngine,
+    RolloutTraining,
+    Updatable,
+)
 from ..pipeline.models import EventBackend, ServedModel
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
@@ -31,23 +39,34 @@ ENGINES = "dragoman.engines"
 STORES = "dragoman.stores"
 
 Factory = Callable[[str, Settings], object]
-"""Creates a SupportedEngine that is not started, from MODEL's argument and the settings.
+"""Creates a SupportedEngine that is not started, from MODEL's argument and the
+settings.
 
 May raise ValueError.
 """
 
 UNKNOWN_LENGTH = 131_072
-"""Context length in tokens if neither the engine nor the settings state one; the engine rejects longer
-requests.
+"""Context length in tokens if neither the engine nor the settings state one; the engine
+rejects longer requests.
 """
 
 _FACTORY = "a factory must be a function that takes (argument: str, settings: dragoman.Settings)"
 _RESULT = (
-    "it must be an Engine, a TokenEngine with a `tokenizer` directory and a `max_model_len`, a rollout Executor, or a "
+    "it must be an Engine, a TokenEngine with a `tokenizer` directory and a `max_model_len`, a "
+    "rollout Executor, or a "
     "ServedModel"
 )
 _ENGINE_MEMBERS = ("capabilities", "generate", "start", "stop", "health")
-_TOKEN_ENGINE_MEMBERS = ("capabilities", "add", "abort", "start", "stop", "health", "tokenizer", "max_model_len")
+_TOKEN_ENGINE_MEMBERS = (
+    "capabilities",
+    "add",
+    "abort",
+    "start",
+    "stop",
+    "health",
+    "tokenizer",
+    "max_model_len",
+)
 
 
 @runtime_checkable
@@ -56,7 +75,9 @@ class TokenEngineWithTokenizer(TokenEngine, Protocol):
 
     @property
     def tokenizer(self) -> str | Path:
-        """A directory with tokenizer.json and optionally the other metadata of a model, such as the chat template."""
+        """A directory with tokenizer.json and optionally the other metadata of a model,
+        such as the chat template.
+        """
         ...
 
     @property
@@ -69,7 +90,9 @@ SupportedEngine = Engine | TokenEngineWithTokenizer | Executor | ServedModel
 
 
 class UnsupportedEngineError(ValueError):
-    """An object is not a supported engine. The message begins with a description of the object."""
+    """An object is not a supported engine. The message begins with a description of the
+    object.
+    """
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
@@ -78,14 +101,19 @@ def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
     return None if entry_point is None else entry_point.load()
 
 
-def build_installed(settings: Settings, clock: Clock, name: str, argument: str) -> ServedModel | None:
-    """Build a model with the engine that an installed package registers under this name; None if there is none."""
+def build_installed(
+    settings: Settings, clock: Clock, name: str, argument: str
+) -> ServedModel | None:
+    """Build a model with the engine that an installed package registers under this
+    name; None if there is none.
+    """
     factory = load_entry_point(ENGINES, name)
     return None if factory is None else _build_model(factory, settings, clock, name, argument)
 
 
 def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """Build a model with a factory in a Python module. The working directory is on the module search path.
+    """Build a model with a factory in a Python module. The working directory is on the
+    module search path.
 
     path: MODULE:FACTORY or MODULE:FACTORY:ARGUMENT.
     """
@@ -104,15 +132,20 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
     return _build_model(factory, settings, clock, module.rpartition(".")[2], argument)
 
 
-def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
+def _build_model(
+    factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str
+) -> ServedModel:
     if not callable(factory):
         raise ValueError(f"the factory is an object of type {type(factory).__name__}; {_FACTORY}")
     try:
-        # Checked before the call, since a TypeError raised inside the factory would look the same.
+        # Checked before the call, since a TypeError raised inside the factory would
+        # look the same.
         inspect.signature(factory).bind(argument, settings)
     except TypeError as error:
         name = getattr(factory, "__name__", type(factory).__name__)
-        raise ValueError(f"{name}{inspect.signature(factory)} cannot be called: {error}; {_FACTORY}") from error
+        raise ValueError(
+            f"{name}{inspect.signature(factory)} cannot be called: {error}; {_FACTORY}"
+        ) from error
     try:
         built = factory(argument, settings)
     except (ValueError, OSError, DragomanError):
@@ -129,7 +162,9 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
         raise ValueError(f"the factory returned {error}") from error
 
 
-def build_served_model(built: object, settings: Settings, clock: Clock, *, own_name: str) -> ServedModel:
+def build_served_model(
+    built: object, settings: Settings, clock: Clock, *, own_name: str
+) -> ServedModel:
     """Build a served model around an object that a factory returned.
 
     Raises:
@@ -139,22 +174,34 @@ def build_served_model(built: object, settings: Settings, clock: Clock, *, own_n
     if isinstance(built, ServedModel):
         return built
     if isinstance(built, type):
-        raise UnsupportedEngineError(f"the class {built.__name__} instead of an instance; {_RESULT}")
+        raise UnsupportedEngineError(
+            f"the class {built.__name__} instead of an instance; {_RESULT}"
+        )
     limit = settings.max_model_len or UNKNOWN_LENGTH
     if isinstance(built, HasContextLength):
         own_length = built.max_model_len
         limit = settings.max_model_len or own_length
         if limit > own_length:
-            raise ValueError(f"--max-model-len {limit} exceeds the engine's context length of {own_length} tokens")
-    # Checked by name before the protocol: the error for an incomplete engine lists the missing members.
+            raise ValueError(
+                f"--max-model-len {limit} exceeds the engine's context length of {own_length} "
+                f"tokens"
+            )
+    # Checked by name before the protocol: the error for an incomplete engine lists the
+    # missing members.
     if all(hasattr(built, name) for name in ("add", "abort")):
         if not isinstance(built, TokenEngineWithTokenizer):
             missing = _describe_missing(built, _TOKEN_ENGINE_MEMBERS)
-            raise UnsupportedEngineError(f"an object of type {type(built).__name__}; {_RESULT}{missing}")
+            raise UnsupportedEngineError(
+                f"an object of type {type(built).__name__}; {_RESULT}{missing}"
+            )
         directory = Path(built.tokenizer)
         if not (directory / "tokenizer.json").is_file():
-            raise ValueError(f"`tokenizer` must be a directory with a tokenizer.json, not {directory}")
-        return build_token_model(settings, clock, directory, built, own_name=own_name, max_model_len=limit)
+            raise ValueError(
+                f"`tokenizer` must be a directory with a tokenizer.json, not {directory}"
+            )
+        return build_token_model(
+            settings, clock, directory, built, own_name=own_name, max_model_len=limit
+        )
     if isinstance(built, Engine):
         if inspect.iscoroutinefunction(built.generate):
             raise UnsupportedEngineError(
@@ -166,13 +213,18 @@ def build_served_model(built: object, settings: Settings, clock: Clock, *, own_n
     if isinstance(built, Executor):
         return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
     raise UnsupportedEngineError(
-        f"an object of type {type(built).__name__}; {_RESULT}{_describe_missing(built, _ENGINE_MEMBERS)}"
+        f"an object of type {type(built).__name__}; "
+        f"{_RESULT}{_describe_missing(built, _ENGINE_MEMBERS)}"
     )
 
 
 def _describe_missing(built: object, members: Sequence[str]) -> str:
     missing = [f"`{name}`" for name in members if not hasattr(built, name)]
-    return f" ({type(built).__name__} lacks {', '.join(missing)})" if 0 < len(missing) < len(members) else ""
+    return (
+        f" ({type(built).__name__} lacks {', '.join(missing)})"
+        if 0 < len(missing) < len(members)
+        else ""
+    )
 
 
 def build_executor_model(
@@ -190,7 +242,9 @@ def build_executor_model(
         max_waiting=settings.max_queued_requests,
     )
     control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
-    training = RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
+    training = (
+        RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
+    )
     return build_token_model(
         settings,
         clock,

@@ -1,6 +1,8 @@
-"""Reloading on SIGHUP: the key file, the models of the settings file, the log level and the TLS certificate.
+"""Reloading on SIGHUP: the key file, the models of the settings file, the log level and
+the TLS certificate.
 
-Each part is validated before it is used. If it is invalid, the previous one stays in use, and the error is logged.
+Each part is validated before it is used. If it is invalid, the previous one stays in
+use, and the error is logged.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Reloader:
 
     settings: the settings in use.
     tls: the context of the listening sockets; None without a certificate.
-    read_settings: reads the settings again from the same command line, environment and file; None if a program passed
-        them.
+    read_settings: reads the settings again from the same command line, environment and
+        file; None if a program passed them.
     """
 
     settings: Settings
@@ -47,7 +49,9 @@ class Reloader:
     read_settings: Callable[[], Settings] | None = None
 
     async def reload(self) -> None:
-        """Reload all parts. Errors are logged, not raised: an invalid file must not stop the server."""
+        """Reload all parts. Errors are logged, not raised: an invalid file must not
+        stop the server.
+        """
         new = self.settings
         if self.read_settings is not None:
             try:
@@ -56,18 +60,25 @@ class Reloader:
                 log.error("settings not reloaded: %s", error)
         await self._attempt("keys", ("keys_file",), self._reload_keys, new)
         await self._attempt("models", ("models",), self._reload_models, new)
-        await self._attempt("certificate", ("ssl_certfile", "ssl_keyfile"), self._reload_certificate, new)
+        await self._attempt(
+            "certificate", ("ssl_certfile", "ssl_keyfile"), self._reload_certificate, new
+        )
         unchanged = [
             field.flag
             for field in FIELDS
-            if field.name not in RELOADED and getattr(new, field.name) != getattr(self.settings, field.name)
+            if field.name not in RELOADED
+            and getattr(new, field.name) != getattr(self.settings, field.name)
         ]
         if unchanged:
             log.warning("these settings have changed and need a restart: %s", ", ".join(unchanged))
         await self._attempt("log level", ("log_level",), self._reload_log_level, new)
 
     async def _attempt(
-        self, part: str, names: tuple[str, ...], action: Callable[[Settings], Awaitable[bool]], new: Settings
+        self,
+        part: str,
+        names: tuple[str, ...],
+        action: Callable[[Settings], Awaitable[bool]],
+        new: Settings,
     ) -> None:
         """Reload one part, and record its new settings.
 
@@ -80,19 +91,26 @@ class Reloader:
         except (SettingsError, DragomanError, OSError, ValueError) as error:
             log.error("%s not reloaded: %s", part, error)
         else:
-            self.settings = msgspec.structs.replace(self.settings, **{name: getattr(new, name) for name in names})
+            self.settings = msgspec.structs.replace(
+                self.settings, **{name: getattr(new, name) for name in names}
+            )
 
     async def _reload_keys(self, new: Settings) -> bool:
         if (new.keys_file is None) != (self.settings.keys_file is None):
             raise SettingsError("--keys-file: adding or removing it requires a restart")
         if new.keys_file is None:
             return False
-        self.application.keyring.replace_tenants(await asyncio.to_thread(load_tenants, new.keys_file))
+        self.application.keyring.replace_tenants(
+            await asyncio.to_thread(load_tenants, new.keys_file)
+        )
         return True
 
     async def _reload_models(self, new: Settings) -> bool:
-        # In a thread: reading a model's metadata may wait for a disk or a hub, and requests are served meanwhile.
-        served = await asyncio.to_thread(build_changed_models, self.models, self.settings, new, self.clock)
+        # In a thread: reading a model's metadata may wait for a disk or a hub, and
+        # requests are served meanwhile.
+        served = await asyncio.to_thread(
+            build_changed_models, self.models, self.settings, new, self.clock
+        )
         if served is None:
             return False
         self.models.replace_models(served)
@@ -119,6 +137,8 @@ def load_tenants(path: str) -> Mapping[str, Tenant]:
     try:
         tenants = load_key_file(Path(path))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        reason = (
+            error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        )
         raise SettingsError(f"--keys-file: {path}: {reason}") from error
     return tenants

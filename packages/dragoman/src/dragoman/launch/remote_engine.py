@@ -1,7 +1,9 @@
-"""Both sides of a model whose engine has its own process: the engine that is hosted there, and a front end's model.
+"""Both sides of a model whose engine has its own process: the engine that is hosted
+there, and a front end's model.
 
-The engine process loads the model like a server of one process. A front end loads the parts that process text
-(tokenizer, chat template, formats), and uses a client of the engine in place of the weights.
+The engine process loads the model like a server of one process. A front end loads the
+parts that process text (tokenizer, chat template, formats), and uses a client of the
+engine in place of the weights.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
 class HostedModel(Struct, frozen=True):
     """The engine process's description of its model.
 
-    model, served_model_name: the settings of these names; for a model of a hub, its resolved path and name.
+    model, served_model_name: the settings of these names; for a model of a hub, its
+        resolved path and name.
     """
 
     description: EngineDescription
@@ -44,7 +47,9 @@ class HostedModel(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _ModelAdapters:
-    """The adapters of a served model for the engine process. Implements `HostedAdapters`."""
+    """The adapters of a served model for the engine process. Implements
+    `HostedAdapters`.
+    """
 
     adapters: Adapters
 
@@ -60,7 +65,9 @@ class _ModelAdapters:
 
 
 def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, HostedModel]:
-    """Load a model for the engine process. Blocking. Raises ValueError, OSError, DragomanError."""
+    """Load a model for the engine process. Blocking. Raises ValueError, OSError,
+    DragomanError.
+    """
     if (parsed := find_reference(settings.model, settings.revision)) is not None:
         prepared = prepare_model(settings, *parsed)
         progress = LoadProgress()
@@ -72,15 +79,22 @@ def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, H
         _check_kind(settings.model)
         model = build(settings, clock)
     hosted = host_model(model)
-    return hosted, HostedModel(hosted.describe(), settings.model, settings.served_model_name, model.details)
+    return hosted, HostedModel(
+        hosted.describe(), settings.model, settings.served_model_name, model.details
+    )
 
 
 def _check_kind(model: str) -> None:
     kind, _ = parse_model(model)
     if kind == "encoder":
-        raise ValueError("an encoder is not shared by several front ends: as `encoder:NAME` each worker has its own")
+        raise ValueError(
+            "an encoder is not shared by several front ends: as `encoder:NAME` each worker has "
+            "its own"
+        )
     if kind not in HOSTED:
-        raise ValueError(f"the engine `{kind}` cannot run in a process that several front ends share")
+        raise ValueError(
+            f"the engine `{kind}` cannot run in a process that several front ends share"
+        )
 
 
 def host_model(model: ServedModel) -> HostedEngine:
@@ -91,7 +105,8 @@ def host_model(model: ServedModel) -> HostedEngine:
     backend = model.backend
     if not isinstance(backend, TokenBackend):
         raise ValueError(
-            "a model that only embeds or scores cannot be shared by several front ends; serve it with one process"
+            "a model that only embeds or scores cannot be shared by several front ends; serve it "
+            "with one process"
         )
 
     async def build_matcher(request: AddRequest) -> Matcher:
@@ -116,7 +131,9 @@ def host_model(model: ServedModel) -> HostedEngine:
     )
 
 
-def build_front_end_models(settings: Settings, clock: Clock, hosted: HostedModel, path: str, count: int) -> Models:
+def build_front_end_models(
+    settings: Settings, clock: Clock, hosted: HostedModel, path: str, count: int
+) -> Models:
     """Build the models of a front end.
 
     path: path of the engine's socket.
@@ -124,26 +141,38 @@ def build_front_end_models(settings: Settings, clock: Clock, hosted: HostedModel
 
     Raises: OSError, ValueError, DragomanError.
     """
-    return Models([build_front_end_model(settings, clock, hosted, EngineClient(path, hosted.description), count)])
+    return Models(
+        [
+            build_front_end_model(
+                settings, clock, hosted, EngineClient(path, hosted.description), count
+            )
+        ]
+    )
 
 
 def build_front_end_model(
     settings: Settings, clock: Clock, hosted: HostedModel, client: EngineClient, count: int = 1
 ) -> ServedModel:
     """Build the model of one of `count` front ends."""
-    settings = msgspec.structs.replace(settings, model=hosted.model, served_model_name=hosted.served_model_name)
+    settings = msgspec.structs.replace(
+        settings, model=hosted.model, served_model_name=hosted.served_model_name
+    )
     description = hosted.description
     adapters = None
     if description.has_adapters:
         adapters = own_adapters = Adapters((), client)
-        client.on_adapters = lambda entries: own_adapters.replace_all(Adapter(*entry) for entry in entries)
+        client.on_adapters = lambda entries: own_adapters.replace_all(
+            Adapter(*entry) for entry in entries
+        )
     cache = client if description.has_cache else None
     kind, rest = parse_model(settings.model)
     if kind == "llamacpp":
         from .llamacpp import build_gguf_model, load_gguf_parts  # noqa: PLC0415 - numpy takes long to import
 
         parts = load_gguf_parts(settings, rest)
-        model = build_gguf_model(settings, clock, parts, client, max_model_len=client.max_model_len, cache=cache)
+        model = build_gguf_model(
+            settings, clock, parts, client, max_model_len=client.max_model_len, cache=cache
+        )
     else:
         directory = Path(rest)
         if kind == "tiny" and not rest:
@@ -163,6 +192,10 @@ def build_front_end_model(
             trainable=client.control if description.is_trainable else None,
             adapters=adapters,
         )
-    # Each front end sends at most its share of the engine's concurrency; it queues further requests, fairly by key.
+    # Each front end sends at most its share of the engine's concurrency; it queues
+    # further requests, fairly by key.
     slots = -(-(settings.max_num_seqs or DEFAULT_SLOTS) // count)
-    return add_queues(replace(model, details=hosted.details), msgspec.structs.replace(settings, max_num_seqs=slots))
+    return add_queues(
+        replace(model, details=hosted.details),
+        msgspec.structs.replace(settings, max_num_seqs=slots),
+    )

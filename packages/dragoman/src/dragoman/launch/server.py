@@ -1,4 +1,6 @@
-"""The server process, independent of the engine: assembly of the application, sockets, signals, graceful shutdown."""
+"""The server process, independent of the engine: assembly of the application, sockets,
+signals, graceful shutdown.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ _RERANK_EXAMPLE = {"query": "What is the capital of Japan?", "documents": ["Toky
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
-    """Build the startup lines: the models and the address, an example request, and the store."""
+    """Build the startup lines: the models and the address, an example request, and the
+    store.
+    """
     first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.ssl_certfile is None else "https"
@@ -84,9 +88,15 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     if settings.api_key or settings.keys_file is not None:
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base_url = address if settings.uds is None else f"{scheme}://localhost"
-    context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
+    context = (
+        ""
+        if first_slot.summary is None
+        else f" (context {first_slot.summary.max_model_len} tokens)"
+    )
     if first_slot.spec is not None and first_slot.is_starting:
-        context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
+        context = (
+            f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
+        )
     # Only the kind of an external store is printed: its URL may contain credentials.
     match settings.store.partition(":"):
         case "memory", _, _:
@@ -95,7 +105,9 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
             store = path or str(find_store_file(path, os.environ))
         case kind, _, _:
             store = kind
-    pages = f"API reference: {base_url}/docs" + (f", web UI: {base_url}/ui" if serves_ui(settings) else "")
+    pages = f"API reference: {base_url}/docs" + (
+        f", web UI: {base_url}/ui" if serves_ui(settings) else ""
+    )
     simulated = f", simulating vLLM {VLLM_VERSION}" if is_simulated(settings) else ""
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
@@ -106,7 +118,9 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
 
 def serves_ui(settings: Settings) -> bool:
     """Whether the page at /ui is served; by default on a loopback address only."""
-    return settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui
+    return (
+        settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui
+    )
 
 
 def is_simulated(settings: Settings) -> bool:
@@ -118,8 +132,8 @@ class ShutdownConfig:
     """Durations of a graceful shutdown, in seconds.
 
     timeout: how long running requests may continue.
-    grace: minimum time for which the server stays reachable but not ready, so that a load balancer notices before the
-        port closes.
+    grace: minimum time for which the server stays reachable but not ready, so that a
+        load balancer notices before the port closes.
     """
 
     timeout: float = 8.0
@@ -136,7 +150,8 @@ class LongLived:
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
-"""Seconds between two checks for running work during shutdown; the same as uvicorn's."""
+"""Seconds between two checks for running work during shutdown; the same as uvicorn's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +187,12 @@ def run(
     server_ports = ServerPorts(
         [] if inherited else [ServerPort(item, tls) for item in server_settings if item.uds is None]
     )
-    controllers = [ServerPortController(server_port, server_ports) for server_port in server_ports.ports] or [None]
+    controllers = [
+        ServerPortController(server_port, server_ports) for server_port in server_ports.ports
+    ] or [None]
     assembled_servers = [
-        assemble_server(item, secret, ports, build) for item, ports in zip(server_settings, controllers, strict=True)
+        assemble_server(item, secret, ports, build)
+        for item, ports in zip(server_settings, controllers, strict=True)
     ]
     listeners = inherited or [server_port.listen() for server_port in server_ports.ports]
     socket_file = None
@@ -188,7 +206,9 @@ def run(
     if settings.instances.items:
         from dragoman_sim.instances import PortDispatcher  # noqa: PLC0415 - as below
 
-        app = PortDispatcher({port: item.application for port, item in zip(ports, assembled_servers, strict=True)})
+        app = PortDispatcher(
+            {port: item.application for port, item in zip(ports, assembled_servers, strict=True)}
+        )
     shutdown_config = ShutdownConfig(settings.shutdown_timeout, settings.shutdown_grace)
     first = assembled_servers[0]
     server = Server(
@@ -196,7 +216,9 @@ def run(
         *(item.models for item in assembled_servers),
         shutdown_config=shutdown_config,
         server_ports=server_ports,
-        reloader=Reloader(configured_settings, first.application, first.models, SystemClock(), tls, read_settings),
+        reloader=Reloader(
+            configured_settings, first.application, first.models, SystemClock(), tls, read_settings
+        ),
         notifier=Notifier(os.environ),
     )
     for item in assembled_servers:
@@ -215,31 +237,42 @@ def run(
 
 
 def print_greetings(
-    assembled_servers: Sequence[AssembledServer], ports: Sequence[int | None], print_line: Callable[[str], None]
+    assembled_servers: Sequence[AssembledServer],
+    ports: Sequence[int | None],
+    print_line: Callable[[str], None],
 ) -> None:
-    """Print the first line of the greeting, with the address, for each server, and the other lines once."""
+    """Print the first line of the greeting, with the address, for each server, and the
+    other lines once.
+    """
     greetings = [
-        build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
+        build_greeting(item.settings, item.models, port)
+        for item, port in zip(assembled_servers, ports, strict=True)
     ]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
 
 
 def enable_collector() -> None:
-    """Enable and tune the garbage collector for serving; the caller may have disabled it during startup."""
-    # Startup objects live until exit. Collections skip frozen objects, which also keeps their memory pages shared with
-    # forked processes: a collection writes to every object.
+    """Enable and tune the garbage collector for serving; the caller may have disabled
+    it during startup.
+    """
+    # Startup objects live until exit. Collections skip frozen objects, which also keeps
+    # their memory pages shared with forked processes: a collection writes to every
+    # object.
     gc.freeze()
-    # A request creates hundreds of objects that live until its end. With the default threshold of 700, collections of
-    # the youngest generation would find nearly all alive, and promote objects that are about to be freed.
+    # A request creates hundreds of objects that live until its end. With the default
+    # threshold of 700, collections of the youngest generation would find nearly all
+    # alive, and promote objects that are about to be freed.
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
 def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:
-    """Configure logging, check the settings, and take over the sockets of systemd's socket activation.
+    """Configure logging, check the settings, and take over the sockets of systemd's
+    socket activation.
 
-    Returns: the settings with the address of inherited sockets, these sockets, and the secret key.
+    Returns: the settings with the address of inherited sockets, these sockets, and the
+        secret key.
 
     Raises: SettingsError.
     """
@@ -251,19 +284,23 @@ def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], 
     inherited = inherit_sockets(os.environ)
     if inherited:
         settings = adopt_address(settings, inherited[0])
-    # One key for all servers of the process: a load balancer may send a conversation's next turn to another one, which
-    # must decrypt its reasoning.
+    # One key for all servers of the process: a load balancer may send a conversation's
+    # next turn to another one, which must decrypt its reasoning.
     return settings, inherited, load_secret_key(settings, os.environ) or secrets.token_bytes(32)
 
 
 def adopt_address(settings: Settings, listener: socket.socket) -> Settings:
-    """Return the settings with the address of an inherited socket in place of the configured one.
+    """Return the settings with the address of an inherited socket in place of the
+    configured one.
 
     Raises:
-        SettingsError: the address is reachable from other machines, and there is no API key.
+        SettingsError: the address is reachable from other machines, and there is no API
+            key.
     """
     if settings.instances.items:
-        raise SettingsError("instances: each needs its own port, which socket activation does not provide")
+        raise SettingsError(
+            "instances: each needs its own port, which socket activation does not provide"
+        )
     address = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return msgspec.structs.replace(settings, uds=str(address))
@@ -309,7 +346,14 @@ def assemble_server(
     if limits_store is not None:
         asyncio.run(check_limits_store(limits_store))
     application = build_application(
-        settings, models, secret, store, port_controller, metrics_exchange, ids=ids, limits_store=limits_store
+        settings,
+        models,
+        secret,
+        store,
+        port_controller,
+        metrics_exchange,
+        ids=ids,
+        limits_store=limits_store,
     )
     return AssembledServer(settings, models, application)
 
@@ -339,7 +383,9 @@ def build_application(
         secret=secret,
         store=store,
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
-        request_log=None if settings.request_log is None else open_request_log(settings.request_log),
+        request_log=None
+        if settings.request_log is None
+        else open_request_log(settings.request_log),
         port_controller=port_controller if is_simulated(settings) else None,
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
@@ -375,11 +421,15 @@ class SignalTarget(Protocol):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None: ...
 
 
-def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ignore_hangup) -> None:
-    """Install handlers that shut down gracefully with exit code 0, even for signals before uvicorn listens.
+def install_signal_handlers(
+    server: SignalTarget, on_hangup: SignalHandler = _ignore_hangup
+) -> None:
+    """Install handlers that shut down gracefully with exit code 0, even for signals
+    before uvicorn listens.
 
-    SIGHUP shuts down too if standard input is a terminal, since it means that the terminal was closed. Otherwise it
-    comes from a service manager or `kill -HUP`, and reloads. Under nohup it is ignored.
+    SIGHUP shuts down too if standard input is a terminal, since it means that the
+    terminal was closed. Otherwise it comes from a service manager or `kill -HUP`, and
+    reloads. Under nohup it is ignored.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, server.handle_exit)
@@ -390,8 +440,9 @@ def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ig
 class Server(uvicorn.Server):
     """A uvicorn server with graceful shutdown.
 
-    During the shutdown readiness fails and new requests get a retryable error, while running requests continue. If they
-    exceed the timeout, they end with their dialect's terminal error instead of a closed connection.
+    During the shutdown readiness fails and new requests get a retryable error, while
+    running requests continue. If they exceed the timeout, they end with their dialect's
+    terminal error instead of a closed connection.
     """
 
     def __init__(
@@ -405,7 +456,8 @@ class Server(uvicorn.Server):
     ) -> None:
         """Create the server.
 
-        server_ports: ports whose sockets come first among those passed to `run`, in the same order.
+        server_ports: ports whose sockets come first among those passed to `run`, in the
+            same order.
         """
         super().__init__(config)
         self._reloader = reloader
@@ -417,16 +469,20 @@ class Server(uvicorn.Server):
         self._shutdown_config = shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
         self.failure: str | None = None
-        """The reason for which a model could not be loaded at startup; the server stops then."""
+        """The reason for which a model could not be loaded at startup; the server stops
+        then.
+        """
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         self.failure = f"cannot serve {name}: {format_error(error)}"
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
-        """First signal: graceful shutdown. Second: stop without waiting. Third: exit immediately without cleanup.
+        """First signal: graceful shutdown. Second: stop without waiting. Third: exit
+        immediately without cleanup.
 
-        Does not record the signal: uvicorn re-raises recorded signals at exit, which would look like a failure.
+        Does not record the signal: uvicorn re-raises recorded signals at exit, which
+        would look like a failure.
         """
         if self.force_exit:
             os._exit(1)
@@ -434,7 +490,9 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_reload(self, _sig: int, _frame: FrameType | None) -> None:
-        """Handle a signal that requests a reload; during the startup, the reload is deferred until the server runs."""
+        """Handle a signal that requests a reload; during the startup, the reload is
+        deferred until the server runs.
+        """
         if self._loop is None:
             self._reload_requested.set()
         else:
@@ -442,7 +500,9 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._reload_requested.set)
 
     async def _serve_service_manager(self) -> None:
-        """Reload on request, and send keepalive messages to the service manager's watchdog."""
+        """Reload on request, and send keepalive messages to the service manager's
+        watchdog.
+        """
         while True:
             try:
                 async with asyncio.timeout(self._notifier.watchdog_interval):
@@ -469,28 +529,33 @@ class Server(uvicorn.Server):
     def _build_protocol(self) -> asyncio.Protocol:
         """Create the protocol of an accepted connection, as uvicorn does."""
         protocol_class = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return protocol_class(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._notifier.notify_stopping()
         if self._service_task is not None:
             self._service_task.cancel()
-        # Closed before the drain: from now on readiness fails, and new requests get a retryable error.
+        # Closed before the drain: from now on readiness fails, and new requests get a
+        # retryable error.
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
         read_clock = asyncio.get_running_loop().time
-        # The server waits only for requests that are running now: later ones get an error at once.
+        # The server waits only for requests that are running now: later ones get an
+        # error at once.
         started_at = read_clock()
         running = tuple(self.server_state.tasks)
-        # Other connections get `Connection: close` with their next response. Closing them now would lose requests that
-        # clients have already sent.
+        # Other connections get `Connection: close` with their next response. Closing
+        # them now would lose requests that clients have already sent.
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, LongLived):
                 connection.shutdown()
         if self._has_work(running):
             log.info(
-                "shutting down: waiting up to %g s for running requests; press Ctrl-C again to stop now",
+                "shutting down: waiting up to %g s for running requests; press Ctrl-C again to "
+                "stop now",
                 self._shutdown_config.timeout,
             )
         while not self.force_exit:
@@ -498,25 +563,37 @@ class Server(uvicorn.Server):
             if has_waited and (stop_task.done() or not self._has_work(running)):
                 break
             await asyncio.sleep(POLL_INTERVAL)
-        # Each port keeps a duplicate of its socket: while it is open, clients could connect, but would never be served.
+        # Each port keeps a duplicate of its socket: while it is open, clients could
+        # connect, but would never be served.
         self._server_ports.close()
         await super().shutdown(sockets)
         stop_task.cancel()
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
         """Whether client requests or background work are still running."""
-        states = (engine.health() for models in self._models for model in models for engine in model.engines)
-        return not all(task.done() for task in running) or any(state.running or state.waiting for state in states)
+        states = (
+            engine.health()
+            for models in self._models
+            for model in models
+            for engine in model.engines
+        )
+        return not all(task.done() for task in running) or any(
+            state.running or state.waiting for state in states
+        )
 
     async def _stop_models_on_timeout(self) -> None:
         await asyncio.sleep(self._shutdown_config.timeout)
         await asyncio.gather(*(models.stop() for models in self._models))
 
 
-def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
-    """Configure uvicorn, without its access log, which this server writes itself, and without the Server header.
+def build_uvicorn_config(
+    app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None = None
+) -> uvicorn.Config:
+    """Configure uvicorn, without its access log, which this server writes itself, and
+    without the Server header.
 
-    At log level info uvicorn is limited to warnings, since its startup message repeats the greeting.
+    At log level info uvicorn is limited to warnings, since its startup message repeats
+    the greeting.
     """
     return uvicorn.Config(
         app,
@@ -524,7 +601,10 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext |
         http=cast(
             "type[asyncio.Protocol]",
             Http11ProtocolFactory(
-                HttpLimits(connections=settings.max_connections, per_address=settings.max_connections_per_address)
+                HttpLimits(
+                    connections=settings.max_connections,
+                    per_address=settings.max_connections_per_address,
+                )
             ),
         ),
         ws=cast("type[asyncio.Protocol]", build_websocket_protocol),
@@ -536,7 +616,8 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext |
         server_header=False,
         # The client address behind a proxy is not used.
         proxy_headers=False,
-        # Seconds. Requests have already ended by then; this bounds the rest of uvicorn's shutdown.
+        # Seconds. Requests have already ended by then; this bounds the rest of
+        # uvicorn's shutdown.
         timeout_graceful_shutdown=2,
     )
 
@@ -544,22 +625,29 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext |
 def build_websocket_protocol(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> asyncio.Protocol:
-    """Create the protocol of a WebSocket. The import is deferred, since most servers never see a WebSocket."""
+    """Create the protocol of a WebSocket. The import is deferred, since most servers
+    never see a WebSocket.
+    """
     from .websocket import WebSocket  # noqa: PLC0415
 
     return WebSocket(config, server_state, app_state)
 
 
 def build_serving_options(settings: Settings) -> ServingOptions:
-    """Build the serving options from the settings. Raises SettingsError for an invalid origin."""
+    """Build the serving options from the settings. Raises SettingsError for an invalid
+    origin.
+    """
     try:
         cors = CorsPolicy(settings.allowed_origins)
     except ValueError as error:
         raise SettingsError(f"--allowed-origins: {error}") from error
-    unchanged: dict[str, Any] = {name: getattr(settings, name) for name in ServingSettings.__struct_fields__}
+    unchanged: dict[str, Any] = {
+        name: getattr(settings, name) for name in ServingSettings.__struct_fields__
+    }
     return ServingOptions(
         **unchanged,
-        # The API profile as configured, else `vllm` for the simulator and `openai` for other engines.
+        # The API profile as configured, else `vllm` for the simulator and `openai` for
+        # other engines.
         profile=Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai")),
         bind=None if settings.uds is not None else settings.host,
         cors=cors,

@@ -1,6 +1,8 @@
-"""Builds the persistent state from the settings: the store, the store of the keys' limits, and the secret key.
+"""Builds the persistent state from the settings: the store, the store of the keys'
+limits, and the secret key.
 
-The secret key encrypts and signs reasoning. It is configured, or else generated and stored.
+The secret key encrypts and signs reasoning. It is configured, or else generated and
+stored.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             return factory(rest, bounds)
         case _:
             raise SettingsError(
-                f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, not `{kind}`."
+                f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, "
+                f"not `{kind}`."
             )
 
 
@@ -76,13 +79,16 @@ async def check_store(store: Store) -> None:
 # The limits of keys.
 
 SUFFIX = "-limits"
-"""Suffix of the file next to the store's file. A separate file, since commits to the store wait for the disk."""
+"""Suffix of the file next to the store's file. A separate file, since commits to the
+store wait for the disk.
+"""
 VALUES = "`auto`, `memory`, `store`, `sqlite:PATH`, `postgresql://...` or `redis://...`"
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "valkey", "valkeys"})
 
 
 def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> LimitsStore | None:
-    """Build the store of the limits without opening it; None if each process counts for itself.
+    """Build the store of the limits without opening it; None if each process counts for
+    itself.
 
     Raises:
         SettingsError: the setting is invalid or a driver is missing.
@@ -96,7 +102,8 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
             is_own = False
         elif store == "store":
             raise SettingsError(
-                f"limits-store: `store` needs `--store sqlite` or `postgresql://...`, and the store is `{kind}`."
+                f"limits-store: `store` needs `--store sqlite` or `postgresql://...`, and the "
+                f"store is `{kind}`."
             )
         else:
             store = "memory"
@@ -112,7 +119,8 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
                 from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415 - needs asyncpg
             except ImportError as error:
                 raise SettingsError(
-                    "limits-store: PostgreSQL needs `pip install '.[postgres]'` in the clone of Dragoman."
+                    "limits-store: PostgreSQL needs `pip install '.[postgres]'` in the clone of "
+                    "Dragoman."
                 ) from error
             built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
@@ -157,14 +165,20 @@ log = logging.getLogger(__name__)
 
 
 def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
-    """Return the configured or stored key; None if there is neither, and the caller generates an ephemeral one."""
+    """Return the configured or stored key; None if there is neither, and the caller
+    generates an ephemeral one.
+    """
     if settings.secret_key is not None:
         return settings.secret_key.encode()
     kind, _, path = settings.store.partition(":")
     # If the store does not outlive the process, the key need not either.
     if kind in ("memory", "none"):
         return None
-    file = Path(f"{path}.key") if kind == "sqlite" and path else state_directory(environment) / "secret.key"
+    file = (
+        Path(f"{path}.key")
+        if kind == "sqlite" and path
+        else state_directory(environment) / "secret.key"
+    )
     try:
         return load_or_create_key(file)
     except (OSError, ValueError) as error:

@@ -1,4 +1,6 @@
-"""Builds `http://HOST:PORT/v1`: another server, or several replicas of the same model, as the engine."""
+"""Builds `http://HOST:PORT/v1`: another server, or several replicas of the same model,
+as the engine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,20 @@ import msgspec
 from ..core.embeddings import EncodingTask
 from ..core.errors import EngineError
 from ..core.request import SamplingOptions
-from ..engines.upstream import DiscoveredModel, KINDS, ModelTasks, ServerKind, Upstream, UpstreamConfig, UpstreamControl, UpstreamDefaults, UpstreamEngine, Wire, discover, find_kind_by_host
+from ..engines.upstream import (
+    DiscoveredModel,
+    KINDS,
+    ModelTasks,
+    ServerKind,
+    Upstream,
+    UpstreamConfig,
+    UpstreamControl,
+    UpstreamDefaults,
+    UpstreamEngine,
+    Wire,
+    discover,
+    find_kind_by_host,
+)
 from dragoman_http import ClientTimeouts
 from ..parsers import registry
 from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
@@ -19,7 +34,9 @@ from ..settings import Settings
 from .model_builder import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
-"""Context length in tokens if neither the upstream nor the settings state one; the upstream rejects longer requests."""
+"""Context length in tokens if neither the upstream nor the settings state one; the
+upstream rejects longer requests.
+"""
 
 _TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingTask.SCORING}
 
@@ -27,12 +44,23 @@ _TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingT
 def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     """Build a model whose engine is one or several upstreams.
 
-    urls: URLs separated by commas. The first upstream that responds supplies the details that the settings leave open.
+    urls: URLs separated by commas. The first upstream that responds supplies the
+        details that the settings leave open.
     """
-    upstreams = _build_upstreams(settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()])
+    upstreams = _build_upstreams(
+        settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+    )
     discovered = _discover(settings, upstreams)
-    reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
-    tools = None if settings.tool_call_parser is None else registry.find_tool_format(settings.tool_call_parser)
+    reasoning = (
+        None
+        if settings.reasoning_parser is None
+        else registry.find_reasoning_format(settings.reasoning_parser)
+    )
+    tools = (
+        None
+        if settings.tool_call_parser is None
+        else registry.find_tool_format(settings.tool_call_parser)
+    )
     sampling = {
         name: value
         for name, value in msgspec.structs.asdict(settings.override_generation_config).items()
@@ -65,7 +93,9 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         adapters = Adapters(loaded, control, is_remote=True)
     return ServedModel(
         name,
-        EventBackend(engine, cache=control) if discovered.tasks.generates else TextEncoderBackend(engine),
+        EventBackend(engine, cache=control)
+        if discovered.tasks.generates
+        else TextEncoderBackend(engine),
         settings.max_model_len or discovered.max_model_len or UNKNOWN_LENGTH,
         int(clock.now()),
         aliases,
@@ -81,13 +111,23 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
     for url in urls:
         parts = urlsplit(url)
         if parts.username is not None or parts.password is not None:
-            raise ValueError("an upstream's key belongs in DRAGOMAN_UPSTREAM_API_KEY, not in its URL")
+            raise ValueError(
+                "an upstream's key belongs in DRAGOMAN_UPSTREAM_API_KEY, not in its URL"
+            )
         is_http = parts.scheme in ("http", "https") and parts.hostname
-        if not is_http or parts.query or parts.fragment or any(character.isspace() for character in url):
+        if (
+            not is_http
+            or parts.query
+            or parts.fragment
+            or any(character.isspace() for character in url)
+        ):
             raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
-    # Anthropic's SDKs append the version to their base URL, so users often configure only the host.
+    # Anthropic's SDKs append the version to their base URL, so users often configure
+    # only the host.
     urls = [
-        f"{url}/v1" if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"] else url
+        f"{url}/v1"
+        if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"]
+        else url
         for url in urls
     ]
     weights = [float(weight) for text in settings.upstream_weight for weight in text.split(",")]
@@ -95,36 +135,53 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
     if weights and len(weights) != len(urls):
         raise ValueError(f"there are {len(urls)} upstreams and {len(weights)} upstream weights")
     if len(keys) not in (0, 1, len(urls)):
-        raise ValueError(f"there are {len(urls)} upstreams and {len(keys)} upstream keys; give one, or one for each")
+        raise ValueError(
+            f"there are {len(urls)} upstreams and {len(keys)} upstream keys; give one, or one for "
+            f"each"
+        )
     for weight in weights:
         if not 0 < weight <= 1_000_000:
-            raise ValueError(f"an upstream's weight must be above 0 and at most 1000000, not {weight:g}")
+            raise ValueError(
+                f"an upstream's weight must be above 0 and at most 1000000, not {weight:g}"
+            )
     key_by_url = keys if len(keys) == len(urls) else (keys or (None,)) * len(urls)
-    return tuple(Upstream(*fields) for fields in zip(urls, weights or [1.0] * len(urls), key_by_url, strict=True))
+    return tuple(
+        Upstream(*fields)
+        for fields in zip(urls, weights or [1.0] * len(urls), key_by_url, strict=True)
+    )
 
 
 def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
     """Discover the model and the upstream's kind.
 
-    If both are configured no request is sent, so that this server can start before its upstreams.
+    If both are configured no request is sent, so that this server can start before its
+    upstreams.
     """
     kind = _find_kind(settings, upstreams[0].url)
     # None means that discovery requests the tasks from the upstream.
     tasks = None
     names = {name.strip() for option in settings.upstream_task for name in option.split(",")}
     if unknown := names - _TASKS.keys():
-        raise ValueError(f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}")
+        raise ValueError(
+            f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}"
+        )
     if names:
         encoding_tasks = (_TASKS[name] for name in names)
-        tasks = ModelTasks("generate" in names, frozenset(task for task in encoding_tasks if task is not None))
+        tasks = ModelTasks(
+            "generate" in names, frozenset(task for task in encoding_tasks if task is not None)
+        )
     if kind is not None and settings.upstream_model is not None:
         if tasks is None and kind.has_tei_rerank:
-            raise ValueError("--upstream-task: set `embed` or `score`, as an upstream of this kind does not generate")
+            raise ValueError(
+                "--upstream-task: set `embed` or `score`, as an upstream of this kind does not "
+                "generate"
+            )
         return DiscoveredModel(settings.upstream_model, kind, None, tasks or ModelTasks())
     for upstream in upstreams[:-1]:
         try:
             return discover(upstream, settings.upstream_model, kind=kind, tasks=tasks)
-        # Only the last upstream's error is reported: this server can start if one of several upstreams is up.
+        # Only the last upstream's error is reported: this server can start if one of
+        # several upstreams is up.
         except EngineError:
             continue
     return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)

@@ -16,7 +16,12 @@ from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import build_token_model, load_chat_template, resolve_formats, resolve_served_names
+from .model_builder import (
+    build_token_model,
+    load_chat_template,
+    resolve_formats,
+    resolve_served_names,
+)
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -30,7 +35,9 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     if adapters:
         arguments.setdefault("enable_lora", True)
     template = load_chat_template(settings, directory)
-    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory, generates=False))
+    reasoning, _ = resolve_formats(
+        settings, directory, template, load_tokenizer(directory, generates=False)
+    )
     options = VllmOptions(
         arguments,
         None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end),
@@ -50,7 +57,15 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
                 limit = loaded.max_tokens
         name, aliases = resolve_served_names(settings, directory.resolve().name)
         info = load_tokenizer_info(directory)
-        return ServedModel(name, backend, limit, int(clock.now()), aliases, stats_source=loaded, tokenizer_info=info)
+        return ServedModel(
+            name,
+            backend,
+            limit,
+            int(clock.now()),
+            aliases,
+            stats_source=loaded,
+            tokenizer_info=info,
+        )
     engine = loaded.engine
     for adapter in adapters:
         engine.add_adapter(adapter.name, adapter.path)
@@ -74,7 +89,8 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def build_engine_arguments(settings: Settings) -> dict[str, Any]:
-    """Build vLLM's engine arguments from the settings. `--vllm-args` adds to them and overrides them.
+    """Build vLLM's engine arguments from the settings. `--vllm-args` adds to them and
+    overrides them.
 
     Raises:
         EngineError: a setting is not a JSON object.

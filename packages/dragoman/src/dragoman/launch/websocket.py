@@ -1,6 +1,8 @@
-"""uvicorn's WebSocket protocol with graceful shutdown by the application, and limits on incomplete messages.
+"""uvicorn's WebSocket protocol with graceful shutdown by the application, and limits on
+incomplete messages.
 
-Bytes of an incomplete message are counted as they arrive, and the message has a deadline.
+Bytes of an incomplete message are counted as they arrive, and the message has a
+deadline.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
 from .server import LongLived
 
 FRAGMENT = 64
-"""Overhead in bytes that is counted per fragment, since an empty one takes memory too."""
+"""Overhead in bytes that is counted per fragment, since an empty one takes memory too.
+"""
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class WebSocket(WebSocketsSansIOProtocol, LongLived):
-    """A WebSocket connection with graceful shutdown: uvicorn would close it in the middle of a response."""
+    """A WebSocket connection with graceful shutdown: uvicorn would close it in the
+    middle of a response.
+    """
 
     limits = HttpLimits()
     close_timeout: float
@@ -48,8 +53,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self.handshake_initiated:
-            # The head was passed to uvicorn completely, so this handshake is malformed: uvicorn would neither respond
-            # nor close the connection.
+            # The head was passed to uvicorn completely, so this handshake is malformed:
+            # uvicorn would neither respond nor close the connection.
             self.transport.write(_BAD_REQUEST)
             self.transport.close()
             return
@@ -75,11 +80,14 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         await super().send(message)
         if message["type"] == "websocket.accept":
             self._end_deadline()
-            # Bytes that came with the handshake were not counted, since it was not complete.
+            # Bytes that came with the handshake were not counted, since it was not
+            # complete.
             self._note_pending()
 
     def shutdown(self) -> None:
-        """Let the application finish the current response. Afterwards the close handshake has one second."""
+        """Let the application finish the current response. Afterwards the close
+        handshake has one second.
+        """
         if not self.handshake_complete or self.close_sent:
             # No response is in progress.
             super().shutdown()
@@ -90,7 +98,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     def _watch_pending(self, count: Callable[[int], bool]) -> None:
         """Set the callback that limits incomplete messages.
 
-        count: called on every change with the bytes of the incomplete message; returning False rejects the message.
+        count: called on every change with the bytes of the incomplete message;
+            returning False rejects the message.
         """
         self._count = count
         self._pending = 0
@@ -123,9 +132,14 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             self.transport.abort()
 
     def _on_message_timeout(self) -> None:
-        """Close the connection if the message is slower than the minimum rate, unless reading is paused."""
+        """Close the connection if the message is slower than the minimum rate, unless
+        reading is paused.
+        """
         self._deadline = None
-        if self.read_paused or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body:
+        if (
+            self.read_paused
+            or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body
+        ):
             self._begin_deadline()
         elif self._pending:
             self._fail(1008, "the message took too long")
@@ -134,7 +148,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         if self.transport.is_closing():
             return
         if self.close_sent:
-            # After the close frame, the failure can no longer be reported to the client.
+            # After the close frame, the failure can no longer be reported to the
+            # client.
             self.transport.abort()
             return
         self.conn.fail(code, reason)

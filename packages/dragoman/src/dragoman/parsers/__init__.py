@@ -1,3 +1,3 @@
-"""Streaming parsers of reasoning and tool calls, without I/O, clock or tokenizer; `registry` is the entry
-point.
+"""Streaming parsers of reasoning and tool calls, without I/O, clock or tokenizer;
+`registry` is the entry point.
 """

@@ -1,4 +1,6 @@
-"""Base of the output parsers: the buffer of unreleased text and its tokens, prefix matching, and chains of parsers."""
+"""Base of the output parsers: the buffer of unreleased text and its tokens, prefix
+matching, and chains of parsers.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,18 @@ from ..core.events import (
 from ..core.syntax import Parser
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
-# Longer than any added token: a token that is a marker is found even if its text arrives in several deltas.
+# Longer than any added token: a token that is a marker is found even if its text
+# arrives in several deltas.
 _MAX_TOKEN_BYTES = 64
 _REPLACEMENT_CHAR = "\ufffd".encode()
 
 
 class Buffer:
-    """Text that has not been released yet, together with its tokens, so that no token is lost.
+    """Text that has not been released yet, together with its tokens, so that no token
+    is lost.
 
-    A token is released with its first released character; when text is dropped, with its last dropped character.
+    A token is released with its first released character; when text is dropped, with
+    its last dropped character.
 
     single_tokens: markers that are one token of the vocabulary; see `is_marker`.
     """
@@ -51,11 +56,13 @@ class Buffer:
     )
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
-        # Offsets are in characters from the start of the stream.
-        # None while empty, which is nearly always: an empty deque takes most of a kilobyte.
+        # Offsets are in characters from the start of the stream. None while empty,
+        # which is nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
         self._offset = 0  # Characters of the first chunk that have been released.
-        self._tokens: deque[tuple[int, int, Token]] | None = None  # Tokens with the offsets of their text.
+        self._tokens: deque[tuple[int, int, Token]] | None = (
+            None  # Tokens with the offsets of their text.
+        )
         self._covered = 0  # Offset of the end of the last token's text.
         self.end = 0
         """Offset of the end of all text that has arrived."""
@@ -63,8 +70,12 @@ class Buffer:
         """Offset of the end of the released text, which is the start of the buffer."""
         self._single_tokens = frozenset(single_tokens)
         self._has_tokens = False
-        self._unmatched_bytes = b""  # Text after the last token; it belongs to tokens that have not arrived.
-        self._marker_ends: dict[int, int] | None = None  # Lengths of tokens that are markers, by their end offsets.
+        self._unmatched_bytes = (
+            b""  # Text after the last token; it belongs to tokens that have not arrived.
+        )
+        self._marker_ends: dict[int, int] | None = (
+            None  # Lengths of tokens that are markers, by their end offsets.
+        )
 
     def __len__(self) -> int:
         return self.end - self.released
@@ -81,9 +92,11 @@ class Buffer:
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
         if self._single_tokens:
-            # Record where tokens that are a whole marker end, by aligning the tokens with the text. Bytes are aligned,
-            # since a byte-level BPE token may hold half of a character, which has no text of its own. Text and tokens
-            # need not arrive together: a token's text may be held back until its last character is complete.
+            # Record where tokens that are a whole marker end, by aligning the tokens
+            # with the text. Bytes are aligned, since a byte-level BPE token may hold
+            # half of a character, which has no text of its own. Text and tokens need
+            # not arrive together: a token's text may be held back until its last
+            # character is complete.
             data = self._unmatched_bytes + text.encode()
             pos = 0
             self._has_tokens = self._has_tokens or bool(tokens)
@@ -95,7 +108,8 @@ class Buffer:
                 pos = start + len(token.utf8)
                 self._marker_ends = self._marker_ends or {}
                 self._marker_ends[self.end + len(text) - len(data[pos:].decode())] = len(token.text)
-            # Bounded: if the tokens do not spell the text (a normalizing tokenizer), it would grow with the output.
+            # Bounded: if the tokens do not spell the text (a normalizing tokenizer), it
+            #     would grow with the output.
             self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
         if text:
             self._chunks = self._chunks or deque()
@@ -107,7 +121,9 @@ class Buffer:
             self._covered = self.end
 
     def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
-        """Yield each token with the begin and end offsets of its text; the last token spans the rest of the text."""
+        """Yield each token with the begin and end offsets of its text; the last token
+        spans the rest of the text.
+        """
         # While streaming, most deltas have one token, and nothing has to be aligned.
         if len(tokens) == 1 and not tokens[0].markup:
             yield self._covered, self.end, tokens[0]
@@ -119,7 +135,8 @@ class Buffer:
         for token in tokens[:-1]:
             token_bytes = data[at : at + _count_overlap(data, at, token)]
             at += len(token_bytes)
-            # Offsets count characters. 0b10xxxxxx continues a UTF-8 character; any other byte begins one.
+            # Offsets count characters. 0b10xxxxxx continues a UTF-8 character; any
+            # other byte begins one.
             end += sum(byte & 0xC0 != 0x80 for byte in token_bytes)
             yield min(begin, end), end, token
             # A character of several tokens is released with all of them.
@@ -127,7 +144,8 @@ class Buffer:
         yield (self.end if tokens[-1].markup else begin), self.end, tokens[-1]
 
     def pop(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
-        """Release n characters, and the tokens whose text has been released at least in part.
+        """Release n characters, and the tokens whose text has been released at least in
+        part.
 
         drop: release only tokens whose text has been released completely.
         """
@@ -146,9 +164,12 @@ class Buffer:
             self._offset = 0
             n -= available
         tokens: list[Token] = []
-        # A token whose text continues after a dropped marker belongs to the following text.
+        # A token whose text continues after a dropped marker belongs to the following
+        # text.
         released = -1 if drop or not size else self.released
-        while self._tokens and (self._tokens[0][1] <= self.released or self._tokens[0][0] < released):
+        while self._tokens and (
+            self._tokens[0][1] <= self.released or self._tokens[0][0] < released
+        ):
             tokens.append(self._tokens.popleft()[2])
         self._chunks = self._chunks or None
         self._tokens = self._tokens or None
@@ -176,32 +197,44 @@ class Buffer:
         self._covered = self.end
 
     def is_marker(self, marker: str, unread: int) -> bool:
-        """Whether the text of a marker, which ends `unread` characters before the end of the buffer, is that marker.
+        """Whether the text of a marker, which ends `unread` characters before the end
+        of the buffer, is that marker.
 
-        If the marker is one token of the vocabulary, the same text from several tokens is ordinary text. If no tokens
-        are known, the text alone decides.
+        If the marker is one token of the vocabulary, the same text from several tokens
+        is ordinary text. If no tokens are known, the text alone decides.
         """
         return (
-            marker not in self._single_tokens or not self._has_tokens or self.end - unread in (self._marker_ends or ())
+            marker not in self._single_tokens
+            or not self._has_tokens
+            or self.end - unread in (self._marker_ends or ())
         )
 
     def first_mark(self, unread: int) -> int:
-        """Return the position of the first marker token within the last `unread` characters; -1 if there is none."""
+        """Return the position of the first marker token within the last `unread`
+        characters; -1 if there is none.
+        """
         begin = self.end - unread
-        starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
+        starts = [
+            end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin
+        ]
         return min(starts) - begin if starts else -1
 
 
 def _count_overlap(data: bytes, pos: int, token: Token) -> int:
-    """Return how many bytes at the start of data[pos:] this token wrote. A token may hold part of a character."""
+    """Return how many bytes at the start of data[pos:] this token wrote. A token may
+    hold part of a character.
+    """
     token_bytes = token.utf8
     if token.markup:
         return 0
     if data.startswith(token_bytes, pos):
         return len(token_bytes)
     if pos == 0 and token.raw is None:  # The beginning of its text may have been released before.
-        return next((n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0)
-    # The detokenizer wrote U+FFFD for bytes that form no character; the replacements belong to their token.
+        return next(
+            (n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0
+        )
+    # The detokenizer wrote U+FFFD for bytes that form no character; the replacements
+    # belong to their token.
     replaced_bytes = 0
     while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
         replaced_bytes += len(_REPLACEMENT_CHAR)
@@ -222,7 +255,9 @@ class PrefixResult(Enum):
 
 
 class PrefixMatcher:
-    """Matches the longest of some markers at the start of a text, after optional white space."""
+    """Matches the longest of some markers at the start of a text, after optional white
+    space.
+    """
 
     __slots__ = ("_candidates", "marker", "matched")
 
@@ -234,21 +269,28 @@ class PrefixMatcher:
         """Characters of markers that have been read."""
 
     def can_match(self, text: str) -> bool:
-        """Whether a marker may begin in this text or after it. May be called only before `read`."""
+        """Whether a marker may begin in this text or after it. May be called only
+        before `read`.
+        """
         stripped = text.lstrip(" \t\r\n")
         return not stripped or any([marker.startswith(stripped[0]) for marker in self._candidates])
 
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
-        """Read text[pos:]. Returns the position after the marker, or that of the first character that is in no marker.
+        """Read text[pos:]. Returns the position after the marker, or that of the first
+        character that is in no marker.
 
-        If one marker is a prefix of another, the position may be before `pos`; if negative, it is in an earlier delta.
+        If one marker is a prefix of another, the position may be before `pos`; if
+        negative, it is in an earlier delta.
         """
         if not self.matched:
             whitespace = _WHITESPACE.match(text, pos)
             pos = whitespace.end() if whitespace else pos
         while pos < len(text):
-            # All candidates begin with the text read so far, so the next character decides which of them remain.
-            candidates = [marker for marker in self._candidates if marker.startswith(text[pos], self.matched)]
+            # All candidates begin with the text read so far, so the next character
+            # decides which of them remain.
+            candidates = [
+                marker for marker in self._candidates if marker.startswith(text[pos], self.matched)
+            ]
             if not candidates:
                 return (
                     (pos - self.matched + len(self.marker), PrefixResult.MATCHED)
@@ -258,14 +300,17 @@ class PrefixMatcher:
             pos += 1
             self.matched += 1
             self._candidates = candidates
-            self.marker = next((marker for marker in candidates if len(marker) == self.matched), self.marker)
+            self.marker = next(
+                (marker for marker in candidates if len(marker) == self.matched), self.marker
+            )
             if len(self.marker) == self.matched and len(candidates) == 1:
                 return pos, PrefixResult.MATCHED
         return pos, PrefixResult.INCOMPLETE
 
 
 class TextParser(ABC):
-    """Base class of parsers: reads text deltas in steps, and passes on all other events in order.
+    """Base class of parsers: reads text deltas in steps, and passes on all other events
+    in order.
 
     A subclass reads in `_step`, and releases text with `_emit_buffered` and `_drop`.
     """
@@ -281,8 +326,8 @@ class TextParser(ABC):
         # By far the most frequent event.
         if type(event) is TextDelta:
             buffer = self._buffer
-            # Most deltas of a stream are plain text of the current state. They bypass the buffer, which keeps the cost
-            # per token low.
+            # Most deltas of a stream are plain text of the current state. They bypass
+            # the buffer, which keeps the cost per token low.
             if event.text and buffer.end == buffer.released and not self._pending_tokens:
                 fast_event = self._fast_path(event)
                 if fast_event is not None:
@@ -297,7 +342,9 @@ class TextParser(ABC):
                 self._choice = choice
                 self._finish(reason)
                 pending = self._take_pending_tokens()
-                self._events.append(msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event)
+                self._events.append(
+                    msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event
+                )
             case _:
                 self._events.append(event)
         return self._take_events()
@@ -324,14 +371,17 @@ class TextParser(ABC):
 
     @abstractmethod
     def _fast_path(self, event: TextDelta) -> Event | None:
-        """Return the event for a delta that needs no parsing, else None. Called only while the buffer is empty."""
+        """Return the event for a delta that needs no parsing, else None. Called only
+        while the buffer is empty.
+        """
 
     @abstractmethod
     def _step(self, text: str, pos: int) -> int:
         """Read text[pos:], the unread end of the buffer, in the current state.
 
-        Returns the position to continue from: the end of the text that was read, or an earlier position from which the
-        new state reads again. A negative position is in an earlier delta.
+        Returns the position to continue from: the end of the text that was read, or an
+        earlier position from which the new state reads again. A negative position is in
+        an earlier delta.
         """
 
     @abstractmethod
@@ -343,31 +393,44 @@ class TextParser(ABC):
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Release the buffer and continue as text, since another part begins that this parser does not read."""
+        """Release the buffer and continue as text, since another part begins that this
+        parser does not read.
+        """
 
     def _count_consumed(self, text: str, pos: int) -> int:
-        """Return the number of buffered characters that have been read, if text[pos:] is still unread."""
+        """Return the number of buffered characters that have been read, if text[pos:]
+        is still unread.
+        """
         return len(self._buffer) - (len(text) - pos)
 
     def _rewind(self, text: str, pos: int) -> int:
-        """Return the position of the buffer's start, to read it again in another state; may be negative."""
+        """Return the position of the buffer's start, to read it again in another state;
+        may be negative.
+        """
         return pos - self._count_consumed(text, pos)
 
-    def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
+    def _emit_buffered(
+        self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int
+    ) -> None:
         """Release n characters of the buffer as an event."""
         if n > 0:
             text, tokens = self._buffer.pop(n)
-            self._events.append(build_event(self._choice, text, (*self._take_pending_tokens(), *tokens)))
+            self._events.append(
+                build_event(self._choice, text, (*self._take_pending_tokens(), *tokens))
+            )
 
     def _drop(self, n: int) -> None:
-        """Drop n characters of the buffer that are syntax. Their tokens are attached to the next event."""
+        """Drop n characters of the buffer that are syntax. Their tokens are attached to
+        the next event.
+        """
         if n > 0:
             self._pending_tokens.extend(self._buffer.pop(n, drop=True)[1])
 
     def _take_pending_tokens(self, *, call: bool = False) -> tuple[Token, ...]:
         """Take the pending tokens and the buffer's tokens without text.
 
-        call: whether they become part of a tool call. Otherwise they are marked as markup, which only logprobs list.
+        call: whether they become part of a tool call. Otherwise they are marked as
+            markup, which only logprobs list.
         """
         if not self._pending_tokens and self._buffer.is_empty:
             return ()
@@ -394,7 +457,9 @@ class TextParser(ABC):
 
 
 class ParserChain:
-    """Several parsers in sequence; each parses the text that the previous ones have left as text."""
+    """Several parsers in sequence; each parses the text that the previous ones have
+    left as text.
+    """
 
     def __init__(self, parsers: Sequence[Parser]) -> None:
         self._parsers = tuple(parsers)
@@ -406,7 +471,11 @@ class ParserChain:
                 case [single_event]:
                     events = parser.feed(single_event)
                 case _:
-                    events = [parsed_event for source_event in events for parsed_event in parser.feed(source_event)]
+                    events = [
+                        parsed_event
+                        for source_event in events
+                        for parsed_event in parser.feed(source_event)
+                    ]
         return events
 
 

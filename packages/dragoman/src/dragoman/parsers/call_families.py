@@ -29,7 +29,9 @@ def _plamo(name: str) -> str:
     return f"<|plamo:{name}:plamo|>"
 
 
-_HERMES_TEMPLATE = CallTemplate(call_prefix="<tool_call>\n", call_suffix="\n</tool_call>", separator="\n")
+_HERMES_TEMPLATE = CallTemplate(
+    call_prefix="<tool_call>\n", call_suffix="\n</tool_call>", separator="\n"
+)
 _DEEPSEEK_DELIMITERS = Delimiters(
     section_starts=(_replace_deepseek_chars("<|tool_calls_begin|>"),),
     section_end=_replace_deepseek_chars("<|tool_calls_end|>"),
@@ -43,7 +45,9 @@ _DEEPSEEK_TEMPLATE = CallTemplate(
     call_suffix=_DEEPSEEK_DELIMITERS.call_end,
     suffix=_DEEPSEEK_DELIMITERS.section_end,
 )
-_QWEN_CODER = XmlTagSyntax(">", "<parameter=", ((">", None),), "</parameter>", "</function>", value_padding="\n")
+_QWEN_CODER = XmlTagSyntax(
+    ">", "<parameter=", ((">", None),), "</parameter>", "</function>", value_padding="\n"
+)
 _NAMED_TAGS = XmlTagSyntax('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
 
 
@@ -61,7 +65,14 @@ def _build_dsml_syntax(name: str = "DSML", space: str = "") -> XmlTagSyntax:
 
 
 _DSML = _build_dsml_syntax()
-_GLM = XmlTagSyntax("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value_tag="<arg_value>")
+_GLM = XmlTagSyntax(
+    "",
+    "<arg_key>",
+    (("</arg_key>", None),),
+    "</arg_value>",
+    "</tool_call>",
+    value_tag="<arg_value>",
+)
 _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
 
@@ -93,8 +104,9 @@ def _build_dsml_template(section: str, name: str = "DSML") -> CallTemplate:
     )
 
 
-# The first family whose fingerprint matches a template wins (`registry.detect_formats`), so narrower fingerprints come
-# first: DeepSeek V4.1 and V4 before V3.2, whose fingerprint is the part that all three share.
+# The first family whose fingerprint matches a template wins
+# (`registry.detect_formats`), so narrower fingerprints come first: DeepSeek V4.1 and V4
+# before V3.2, whose fingerprint is the part that all three share.
 CALL_FAMILIES = (
     CallFamily(
         ("seed_oss",),
@@ -113,20 +125,30 @@ CALL_FAMILIES = (
         ("qwen3_coder", "qwen3_xml", "step3p5", "step5", "nemotron_v3", "qwen3coder", "nanbeige"),
         "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Nanbeige",
         Delimiters(
-            section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
+            section_starts=("<tool_call>",),
+            section_end="</tool_call>",
+            call_start="<function=",
+            leading_text="\n",
         ),
         _QWEN_CODER,
-        CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
+        CallTemplate(
+            call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"
+        ),
         (("<tool_call>", "<function=", "<parameter="),),
     ),
     CallFamily(
         ("mimo",),
         "MiMo",
         Delimiters(
-            section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
+            section_starts=("<tool_call>",),
+            section_end="</tool_call>",
+            call_start="<function=",
+            leading_text="\n",
         ),
         msgspec.structs.replace(_QWEN_CODER, value_padding="", untyped_is_text=True),
-        CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
+        CallTemplate(
+            call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"
+        ),
     ),
     CallFamily(
         ("functionary", "llama3_function"),
@@ -140,7 +162,10 @@ CALL_FAMILIES = (
         ("hy_v3",),
         "Hunyuan 3",
         Delimiters(
-            section_starts=("<tool_calls>",), section_end="</tool_calls>", call_start="<tool_call>", leading_text="\n"
+            section_starts=("<tool_calls>",),
+            section_end="</tool_calls>",
+            call_start="<tool_call>",
+            leading_text="\n",
         ),
         msgspec.structs.replace(_GLM, name_suffix="<tool_sep>", tag_separator="\n"),
         CallTemplate("<tool_calls>\n", "<tool_call>", "\n", "\n", "</tool_calls>"),
@@ -172,7 +197,9 @@ CALL_FAMILIES = (
             leading_text="\n",
         ),
         msgspec.structs.replace(_NAMED_TAGS, untyped_is_text=True),
-        CallTemplate("<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"),
+        CallTemplate(
+            "<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"
+        ),
         (("<minimax:tool_call>",),),
     ),
     CallFamily(
@@ -185,7 +212,9 @@ CALL_FAMILIES = (
             leading_text="\n",
         ),
         _NAMED_TAGS,
-        CallTemplate("<dots_function_call>\n", '<invoke name="', "\n", suffix="</dots_function_call>"),
+        CallTemplate(
+            "<dots_function_call>\n", '<invoke name="', "\n", suffix="</dots_function_call>"
+        ),
         (("<dots_function_call>",),),
     ),
     CallFamily(
@@ -216,7 +245,11 @@ CALL_FAMILIES = (
             fillers=(_plamo("end_tool_request"),),
         ),
         NamePrefixedSyntax(
-            (_plamo("end_tool_name") + _plamo("begin_tool_arguments") + "<|plamo:constrain|>json<|plamo:msg|>",),
+            (
+                _plamo("end_tool_name")
+                + _plamo("begin_tool_arguments")
+                + "<|plamo:constrain|>json<|plamo:msg|>",
+            ),
             _plamo("begin_tool_name"),
         ),
         CallTemplate(
@@ -277,7 +310,11 @@ CALL_FAMILIES = (
             section_end=_replace_bars("<|tool_calls_end|>"),
             call_start='<steptml:invoke name="',
             call_end=_replace_bars("<|tool_call_end|>"),
-            fillers=(_replace_bars("<|tool_call_begin|>"), "function", _replace_bars("<|tool_sep|>")),
+            fillers=(
+                _replace_bars("<|tool_call_begin|>"),
+                "function",
+                _replace_bars("<|tool_sep|>"),
+            ),
         ),
         XmlTagSyntax(
             '">',
@@ -300,7 +337,9 @@ CALL_FAMILIES = (
         ("deepseek_v3", "deepseek_r1", "deepseekv3"),
         "DeepSeek V3, R1",
         _DEEPSEEK_DELIMITERS,
-        NamePrefixedSyntax(("```json", ""), f"function{_replace_deepseek_chars('<|tool_sep|>')}", ("\n", "\n")),
+        NamePrefixedSyntax(
+            ("```json", ""), f"function{_replace_deepseek_chars('<|tool_sep|>')}", ("\n", "\n")
+        ),
         msgspec.structs.replace(
             _DEEPSEEK_TEMPLATE, call_suffix="\n```" + _DEEPSEEK_DELIMITERS.call_end, separator="\n"
         ),
@@ -344,7 +383,8 @@ CALL_FAMILIES = (
             '" index="',
             '<|open|>argument key="',
             tuple(
-                (f'" type="{kind}"<|sep|>', kind) for kind in ("string", "number", "boolean", "null", "object", "array")
+                (f'" type="{kind}"<|sep|>', kind)
+                for kind in ("string", "number", "boolean", "null", "object", "array")
             ),
             _xtml("close", "argument"),
             _xtml("close", "call"),
@@ -376,10 +416,13 @@ CALL_FAMILIES = (
         ("mistral",),
         "Mistral: Tekken v11 and later",
         Delimiters(section_starts=("[TOOL_CALLS]",), is_list=True, has_short_ids=True),
-        AlternativeSyntaxes(NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]"), JsonObjectSyntax()),
+        AlternativeSyntaxes(
+            NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]"), JsonObjectSyntax()
+        ),
         CallTemplate(call_prefix="[TOOL_CALLS]"),
         (("[TOOL_CALLS]", "[ARGS]"),),
-        # Both generations write [TOOL_CALLS]; only the vocabulary of Tekken v11 and later has [ARGS].
+        # Both generations write [TOOL_CALLS]; only the vocabulary of Tekken v11 and
+        # later has [ARGS].
         required_token="[ARGS]",
         fallback_name="mistral_json",
     ),
@@ -387,14 +430,20 @@ CALL_FAMILIES = (
         ("mistral_json",),
         "Mistral: up to v7",
         Delimiters(section_starts=("[TOOL_CALLS]",), is_list=True, has_short_ids=True),
-        AlternativeSyntaxes(JsonObjectSyntax(), NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]")),
+        AlternativeSyntaxes(
+            JsonObjectSyntax(), NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]")
+        ),
         _build_list_template("[TOOL_CALLS]"),
         (("[TOOL_CALLS]",),),
     ),
     CallFamily(
         ("phi4_mini_json",),
         "Phi-4 mini",
-        Delimiters(section_starts=("functools", "<|tool_call|>"), section_end="<|/tool_call|>", is_list=True),
+        Delimiters(
+            section_starts=("functools", "<|tool_call|>"),
+            section_end="<|/tool_call|>",
+            is_list=True,
+        ),
         JsonObjectSyntax(),
         _build_list_template("functools"),
         (("<|tool|>", "<|/tool|>"),),
@@ -402,7 +451,11 @@ CALL_FAMILIES = (
     CallFamily(
         ("granite",),
         "Granite 3",
-        Delimiters(section_starts=("<|tool_call|>", "<tool_call>"), section_end="</tool_call>", is_list=True),
+        Delimiters(
+            section_starts=("<|tool_call|>", "<tool_call>"),
+            section_end="</tool_call>",
+            is_list=True,
+        ),
         JsonObjectSyntax(),
         _build_list_template("<|tool_call|>"),
         (("<|tool_call|>",),),
@@ -458,7 +511,9 @@ CALL_FAMILIES = (
     CallFamily(
         ("cohere_command3", "cohere_command4"),
         "Command R7B, Command A, Command 4",
-        Delimiters(section_starts=("<|START_ACTION|>",), section_end="<|END_ACTION|>", is_list=True),
+        Delimiters(
+            section_starts=("<|START_ACTION|>",), section_end="<|END_ACTION|>", is_list=True
+        ),
         JsonObjectSyntax("tool_name", ("parameters",), number_key="tool_call_id"),
         CallTemplate("<|START_ACTION|>[\n    ", separator=",\n    ", suffix="\n]<|END_ACTION|>"),
         (("<|START_ACTION|>",),),
@@ -466,9 +521,16 @@ CALL_FAMILIES = (
     CallFamily(
         ("apertus",),
         "Apertus",
-        Delimiters(section_starts=("<|tools_prefix|>",), section_end="<|tools_suffix|>", call_end="}", is_list=True),
+        Delimiters(
+            section_starts=("<|tools_prefix|>",),
+            section_end="<|tools_suffix|>",
+            call_end="}",
+            is_list=True,
+        ),
         NamePrefixedSyntax(('":',), '{"', ("", " ")),
-        CallTemplate("<|tools_prefix|>[", call_suffix="}", separator=", ", suffix="]<|tools_suffix|>"),
+        CallTemplate(
+            "<|tools_prefix|>[", call_suffix="}", separator=", ", suffix="]<|tools_suffix|>"
+        ),
         (("<|tools_prefix|>",),),
     ),
     CallFamily(
@@ -487,7 +549,12 @@ CALL_FAMILIES = (
     CallFamily(
         ("llama4_pythonic",),
         "Llama 4",
-        Delimiters(section_starts=("<|python_start|>",), section_end="<|python_end|>", is_list=True, leading=True),
+        Delimiters(
+            section_starts=("<|python_start|>",),
+            section_end="<|python_end|>",
+            is_list=True,
+            leading=True,
+        ),
         PythonicSyntax(),
         _build_list_template("<|python_start|>", "<|python_end|>"),
         (("[func_name1(", "<|header_start|>"), ("<|python_start|>",)),
@@ -503,7 +570,9 @@ CALL_FAMILIES = (
     CallFamily(
         ("olmo3",),
         "OLMo 3",
-        Delimiters(section_starts=("<function_calls>",), section_end="</function_calls>", leading_text="\n"),
+        Delimiters(
+            section_starts=("<function_calls>",), section_end="</function_calls>", leading_text="\n"
+        ),
         PythonicSyntax(),
         CallTemplate("<function_calls>", separator="\n", suffix="</function_calls>"),
         (("<function_calls>",),),
@@ -511,7 +580,9 @@ CALL_FAMILIES = (
     CallFamily(
         ("lfm2",),
         "LFM2",
-        Delimiters(section_starts=("<|tool_call_start|>",), section_end="<|tool_call_end|>", is_list=True),
+        Delimiters(
+            section_starts=("<|tool_call_start|>",), section_end="<|tool_call_end|>", is_list=True
+        ),
         PythonicSyntax(),
         _build_list_template("<|tool_call_start|>", "<|tool_call_end|>"),
         (("<|tool_call_start|>",),),
@@ -519,9 +590,15 @@ CALL_FAMILIES = (
     CallFamily(
         ("longcat",),
         "LongCat-Flash",
-        Delimiters(call_start="<longcat_tool_call>", call_end="</longcat_tool_call>", leading_text="\n"),
+        Delimiters(
+            call_start="<longcat_tool_call>", call_end="</longcat_tool_call>", leading_text="\n"
+        ),
         JsonObjectSyntax(),
-        CallTemplate(call_prefix="<longcat_tool_call>\n", call_suffix="\n</longcat_tool_call>", separator="\n"),
+        CallTemplate(
+            call_prefix="<longcat_tool_call>\n",
+            call_suffix="\n</longcat_tool_call>",
+            separator="\n",
+        ),
         (("<longcat_tool_call>",),),
     ),
     CallFamily(

@@ -1,4 +1,6 @@
-"""The arguments of tool calls, readers of calls in JSON, and the base class of the parsers that emit call events."""
+"""The arguments of tool calls, readers of calls in JSON, and the base class of the
+parsers that emit call events.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,27 @@ from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.message import CustomTool, Tool
 from ..core.syntax import ParseContext
 from .base import TextParser
-from .json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader, decode_string, encode, skip_whitespace
+from .json_text import (
+    ObjectReader,
+    ReadStatus,
+    StringDecoder,
+    ValueReader,
+    decode_string,
+    encode,
+    skip_whitespace,
+)
 
-# Arguments: decoders of JSON that the model writes, and writers for formats that are not JSON.
+# Arguments: decoders of JSON that the model writes, and writers for formats that are
+#     not JSON.
 #
-# The client receives one JSON object for a function; for a custom tool it receives only the string under `input`.
+# The client receives one JSON object for a function; for a custom tool it receives only
+# the string under `input`.
 
 
 class ArgumentDecoder(Protocol):
-    """Decodes the raw text of one JSON value, in chunks of any size; the joined results are the call's arguments."""
+    """Decodes the raw text of one JSON value, in chunks of any size; the joined results
+    are the call's arguments.
+    """
 
     def decode(self, raw: str) -> str: ...
 
@@ -37,11 +51,14 @@ class ArgumentDecoder(Protocol):
 
 
 class FunctionArgumentDecoder:
-    """Passes an object unchanged, decodes an object that was encoded twice, as a string, and turns null into {}."""
+    """Passes an object unchanged, decodes an object that was encoded twice, as a
+    string, and turns null into {}.
+    """
 
     def __init__(self) -> None:
         self._string_decoder: StringDecoder | None = None
-        # The beginning of a string until it is clear whether it holds an object: as written, and decoded.
+        # The beginning of a string until it is clear whether it holds an object: as
+        # written, and decoded.
         self._string_start: list[str] | None = None
         self._space: list[str] = []
         self._scalar: list[str] | None = None
@@ -50,8 +67,8 @@ class FunctionArgumentDecoder:
     def decode(self, raw: str) -> str:
         if not self._has_begun and raw:
             self._has_begun = True
-            # Some models encode arguments twice, as the text that OpenAI's API itself carries: a string that holds an
-            # object.
+            # Some models encode arguments twice, as the text that OpenAI's API itself
+            # carries: a string that holds an object.
             if raw[0] == '"':
                 self._string_decoder = StringDecoder()
                 self._string_start = []
@@ -67,7 +84,8 @@ class FunctionArgumentDecoder:
             return decoded
         self._string_start.append(raw)
         self._space.append(decoded)
-        # The first character of the string that is not white space decides whether it holds an object.
+        # The first character of the string that is not white space decides whether it
+        # holds an object.
         if not decoded.strip():
             return ""
         start = "".join(self._string_start)
@@ -94,7 +112,8 @@ class FunctionArgumentDecoder:
         if self._string_start is not None:
             start = "".join(self._string_start)
             self._string_start = []
-            # An empty string means a call without arguments; clients parse the text as JSON.
+            # An empty string means a call without arguments; clients parse the text as
+            # JSON.
             return "{}" if len(start) > 1 and start.endswith('"') else start
         if self._string_decoder is not None:
             return self._string_decoder.flush()
@@ -156,7 +175,11 @@ class CustomInputDecoder:
 
     @property
     def is_transparent(self) -> bool:
-        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
+        return (
+            self._string_decoder is not None
+            and not self._is_complete
+            and self._string_decoder.is_plain
+        )
 
     def flush(self) -> str:
         pending = "".join(self._pending)
@@ -177,7 +200,9 @@ def escape_json(text: str) -> str:
 
 
 class ArgumentWriter(Protocol):
-    """Writes a call's arguments one by one. Each method returns the text to append to the call."""
+    """Writes a call's arguments one by one. Each method returns the text to append to
+    the call.
+    """
 
     def begin_argument(self, name: str) -> str:
         """Begin an argument."""
@@ -230,7 +255,9 @@ class ObjectArgumentWriter:
 
 
 class CustomInputWriter:
-    """Writes the input of a custom tool: the first argument named `input`, without quotes, and no other argument."""
+    """Writes the input of a custom tool: the first argument named `input`, without
+    quotes, and no other argument.
+    """
 
     def __init__(self) -> None:
         self._in_input = False
@@ -262,7 +289,9 @@ def build_argument_writer(*, is_custom: bool) -> ArgumentWriter:
 
 
 class CallReader(Protocol):
-    """Reads one call. Once `has_begun` is true, its name is known and declared and its arguments stream."""
+    """Reads one call. Once `has_begun` is true, its name is known and declared and its
+    arguments stream.
+    """
 
     @property
     def has_begun(self) -> bool: ...
@@ -291,12 +320,15 @@ class CallReader(Protocol):
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Continue reading at `pos`, and return the new position and the status.
 
-        The status is MORE, CLOSE after the call's end, or INVALID at a character that cannot be part of a call.
+        The status is MORE, CLOSE after the call's end, or INVALID at a character that
+        cannot be part of a call.
         """
         ...
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only continues a string in the arguments, and passes unchanged."""
+        """Whether this text only continues a string in the arguments, and passes
+        unchanged.
+        """
         ...
 
     @property
@@ -323,7 +355,8 @@ class JsonCallReader:
 
     name_keys: keys under which the name may be.
     argument_keys: keys under which the arguments may be.
-    first_keys: an object that begins with another key is not a call; None allows every key.
+    first_keys: an object that begins with another key is not a call; None allows every
+        key.
     """
 
     id: str | None = None
@@ -359,8 +392,9 @@ class JsonCallReader:
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Continue reading at `pos`, and return the new position and the status.
 
-        The status is MORE, CLOSE at the end of the object, or INVALID at a character that is not valid JSON, after an
-        invalid name, or after a first key that is not in `first_keys`.
+        The status is MORE, CLOSE at the end of the object, or INVALID at a character
+        that is not valid JSON, after an invalid name, or after a first key that is not
+        in `first_keys`.
         """
         while True:
             start = pos
@@ -376,8 +410,8 @@ class JsonCallReader:
                     if not self._finish_value(role):
                         return pos, ReadStatus.INVALID
                 case ReadStatus.CLOSE:
-                    # The object has ended but its arguments have not: it has none, or their value has no end of its
-                    # own.
+                    # The object has ended but its arguments have not: it has none, or
+                    # their value has no end of its own.
                     if self._decoder is not None and not self.is_complete:
                         self.is_complete = True
                         self._chunks.append(self._decoder.flush())
@@ -388,7 +422,10 @@ class JsonCallReader:
                 case ReadStatus.MORE:
                     return pos, status
                 case ReadStatus.KEY:
-                    if self._first_keys is not None and self._object_reader.key not in self._first_keys:
+                    if (
+                        self._first_keys is not None
+                        and self._object_reader.key not in self._first_keys
+                    ):
                         return pos, ReadStatus.INVALID
                     self._first_keys = None
 
@@ -402,9 +439,12 @@ class JsonCallReader:
         )
 
     def _find_role(self) -> str:
-        """Return the role of the value that begins here; only the first value of each role counts."""
+        """Return the role of the value that begins here; only the first value of each
+        role counts.
+        """
         key = self._object_reader.key
-        # Some models repeat a key. JSON does not define which one counts, and a name that was sent cannot be retracted.
+        # Some models repeat a key. JSON does not define which one counts, and a name
+        # that was sent cannot be retracted.
         if key in self._name_keys and not self._name:
             self._name = []
             return "name"
@@ -414,7 +454,8 @@ class JsonCallReader:
         return ""
 
     def _append_raw(self, role: str, raw: str) -> None:
-        # Raw text is passed on as it arrives: arguments stream in the model's own spelling and are never re-encoded.
+        # Raw text is passed on as it arrives: arguments stream in the model's own
+        # spelling and are never re-encoded.
         if role == "name" and self._name is not None:
             self._name.append(raw)
         elif self._decoder is not None:
@@ -423,10 +464,13 @@ class JsonCallReader:
             self._raw.append(raw)
 
     def _finish_value(self, role: str) -> bool:
-        """Handle the end of a value. Return False if it should be the name but is not a valid one."""
+        """Handle the end of a value. Return False if it should be the name but is not a
+        valid one.
+        """
         if role == "name":
             name = decode_string("".join(self._name or ()))
-            # The string is not valid JSON, for example because of a lone backslash, so the text is not a call.
+            # The string is not valid JSON, for example because of a lone backslash, so
+            # the text is not a call.
             if name is None:
                 return False
             self.name = name
@@ -435,8 +479,8 @@ class JsonCallReader:
             if self.has_begun:
                 self.is_custom = isinstance(self._tools[name], CustomTool)
                 self._decoder = build_argument_decoder(is_custom=self.is_custom)
-                # The arguments may precede the name. They are held back until then, since a custom tool decodes them
-                # differently.
+                # The arguments may precede the name. They are held back until then,
+                # since a custom tool decodes them differently.
                 self._chunks.append(self._decoder.decode("".join(self._raw)))
                 if self.is_complete:
                     self._chunks.append(self._decoder.flush())
@@ -519,25 +563,30 @@ class ArgumentsReader:
 
 
 class CallParser(TextParser):
-    """Base class of parsers that read calls. Text that turns out not to be a call is emitted as text."""
+    """Base class of parsers that read calls. Text that turns out not to be a call is
+    emitted as text.
+    """
 
     def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
         super().__init__(single_tokens)
         self._tools = {tool.name: tool for tool in context.tools}
         self._new_id = context.new_id
-        # A placeholder without keys, which recognizes no call; every subclass builds the reader before it reads.
+        # A placeholder without keys, which recognizes no call; every subclass builds
+        # the reader before it reads.
         self._call: CallReader = JsonCallReader(self._tools, (), ())
         self._has_started = False
 
     def _read_call(self, text: str, pos: int, stop: int | None = None) -> tuple[int, ReadStatus]:
-        """Continue reading the call, up to `stop`, and emit what is parsed. The buffer begins with the call."""
+        """Continue reading the call, up to `stop`, and emit what is parsed. The buffer
+        begins with the call.
+        """
         call = self._call
         pos, status = call.read(text if stop is None else text[:stop], pos)
         n = self._count_consumed(text, pos)
         if call.has_begun:
             self._stream_arguments(call, n)
-        # Models also write JSON that is not a call. Emitted as text, nothing is lost; the client could not execute it
-        # as a call.
+        # Models also write JSON that is not a call. Emitted as text, nothing is lost;
+        # the client could not execute it as a call.
         elif call.is_undeclared or status is not ReadStatus.MORE:
             self._emit_buffered(TextDelta, n)
         if status is not ReadStatus.MORE:
@@ -545,7 +594,8 @@ class CallParser(TextParser):
         return pos, status
 
     def _call_fast_path(self, event: TextDelta) -> Event | None:
-        """Return the event for a delta that only continues a string in the arguments, or None for any other delta.
+        """Return the event for a delta that only continues a string in the arguments,
+        or None for any other delta.
 
         It is called only while the buffer is empty.
         """
@@ -561,11 +611,13 @@ class CallParser(TextParser):
             self._emit_buffered(self._build_start, n)
         arguments = call.take_arguments()
         if arguments:
-            self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
+            self._events.append(
+                ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True))
+            )
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        # An id from the model is preserved: some templates repeat it in the next prompt, which must match the sampled
-        # tokens.
+        # An id from the model is preserved: some templates repeat it in the next
+        # prompt, which must match the sampled tokens.
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
 

@@ -1,6 +1,8 @@
-"""Tool calls between delimiters: one parser for every model family that writes calls in the text of its response.
+"""Tool calls between delimiters: one parser for every model family that writes calls in
+the text of its response.
 
-`Delimiters` are the texts around calls; a syntax defines how one call is written between them.
+`Delimiters` are the texts around calls; a syntax defines how one call is written
+between them.
 """
 
 from __future__ import annotations
@@ -92,7 +94,9 @@ class CallSyntax(Protocol):
         ...
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
-        """Build the reader of one call. char: its first character, where no delimiter precedes it."""
+        """Build the reader of one call. char: its first character, where no delimiter
+        precedes it.
+        """
         ...
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
@@ -101,49 +105,77 @@ class CallSyntax(Protocol):
 
 
 class CallSyntaxSpec(Protocol):
-    """A call syntax as data. `outer_markers` are the delimiters that may also end a call."""
+    """A call syntax as data. `outer_markers` are the delimiters that may also end a
+    call.
+    """
 
     def compile(self, outer_markers: tuple[str, ...]) -> CallSyntax: ...
 
 
 class DelimitedCallFormat:
-    """A tool call format: delimiters, the syntax of a call between them, and the template for enforced calls.
+    """A tool call format: delimiters, the syntax of a call between them, and the
+    template for enforced calls.
 
-    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that single token.
+    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts
+        only as that single token.
     """
 
     def __init__(
-        self, delimiters: Delimiters, spec: CallSyntaxSpec, template: CallTemplate, added_tokens: Collection[str] = ()
+        self,
+        delimiters: Delimiters,
+        spec: CallSyntaxSpec,
+        template: CallTemplate,
+        added_tokens: Collection[str] = (),
     ) -> None:
         self.delimiters = delimiters
         self.template = template
         self.call_syntax = spec.compile((*delimiters.call_openers, *delimiters.closers))
-        self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(added_tokens)
-        # Only where delimiters are single tokens: as ordinary text they may occur in the arguments, inside a string.
+        self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(
+            added_tokens
+        )
+        # Only where delimiters are single tokens: as ordinary text they may occur in
+        # the arguments, inside a string.
         self.inside = AhoCorasick(sorted(self.single_tokens)) if self.single_tokens else None
-        # The longest match wins, so the template's own text in front of a delimiter is consumed with it.
+        # The longest match wins, so the template's own text in front of a delimiter is
+        # consumed with it.
         prefixed_starts = (
-            [delimiters.leading_text + marker for marker in delimiters.call_openers] if delimiters.leading_text else []
+            [delimiters.leading_text + marker for marker in delimiters.call_openers]
+            if delimiters.leading_text
+            else []
         )
         self.start_patterns = (
-            AhoCorasick([*delimiters.call_openers, *prefixed_starts]) if delimiters.call_openers else None
+            AhoCorasick([*delimiters.call_openers, *prefixed_starts])
+            if delimiters.call_openers
+            else None
         )
         end_markers = (*self.call_syntax.end_markers, *delimiters.closers, *delimiters.call_openers)
-        # The newline before a closing delimiter is the template's, not part of malformed arguments.
-        self.end_patterns = AhoCorasick([*end_markers, *("\n" + end for end in end_markers)]) if end_markers else None
+        # The newline before a closing delimiter is the template's, not part of
+        # malformed arguments.
+        self.end_patterns = (
+            AhoCorasick([*end_markers, *("\n" + end for end in end_markers)])
+            if end_markers
+            else None
+        )
 
     @property
     def markers(self) -> tuple[str, ...]:
         delimiters = self.delimiters
         return tuple(
             dict.fromkeys(
-                (*delimiters.call_openers, *delimiters.closers, *delimiters.fillers, *self.call_syntax.markers)
+                (
+                    *delimiters.call_openers,
+                    *delimiters.closers,
+                    *delimiters.fillers,
+                    *self.call_syntax.markers,
+                )
             )
         )
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """The markers that begin a call and nothing else: without them there can be no call."""
+        """The markers that begin a call and nothing else: without them there can be no
+        call.
+        """
         return self.delimiters.call_openers
 
     @property
@@ -167,7 +199,8 @@ class DelimitedCallFormat:
             match piece, merged[-1] if merged else None:
                 case LiteralText(text, keywords), LiteralText(previous, previous_keywords):
                     merged[-1] = LiteralText(previous + text, (*previous_keywords, *keywords))
-                # An empty literal with keywords stays: they are reported to the client as unenforced.
+                # An empty literal with keywords stays: they are reported to the client
+                # as unenforced.
                 case LiteralText("", ()), _:
                     pass
                 case _:
@@ -181,19 +214,24 @@ class DelimitedCallFormat:
 class DelimitedCallParser(CallParser):
     """Parses the calls of a `DelimitedCallFormat`.
 
-    States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
-    A call is buffered with its delimiters until its name is known; then its arguments stream. What turns out not to be
-    a call of a declared tool is released as text, unchanged.
+    States: expecting delimiters (before the first call, and around each), in text, in a
+    call, in a malformed call. A call is buffered with its delimiters until its name is
+    known; then its arguments stream. What turns out not to be a call of a declared tool
+    is released as text, unchanged.
     """
 
     def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:
         super().__init__(context, format.single_tokens)
         self._format = format
         self._delimiters = format.delimiters
-        self._state: Callable[[DelimitedCallParser, str, int], int] = DelimitedCallParser._parse_marker
+        self._state: Callable[[DelimitedCallParser, str, int], int] = (
+            DelimitedCallParser._parse_marker
+        )
         self._prefix_matcher = PrefixMatcher(format.delimiters.call_openers)
         self._in_section = False  # Inside a section, where more delimiters may follow.
-        self._follows_call = False  # A call came last, so white space and delimiters after it are not text.
+        self._follows_call = (
+            False  # A call came last, so white space and delimiters after it are not text.
+        )
         self._marker_length = 0  # Characters of the buffer that are delimiters.
         self._search_state = 0
         if self._delimiters.leading:
@@ -201,9 +239,14 @@ class DelimitedCallParser(CallParser):
 
     def _fast_path(self, event: TextDelta) -> Event | None:
         start_patterns = self._format.start_patterns
-        # A search state other than 0 means that the last delta ended in what may be the beginning of a delimiter.
+        # A search state other than 0 means that the last delta ended in what may be the
+        # beginning of a delimiter.
         if self._state is DelimitedCallParser._parse_text and not self._search_state:
-            return event if start_patterns is None or not start_patterns.can_start_in(event.text) else None
+            return (
+                event
+                if start_patterns is None or not start_patterns.can_start_in(event.text)
+                else None
+            )
         inside = self._format.inside
         if self._state is not DelimitedCallParser._parse_call or (
             inside is not None and inside.can_start_in(event.text)
@@ -225,7 +268,8 @@ class DelimitedCallParser(CallParser):
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.INCOMPLETE:
             return pos
-        # A closing delimiter may consist of several tokens: after a call it is unambiguous.
+        # A closing delimiter may consist of several tokens: after a call it is
+        # unambiguous.
         if result is PrefixResult.MATCHED and (
             self._prefix_matcher.marker not in self._delimiters.call_openers
             or self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos)
@@ -242,7 +286,8 @@ class DelimitedCallParser(CallParser):
         )
         if may_begin_call and self._format.call_syntax.can_begin_with(text[pos]):
             return self._begin_call(pos, text[pos])
-        # White space that was read while a delimiter was expected is text after all, and is read again as text.
+        # White space that was read while a delimiter was expected is text after all,
+        # and is read again as text.
         resume_pos = self._rewind(text, pos) + self._marker_length
         if self._follows_call:
             self._drop(self._marker_length)
@@ -256,7 +301,8 @@ class DelimitedCallParser(CallParser):
         delimiters = self._delimiters
         if marker == delimiters.call_start:
             return self._begin_call(pos)
-        # Formats without a section end a call with its own delimiter; only another opening delimiter begins the next.
+        # Formats without a section end a call with its own delimiter; only another
+        # opening delimiter begins the next.
         is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
         section_end = delimiters.section_end or ("]" if delimiters.is_list else "")
         if marker == section_end or (marker == delimiters.call_end and is_standalone):
@@ -292,12 +338,17 @@ class DelimitedCallParser(CallParser):
             return len(text)
         end, self._search_state = start_patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._emit_buffered(TextDelta, len(self._buffer) - start_patterns.pending_lengths[self._search_state])
+            self._emit_buffered(
+                TextDelta, len(self._buffer) - start_patterns.pending_lengths[self._search_state]
+            )
             return len(text)
         size = start_patterns.match_lengths[self._search_state]
         start = self._count_consumed(text, end) - size
-        # The match may include the template's text before the marker; a token of the vocabulary is the marker alone.
-        marker = start_patterns.match_texts[self._search_state].removeprefix(self._delimiters.leading_text)
+        # The match may include the template's text before the marker; a token of the
+        # vocabulary is the marker alone.
+        marker = start_patterns.match_texts[self._search_state].removeprefix(
+            self._delimiters.leading_text
+        )
         if not self._buffer.is_marker(marker, len(text) - end):
             return end
         self._emit_buffered(TextDelta, start)
@@ -313,13 +364,17 @@ class DelimitedCallParser(CallParser):
 
     def _parse_call(self, text: str, pos: int) -> int:
         call = self._call
-        mark_offset = -1 if self._format.inside is None else self._buffer.first_mark(len(text) - pos)
+        mark_offset = (
+            -1 if self._format.inside is None else self._buffer.first_mark(len(text) - pos)
+        )
         if mark_offset < 0:
             pos, status = self._read_call(text, pos)
         else:
-            # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
+            # A delimiter token ends the call anywhere, even inside a string of
+            # malformed arguments.
             pos, status = self._read_call(text, pos, pos + mark_offset)
-            # Where the reader itself expects a delimiter, the token belongs to the call and does not cut it short.
+            # Where the reader itself expects a delimiter, the token belongs to the call
+            # and does not cut it short.
             if status is ReadStatus.MORE and not call.awaits_delimiter:
                 call.finish()
                 if call.has_begun:
@@ -342,7 +397,8 @@ class DelimitedCallParser(CallParser):
             else:
                 has_section = delimiters.section_starts or delimiters.is_list or delimiters.leading
                 self._expect_marker(in_section=bool(has_section or delimiters.call_end))
-        # The client already has the call's name, so what follows is sent as its arguments, even if malformed.
+        # The client already has the call's name, so what follows is sent as its
+        # arguments, even if malformed.
         elif call.has_begun:
             self._state = DelimitedCallParser._parse_malformed_call
             self._search_state = 0
@@ -362,12 +418,16 @@ class DelimitedCallParser(CallParser):
             return len(text)
         end, self._search_state = end_patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._emit_buffered(ToolCallDelta, len(self._buffer) - end_patterns.pending_lengths[self._search_state])
+            self._emit_buffered(
+                ToolCallDelta, len(self._buffer) - end_patterns.pending_lengths[self._search_state]
+            )
             return len(text)
         size = end_patterns.match_lengths[self._search_state]
         start = self._count_consumed(text, end) - size
         marker = end_patterns.match_texts[self._search_state].removeprefix("\n")
-        if marker in self._delimiters.call_openers and not self._buffer.is_marker(marker, len(text) - end):
+        if marker in self._delimiters.call_openers and not self._buffer.is_marker(
+            marker, len(text) - end
+        ):
             return end
         self._emit_buffered(ToolCallDelta, start)
         self._drop(size)
@@ -381,17 +441,28 @@ class DelimitedCallParser(CallParser):
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:
         start = super()._build_start(choice, text, tokens)
-        if self._delimiters.has_short_ids and isinstance(start, ToolCallStart) and self._call.id is None:
+        if (
+            self._delimiters.has_short_ids
+            and isinstance(start, ToolCallStart)
+            and self._call.id is None
+        ):
             # The last nine letters and digits of an id, where ids differ most.
-            id = "".join(char for char in start.id if char.isascii() and char.isalnum())[-9:].rjust(9, "0")
+            id = "".join(char for char in start.id if char.isascii() and char.isalnum())[-9:].rjust(
+                9, "0"
+            )
             return ToolCallStart(choice, id, start.name, tokens, start.custom)
         return start
 
     def _finish(self, reason: FinishReason | None) -> None:
         buffered_length = len(self._buffer)
-        # A model that stopped by itself may have meant a name alone as a call without arguments. One cut off by the
-        # token limit did not, and may have been about to write a longer name.
-        if self._state is DelimitedCallParser._parse_call and not self._call.has_begun and reason is FinishReason.STOP:
+        # A model that stopped by itself may have meant a name alone as a call without
+        # arguments. One cut off by the token limit did not, and may have been about to
+        # write a longer name.
+        if (
+            self._state is DelimitedCallParser._parse_call
+            and not self._call.has_begun
+            and reason is FinishReason.STOP
+        ):
             self._call.finish()
         if self._state is DelimitedCallParser._parse_call and self._call.has_begun:
             self._end_call()
@@ -407,8 +478,12 @@ class DelimitedCallParser(CallParser):
             self._emit_buffered(TextDelta, buffered_length)
 
     def _interrupt(self) -> None:
-        # Reasoning may come between two calls; the parser then still expects a delimiter, so nothing is reset.
-        if self._buffer or self._state not in (DelimitedCallParser._parse_marker, DelimitedCallParser._parse_text):
+        # Reasoning may come between two calls; the parser then still expects a
+        # delimiter, so nothing is reset.
+        if self._buffer or self._state not in (
+            DelimitedCallParser._parse_marker,
+            DelimitedCallParser._parse_text,
+        ):
             self._finish(None)
             self._switch_to_text()
 
@@ -424,7 +499,9 @@ class AlternativeSyntaxes(Struct, frozen=True):
     fallback: CallSyntaxSpec
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledAlternatives:
-        return CompiledAlternatives(self.primary.compile(outer_markers), self.fallback.compile(outer_markers))
+        return CompiledAlternatives(
+            self.primary.compile(outer_markers), self.fallback.compile(outer_markers)
+        )
 
 
 class CompiledAlternatives(Struct, frozen=True):
@@ -443,7 +520,9 @@ class CompiledAlternatives(Struct, frozen=True):
         return self.primary.can_begin_with(char) or self.fallback.can_begin_with(char)
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
-        return (self.primary if self.primary.can_begin_with(char) else self.fallback).build_reader(tools, char)
+        return (self.primary if self.primary.can_begin_with(char) else self.fallback).build_reader(
+            tools, char
+        )
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         return self.primary.build_pieces(tool)

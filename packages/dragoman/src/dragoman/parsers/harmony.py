@@ -1,9 +1,12 @@
-"""The harmony format of gpt-oss: a response is a series of messages, each in a channel and optionally to a function.
+"""The harmony format of gpt-oss: a response is a series of messages, each in a channel
+and optionally to a function.
 
     <|channel|>analysis<|message|>Let me look.<|end|>
-    <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>
+    <|start|>assistant<|channel|>commentary to=functions.f
+    <|constrain|>json<|message|>{"x": 1}<|call|>
 
-Text in the channel `analysis` is reasoning, a message to a function is a call, everything else is text.
+Text in the channel `analysis` is reasoning, a message to a function is a call,
+everything else is text.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class HarmonyFormat:
     """The format of both reasoning and calls.
 
     parses_calls: False leaves calls in the text.
-    added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
+    added_tokens: texts of the vocabulary's added tokens; a marker among them counts
+        only as that single token.
     """
 
     def __init__(self, *, parses_calls: bool = True, added_tokens: Collection[str] = ()) -> None:
@@ -43,7 +47,10 @@ class HarmonyFormat:
     @property
     def syntax(self) -> ReasoningSyntax:
         return ReasoningSyntax(
-            f"{CHANNEL}analysis{MESSAGE}", "<|end|>", f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
+            f"{CHANNEL}analysis{MESSAGE}",
+            "<|end|>",
+            f"{START}assistant",
+            f"{CHANNEL}final{MESSAGE}",
         )
 
     @property
@@ -73,7 +80,8 @@ class HarmonyFormat:
 
     def create_parser(self, context: ParseContext) -> Parser:
         if not self._parses_calls:
-            # Without declared tools every call is one to an undeclared function, which stays text.
+            # Without declared tools every call is one to an undeclared function, which
+            # stays text.
             context = ParseContext(context.prompt_tail, (), context.new_id)
         return HarmonyParser(context, self._single_tokens)
 
@@ -81,8 +89,9 @@ class HarmonyFormat:
 class HarmonyParser(CallParser):
     """Parses the messages of a response.
 
-    States: before a message, in its header, in its text, in a call, in a malformed call.
-    A header is buffered until it is complete. A message to an undeclared function is text, with its header.
+    States: before a message, in its header, in its text, in a call, in a malformed
+    call. A header is buffered until it is complete. A message to an undeclared function
+    is text, with its header.
     """
 
     def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
@@ -92,8 +101,11 @@ class HarmonyParser(CallParser):
         self._prefix_matcher = PrefixMatcher((CHANNEL, START, "to="))
         self._search_state = 0
         self._follows_message = False  # A message has ended: white space after it is not text.
-        self._has_prompt_header = False  # The header begins in the prompt, whose text is not emitted.
-        # The part of the message that is in the prompt sets the state; its text is not emitted.
+        self._has_prompt_header = (
+            False  # The header begins in the prompt, whose text is not emitted.
+        )
+        # The part of the message that is in the prompt sets the state; its text is not
+        # emitted.
         start = context.prompt_tail.rfind(START)
         header = context.prompt_tail[start:].removeprefix(f"{START}assistant") if start >= 0 else ""
         if header:
@@ -118,7 +130,8 @@ class HarmonyParser(CallParser):
         if result is PrefixResult.INCOMPLETE:
             return pos
         marker = self._prefix_matcher.marker
-        # The text has no header: a template or a stop token may have removed it. It is emitted as text, not dropped.
+        # The text has no header: a template or a stop token may have removed it. It is
+        # emitted as text, not dropped.
         if result is PrefixResult.NO_MATCH or not self._buffer.is_marker(marker, len(text) - pos):
             self._begin_message(TextDelta)
             return self._rewind(text, pos)
@@ -154,7 +167,8 @@ class HarmonyParser(CallParser):
             self._expect_message()
             return end
         header = self._buffer.peek(size)
-        # `to=functions.f` may come before or after `<|channel|>`; OpenAI's description of the format has both orders.
+        # `to=functions.f` may come before or after `<|channel|>`; OpenAI's description
+        # of the format has both orders.
         recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
@@ -166,14 +180,17 @@ class HarmonyParser(CallParser):
             self._begin_message(TextDelta)
         else:
             self._drop(size)
-            self._begin_message(ReasoningDelta if _read_header_word(header, CHANNEL) == "analysis" else TextDelta)
+            self._begin_message(
+                ReasoningDelta if _read_header_word(header, CHANNEL) == "analysis" else TextDelta
+            )
         return end
 
     def _parse_message(self, text: str, pos: int) -> int:
         end, self._search_state = _MESSAGE_BOUNDARIES.search(text, pos, self._search_state)
         if end < 0:
             self._emit_buffered(
-                self._build_event, len(self._buffer) - _MESSAGE_BOUNDARIES.pending_lengths[self._search_state]
+                self._build_event,
+                len(self._buffer) - _MESSAGE_BOUNDARIES.pending_lengths[self._search_state],
             )
             return len(text)
         marker = _MESSAGE_BOUNDARIES.match_texts[self._search_state]
@@ -192,7 +209,8 @@ class HarmonyParser(CallParser):
         pos, status = self._read_call(text, pos)
         if status is not ReadStatus.MORE and self._call.is_complete:
             self._expect_message()
-        # The arguments are not JSON. They stream unparsed up to the next marker, as the call's name is already known.
+        # The arguments are not JSON. They stream unparsed up to the next marker, as the
+        # call's name is already known.
         elif status is not ReadStatus.MORE:
             self._begin_message(ToolCallDelta)
         return pos
@@ -219,7 +237,9 @@ class HarmonyParser(CallParser):
 
 
 def _read_header_word(header: str, marker: str) -> str:
-    """Return the text after a marker of the header, up to white space or the next marker."""
+    """Return the text after a marker of the header, up to white space or the next
+    marker.
+    """
     word = header.partition(marker)[2]
     for end in ("<", " ", "\n", "\t"):
         word = word.partition(end)[0]

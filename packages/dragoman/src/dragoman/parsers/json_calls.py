@@ -1,4 +1,6 @@
-"""Call syntaxes with JSON arguments: `{"name": "f", "arguments": {"x": 1}}` or `f<separator>{"x": 1}`."""
+"""Call syntaxes with JSON arguments: `{"name": "f", "arguments": {"x": 1}}` or
+`f<separator>{"x": 1}`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ class JsonObjectSyntax(Struct, frozen=True):
 
     name_key: key of the function's name.
     argument_keys: keys of its arguments; the first is used for enforced calls.
-    is_bare: no delimiter precedes the call, so an object that begins with another key is not a call.
-    number_key: key of the call's number, a string and the first member of enforced calls; "" for none.
+    is_bare: no delimiter precedes the call, so an object that begins with another key
+        is not a call.
+    number_key: key of the call's number, a string and the first member of enforced
+        calls; "" for none.
     """
 
     name_key: str = "name"
@@ -45,24 +49,33 @@ class JsonObjectSyntax(Struct, frozen=True):
         return char == "{"
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
-        first_keys = (self.name_key, *self.argument_keys, "type", "id", "function") if self.is_bare else None
+        first_keys = (
+            (self.name_key, *self.argument_keys, "type", "id", "function") if self.is_bare else None
+        )
         return JsonCallReader(tools, (self.name_key,), self.argument_keys, first_keys)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        # A delimiter token in a name would end the call; escaped, it is the same JSON string but not that token.
+        # A delimiter token in a name would end the call; escaped, it is the same JSON
+        # string but not that token.
         name = encode(tool.name).replace("<", "\\u003c")
         remainder = f"{encode(self.name_key)}: {name}, {encode(self.argument_keys[0])}: "
         arguments = JsonValue(build_arguments_schema(tool))
         if not self.number_key:
             return LiteralText("{" + remainder), arguments, LiteralText("}")
         number = FreeText(f'", {remainder}', pattern="[0-9]{1,2}")
-        return LiteralText("{" + f'{encode(self.number_key)}: "'), number, arguments, LiteralText("}")
+        return (
+            LiteralText("{" + f'{encode(self.number_key)}: "'),
+            number,
+            arguments,
+            LiteralText("}"),
+        )
 
 
 class NamePrefixedSyntax(Struct, frozen=True):
     """Calls with the name before the JSON arguments.
 
-    separators: allowed between name and arguments, "" for none; the first is used for enforced calls.
+    separators: allowed between name and arguments, "" for none; the first is used for
+        enforced calls.
     name_prefix: precedes every name; "" for none.
     padding: texts before and after the separator of enforced calls.
     id_marker: the marker between the name and a call id; "" for none.
@@ -91,7 +104,9 @@ class NamePrefixedSyntax(Struct, frozen=True):
         return ("```",) if self.separators[0].startswith("```") else ()
 
     def can_begin_with(self, char: str) -> bool:
-        return self.name_prefix.startswith(char) if self.name_prefix else char.isalnum() or char == "_"
+        return (
+            self.name_prefix.startswith(char) if self.name_prefix else char.isalnum() or char == "_"
+        )
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return NamePrefixedReader(self, tools)
@@ -100,14 +115,19 @@ class NamePrefixedSyntax(Struct, frozen=True):
         separator = self.separators[0].join(self.padding)
         name = check_name(tool.name)
         if self.is_numbered:
-            header = LiteralText(f"{self.name_prefix}functions.{name}:"), FreeText(separator, pattern="[0-9]{1,2}")
+            header = (
+                LiteralText(f"{self.name_prefix}functions.{name}:"),
+                FreeText(separator, pattern="[0-9]{1,2}"),
+            )
         else:
             header = (LiteralText(f"{self.name_prefix}{name}{separator}"),)
         return *header, JsonValue(build_arguments_schema(tool))
 
 
 class NamePrefixedReader:
-    """Reads prefix, name, optional id and separator, and then the arguments with `ArgumentsReader`."""
+    """Reads prefix, name, optional id and separator, and then the arguments with
+    `ArgumentsReader`.
+    """
 
     end_marker = ""
     awaits_delimiter = False
@@ -120,7 +140,9 @@ class NamePrefixedReader:
         self._arguments_reader: ArgumentsReader | None = None
         self._prefix_matcher = PrefixMatcher((syntax.name_prefix,))
         self._state: Callable[[NamePrefixedReader, str, int], tuple[int, ReadStatus]] = (
-            NamePrefixedReader._parse_prefix if syntax.name_prefix else NamePrefixedReader._parse_name
+            NamePrefixedReader._parse_prefix
+            if syntax.name_prefix
+            else NamePrefixedReader._parse_name
         )
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -156,7 +178,9 @@ class NamePrefixedReader:
                 self._state = NamePrefixedReader._parse_id
                 return pos, ReadStatus.MORE
             case PrefixResult.NO_MATCH if (
-                self._prefix_matcher.matched or "" not in self._syntax.separators or text[pos] != "{"
+                self._prefix_matcher.matched
+                or "" not in self._syntax.separators
+                or text[pos] != "{"
             ):
                 return pos, ReadStatus.INVALID
             case _:
@@ -174,7 +198,8 @@ class NamePrefixedReader:
         raw = name = self._name_reader.name
         id = self._id_reader.name or None
         if self._syntax.is_numbered:
-            # Kimi K2 requires the id of a call in exactly this form in the next prompt, so it is kept as written.
+            # Kimi K2 requires the id of a call in exactly this form in the next prompt,
+            # so it is kept as written.
             prefix, colon, number = raw.rpartition(":")
             if colon and number.isdecimal():
                 name = prefix.removeprefix("functions.")
@@ -182,18 +207,27 @@ class NamePrefixedReader:
         self._arguments_reader = ArgumentsReader(name, self._tools.get(name), id)
 
     def is_plain_continuation(self, text: str) -> bool:
-        return self._arguments_reader is not None and self._arguments_reader.is_plain_continuation(text)
+        return self._arguments_reader is not None and self._arguments_reader.is_plain_continuation(
+            text
+        )
 
     def take_arguments(self) -> str:
         return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
 
     def finish(self) -> None:
-        """End the call. A name alone is a call without arguments if the separator may be empty."""
-        is_bare = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
+        """End the call. A name alone is a call without arguments if the separator may
+        be empty.
+        """
+        is_bare = (
+            "" in self._syntax.separators
+            and not self._syntax.name_prefix
+            and not self._prefix_matcher.matched
+        )
         if self._arguments_reader is None and is_bare and self._name_reader.name in self._tools:
             self._begin_arguments()
             assert self._arguments_reader is not None
-            # The client parses arguments as JSON, so a call without any has an empty object.
+            # The client parses arguments as JSON, so a call without any has an empty
+            # object.
             self._arguments_reader.read("{}", 0)
         elif self._arguments_reader is not None:
             self._arguments_reader.finish()

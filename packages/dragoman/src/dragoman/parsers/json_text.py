@@ -1,7 +1,8 @@
-"""Incremental scanners of JSON, decoding of its strings, and conversion of text to JSON values by a tool's schema.
+"""Incremental scanners of JSON, decoding of its strings, and conversion of text to JSON
+values by a tool's schema.
 
-The scanners are lenient on purpose: values pass unchanged, whatever they contain. Only strings and brackets are
-tracked, to find the end. Every character is read once.
+The scanners are lenient on purpose: values pass unchanged, whatever they contain. Only
+strings and brackets are tracked, to find the end. Every character is read once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from msgspec import Struct
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _STRING_SPECIALS = re.compile(r'["\\]')
 _BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<`]')
-"""`<` and a backtick occur in JSON only inside strings; elsewhere they begin a marker or end a code block."""
+"""`<` and a backtick occur in JSON only inside strings; elsewhere they begin a marker
+or end a code block.
+"""
 _SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _INVALID_VALUE_STARTS = frozenset(",:]}")
@@ -58,7 +61,9 @@ class ValueReader:
         self._in_scalar = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read from `pos`. Return the position after the value, of the invalid character, or the end of the text."""
+        """Read from `pos`. Return the position after the value, of the invalid
+        character, or the end of the text.
+        """
         while pos < len(text):
             if self._escaped:
                 self._escaped = False
@@ -72,9 +77,12 @@ class ValueReader:
                 if not (self._in_string or self._closers):
                     return pos, ReadStatus.END
             elif self._in_scalar:
-                # A number ends only with the character after it: 12 may continue as 123 in the next chunk.
+                # A number ends only with the character after it: 12 may continue as 123
+                # in the next chunk.
                 end = _SCALAR_TERMINATORS.search(text, pos)
-                return (len(text), ReadStatus.MORE) if end is None else (end.start(), ReadStatus.END)
+                return (
+                    (len(text), ReadStatus.MORE) if end is None else (end.start(), ReadStatus.END)
+                )
             elif self._closers:
                 pos, status = self._skip_brackets(text, pos)
                 if status is not ReadStatus.MORE:
@@ -103,7 +111,8 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
-        # A wrong closing bracket is invalid; a search for the right one could consume the rest of the response.
+        # A wrong closing bracket is invalid; a search for the right one could consume
+        # the rest of the response.
         elif char in "<`" or char != self._closers.pop():
             return special.start(), ReadStatus.INVALID
         elif not self._closers:
@@ -118,13 +127,19 @@ class ObjectReader:
         self.key = ""
         """The last key."""
         self.in_value = False
-        """Whether the reader is between VALUE and END, where all text belongs to the value."""
-        self._state: Callable[[ObjectReader, str, int], tuple[int, ReadStatus]] = ObjectReader._parse_open
+        """Whether the reader is between VALUE and END, where all text belongs to the
+        value.
+        """
+        self._state: Callable[[ObjectReader, str, int], tuple[int, ReadStatus]] = (
+            ObjectReader._parse_open
+        )
         self._value = ValueReader()
         self._raw: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read from `pos` until a key, a value or the object begins or ends. Return the position and the status."""
+        """Read from `pos` until a key, a value or the object begins or ends. Return the
+        position and the status.
+        """
         while True:
             # Inside a key or a value white space may be part of a string.
             if not self.in_value and self._state is not ObjectReader._parse_key:
@@ -210,8 +225,10 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 class EscapeRules(Struct, frozen=True):
     """The escapes of a string syntax.
 
-    single_chars: maps the character after a backslash to the character that the escape stands for.
-    hex_digits: maps the character after a backslash to the number of hexadecimal digits that follow.
+    single_chars: maps the character after a backslash to the character that the escape
+        stands for.
+    hex_digits: maps the character after a backslash to the number of hexadecimal digits
+        that follow.
     ignored_chars: characters that are not part of the string, such as its quotes.
     """
 
@@ -272,14 +289,17 @@ class StringDecoder:
         return not self._pending and not self._high_surrogate
 
     def _decode_escape(self, text: str, pos: int, parts: list[str]) -> int:
-        """Decode one escape into `parts`. Return its length in characters, 0 if it is incomplete."""
+        """Decode one escape into `parts`. Return its length in characters, 0 if it is
+        incomplete.
+        """
         kind = text[pos + 1 : pos + 2]
         if not kind:
             return 0
         size = self._escapes.hex_digits.get(kind, 0)
         digits = _HEX.match(text, pos + 2, pos + 2 + size)
         if size and digits is not None:
-            # The number of digits is fixed. With fewer digits the escape is invalid, unless the chunk ends here.
+            # The number of digits is fixed. With fewer digits the escape is invalid,
+            # unless the chunk ends here.
             if digits.end() == pos + 2 + size:
                 parts.append(self._decode_code_unit(int(digits.group(), 16)))
                 return 2 + size
@@ -289,8 +309,11 @@ class StringDecoder:
         return 2
 
     def _decode_code_unit(self, code: int) -> str:
-        """Decode one UTF-16 code unit; the first half of a surrogate pair waits for the second."""
-        # JSON escapes characters above U+FFFF as a pair of UTF-16 code units (RFC 8259, section 7).
+        """Decode one UTF-16 code unit; the first half of a surrogate pair waits for the
+        second.
+        """
+        # JSON escapes characters above U+FFFF as a pair of UTF-16 code units (RFC 8259,
+        # section 7).
         high_surrogate = self._high_surrogate
         self._high_surrogate = 0
         if high_surrogate and 0xDC00 <= code < 0xE000:
@@ -328,11 +351,15 @@ _ALIASES = MappingProxyType(
         "dict": "object",
     }
 )
-"""Type names that occur in tools' schemas but are not defined by JSON Schema; the same as in vLLM 0.33."""
+"""Type names that occur in tools' schemas but are not defined by JSON Schema; the same
+as in vLLM 0.33.
+"""
 
 
 def decode(text: str) -> Json:
-    """Decode strict JSON. Raises ValueError if the text is not valid JSON or is nested too deeply."""
+    """Decode strict JSON. Raises ValueError if the text is not valid JSON or is nested
+    too deeply.
+    """
     try:
         return cast("Json", json.loads(text, parse_constant=_reject_constant))
     except RecursionError as error:
@@ -359,9 +386,11 @@ def encode(value: Json) -> str:
 
 
 def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
-    """Return the JSON types that a property's schema allows, in order and unique; () if it does not restrict them.
+    """Return the JSON types that a property's schema allows, in order and unique; () if
+    it does not restrict them.
 
-    root: the schema in which references are resolved. Each is followed once, as a schema may refer to itself.
+    root: the schema in which references are resolved. Each is followed once, as a
+        schema may refer to itself.
     """
     try:
         return tuple(dict.fromkeys(_find_types(schema, root, set())))
@@ -376,7 +405,10 @@ def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
     declared = schema.get("type")
     names = declared if isinstance(declared, list) else [declared]
     # As in vLLM, the case of a type name does not matter.
-    types = [_ALIASES.get(name, name) for name in [name.lower() for name in names if isinstance(name, str)]]
+    types = [
+        _ALIASES.get(name, name)
+        for name in [name.lower() for name in names if isinstance(name, str)]
+    ]
     for union in ("anyOf", "oneOf"):
         for option in _as_list(schema.get(union)):
             types.extend(_find_types(option, root, visited))
@@ -406,7 +438,9 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
 
 
 def resolve(reference: str, root: Json) -> Json:
-    """Resolve a local reference (`#/$defs/Name`); return None if its target does not exist or is not local."""
+    """Resolve a local reference (`#/$defs/Name`); return None if its target does not
+    exist or is not local.
+    """
     target = root
     # Other fragments than `#` and a JSON pointer are names of anchors.
     if reference != "#" and not reference.startswith("#/"):
@@ -426,7 +460,9 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def coerce(raw: str, types: Sequence[str]) -> Json:
-    """Convert the text to the first of these types that fits, other than `string`; return it unchanged if none fits."""
+    """Convert the text to the first of these types that fits, other than `string`;
+    return it unchanged if none fits.
+    """
     for type_name in types:
         try:
             return _convert(raw, type_name)
@@ -440,7 +476,9 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<power>[eE][
 
 
 def match_number(raw: str, types: Sequence[str]) -> str | None:
-    """Return the text, stripped, if it is a JSON number of one of these types, else None. This preserves its digits."""
+    """Return the text, stripped, if it is a JSON number of one of these types, else
+    None. This preserves its digits.
+    """
     stripped = raw.strip()
     match = _NUMBER.fullmatch(stripped)
     if match is None:
@@ -450,7 +488,9 @@ def match_number(raw: str, types: Sequence[str]) -> str | None:
 
 
 def guess(raw: str) -> Json:
-    """Convert a text of unknown type: decode it if it is valid JSON, else return it unchanged."""
+    """Convert a text of unknown type: decode it if it is valid JSON, else return it
+    unchanged.
+    """
     try:
         return decode(raw)
     except ValueError:

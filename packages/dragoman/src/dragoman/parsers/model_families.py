@@ -1,4 +1,5 @@
-"""Model families: the types that describe their formats, and the table of known reasoning formats.
+"""Model families: the types that describe their formats, and the table of known
+reasoning formats.
 
 The formats of tool calls are listed in `call_families`.
 """
@@ -10,13 +11,16 @@ from msgspec import Struct
 from .delimited_calls import CallSyntaxSpec, CallTemplate, Delimiters
 
 Fingerprints = tuple[tuple[str, ...], ...]
-"""Sets of texts; a chat template that contains all texts of one set belongs to the family."""
+"""Sets of texts; a chat template that contains all texts of one set belongs to the
+family.
+"""
 
 
 class ReasoningFamily(Struct, frozen=True):
     """A family of models with the same reasoning format.
 
-    names: the first is the format's name, the others are aliases used by other servers or models.
+    names: the first is the format's name, the others are aliases used by other servers
+        or models.
     models: the models, for the documentation.
     keeps_in_text: reasoning stays in the text, see InlineThinkFormat.
     fingerprints: identify the family's chat templates.
@@ -41,12 +45,14 @@ class ReasoningFamily(Struct, frozen=True):
 class CallFamily(Struct, frozen=True):
     """A family of models with the same tool call format.
 
-    names: the first is the format's name, the others are aliases used by other servers or models.
+    names: the first is the format's name, the others are aliases used by other servers
+        or models.
     models: the models, for the documentation.
     template: the texts around enforced calls.
     fingerprints: identify the family's chat templates.
     required_token: an added token of this family's vocabularies; "" for none.
-    fallback_name: the family to use instead where the vocabulary lacks `required_token`.
+    fallback_name: the family to use instead where the vocabulary lacks
+        `required_token`.
     """
 
     names: tuple[str, ...]
@@ -61,8 +67,8 @@ class CallFamily(Struct, frozen=True):
 
 HARMONY_REASONING_NAMES = ("openai_gptoss", "gpt_oss", "gpt-oss")
 HARMONY_TOOL_NAMES = ("openai", "gpt_oss", "gpt-oss", "harmony")
-"""Names of the gpt-oss format. Its markers separate messages instead of enclosing reasoning or calls, so it has its own
-parser.
+"""Names of the gpt-oss format. Its markers separate messages instead of enclosing
+reasoning or calls, so it has its own parser.
 """
 HARMONY_FINGERPRINTS: Fingerprints = (("<|channel|>", "<|message|>", "<|start|>"),)
 
@@ -71,10 +77,20 @@ HARMONY_FINGERPRINTS: Fingerprints = (("<|channel|>", "<|message|>", "<|start|>"
 
 REASONING_FAMILIES = (
     ReasoningFamily(
-        ("seed_oss",), "Seed-OSS", "<seed:think>", "</seed:think>", "\n", fingerprints=(("<seed:think>",),)
+        ("seed_oss",),
+        "Seed-OSS",
+        "<seed:think>",
+        "</seed:think>",
+        "\n",
+        fingerprints=(("<seed:think>",),),
     ),
     ReasoningFamily(
-        ("mistral",), "Magistral, Ministral 3", "[THINK]", "[/THINK]", stripped_suffix="", fingerprints=(("[THINK]",),)
+        ("mistral",),
+        "Magistral, Ministral 3",
+        "[THINK]",
+        "[/THINK]",
+        stripped_suffix="",
+        fingerprints=(("[THINK]",),),
     ),
     ReasoningFamily(
         ("gemma4",),
@@ -138,7 +154,11 @@ REASONING_FAMILIES = (
         fingerprints=(("<longcat_think>",),),
     ),
     ReasoningFamily(
-        ("kimi",), "Kimi-VL Thinking", "\u25c1think\u25b7", "\u25c1/think\u25b7", fingerprints=(("\u25c1think\u25b7",),)
+        ("kimi",),
+        "Kimi-VL Thinking",
+        "\u25c1think\u25b7",
+        "\u25c1/think\u25b7",
+        fingerprints=(("\u25c1think\u25b7",),),
     ),
     ReasoningFamily(
         ("kimi_k3",),
@@ -172,15 +192,30 @@ REASONING_FAMILIES = (
         template_suffix="\n",
         fingerprints=(("</think>", "[gMASK]"),),
     ),
-    ReasoningFamily(("kimi_k2",), "Kimi K2 Thinking", fingerprints=(("</think>", "<|im_middle|>"),)),
     ReasoningFamily(
-        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek_v41", "deepseek-v3", "deepseek-v4", "holo2"),
+        ("kimi_k2",), "Kimi K2 Thinking", fingerprints=(("</think>", "<|im_middle|>"),)
+    ),
+    ReasoningFamily(
+        (
+            "deepseek_v3",
+            "deepseek_v31",
+            "deepseek_v4",
+            "deepseek_v41",
+            "deepseek-v3",
+            "deepseek-v4",
+            "holo2",
+        ),
         "DeepSeek V3.1 to V4 (hybrid)",
         fingerprints=(("</think>", "<\uff5cAssistant\uff5c>", "thinking"),),
     ),
-    ReasoningFamily(("minimax_m3",), "MiniMax M3", "<mm:think>", "</mm:think>", fingerprints=(("<mm:think>",),)),
     ReasoningFamily(
-        ("minimax_m2", "minimax"), "MiniMax M2", template_suffix="\n\n", fingerprints=(("</think>", "]~b]"),)
+        ("minimax_m3",), "MiniMax M3", "<mm:think>", "</mm:think>", fingerprints=(("<mm:think>",),)
+    ),
+    ReasoningFamily(
+        ("minimax_m2", "minimax"),
+        "MiniMax M2",
+        template_suffix="\n\n",
+        fingerprints=(("</think>", "]~b]"),),
     ),
     ReasoningFamily(
         ("minimax_m2_append_think", "minimax-append-think"),
@@ -188,16 +223,40 @@ REASONING_FAMILIES = (
         template_suffix="\n\n",
         keeps_in_text=True,
     ),
-    ReasoningFamily(("step3", "step3p5"), "Step 3", template_suffix="\n", fingerprints=(("</think>", "<steptml:"),)),
+    ReasoningFamily(
+        ("step3", "step3p5"),
+        "Step 3",
+        template_suffix="\n",
+        fingerprints=(("</think>", "<steptml:"),),
+    ),
     ReasoningFamily(
         (
             "think",
-            *("deepseek_r1", "qwen3", "nemotron_v3", "olmo3", "mimo", "exaone4", "interns1", "smollm3", "hy_v3"),
-            *("deepseek-r1", "qwen3-thinking", "nemotron_3", "nanbeige", "granite_thinking_parser", "minicpmv"),
+            *(
+                "deepseek_r1",
+                "qwen3",
+                "nemotron_v3",
+                "olmo3",
+                "mimo",
+                "exaone4",
+                "interns1",
+                "smollm3",
+                "hy_v3",
+            ),
+            *(
+                "deepseek-r1",
+                "qwen3-thinking",
+                "nemotron_3",
+                "nanbeige",
+                "granite_thinking_parser",
+                "minicpmv",
+            ),
         ),
         "DeepSeek R1, Qwen3, QwQ, Nemotron, OLMo 3, most others",
         template_suffix="\n\n",
         fingerprints=(("<think>",), ("</think>",)),
     ),
-    ReasoningFamily(("think_unopened",), "the first DeepSeek R1", template_suffix="\n\n", starts_implicitly=True),
+    ReasoningFamily(
+        ("think_unopened",), "the first DeepSeek R1", template_suffix="\n\n", starts_implicitly=True
+    ),
 )

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 
 class AhoCorasick:
-    """An Aho-Corasick automaton, which reads each character once, however many texts it searches for.
+    """An Aho-Corasick automaton, which reads each character once, however many texts it
+    searches for.
 
-    It is immutable and shared by all streams; the state of a search is one number, initially 0.
+    It is immutable and shared by all streams; the state of a search is one number,
+    initially 0.
 
     texts: the texts to search for; at least one, none empty.
     """
@@ -39,15 +41,21 @@ class AhoCorasick:
             self.match_texts[state] = text
         self._build_fail_links()
         self.pending_lengths: list[int] = []
-        """Per state: how many of the last characters may be the beginning of an incomplete text."""
+        """Per state: how many of the last characters may be the beginning of an
+        incomplete text.
+        """
         for pending_state in range(len(self._transitions)):
             state = pending_state
-            # A state without transitions is a complete pattern, which needs no more text.
+            # A state without transitions is a complete pattern, which needs no more
+            # text.
             while state and not self._transitions[state]:
                 state = self._fail_links[state]
             self.pending_lengths.append(self._depth[state])
-        # A regular expression, which runs in C, skips text in which no pattern can begin: nearly all of a response.
-        self._first_chars = re.compile("[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]")
+        # A regular expression, which runs in C, skips text in which no pattern can
+        # begin: nearly all of a response.
+        self._first_chars = re.compile(
+            "[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]"
+        )
 
     def _build_fail_links(self) -> None:
         """Build each state's fail link, the state to continue from on a mismatch.
@@ -56,7 +64,8 @@ class AhoCorasick:
         """
         queue = list(self._transitions[0].values())
         for state in queue:
-            # A pattern may end inside a longer one that is being read: this state then matches the shorter pattern.
+            # A pattern may end inside a longer one that is being read: this state then
+            # matches the shorter pattern.
             fail_link = self._fail_links[state]
             if not self.match_lengths[state]:
                 self.match_lengths[state] = self.match_lengths[fail_link]
@@ -91,7 +100,8 @@ class AhoCorasick:
                     return -1, 0
                 pos = start_match.start()
             char = text[pos]
-            # State 0 is never a target of a transition, so a falsy result is a mismatch.
+            # State 0 is never a target of a transition, so a falsy result is a
+            # mismatch.
             state = transitions[state].get(char) or self._step(state, char)
             pos += 1
             if match_lengths[state]:
@@ -100,23 +110,32 @@ class AhoCorasick:
 
 
 class MarkerScanner:
-    """Splits a stream at the first of several markers, and emits text as early as possible."""
+    """Splits a stream at the first of several markers, and emits text as early as
+    possible.
+    """
 
     def __init__(self, automaton: AhoCorasick) -> None:
         self._automaton = automaton
         self._state = 0
         self._pending = ""
         self.marker = ""
-        """The marker that ended the text, "" before; the longest if several end together."""
+        """The marker that ended the text, "" before; the longest if several end
+        together.
+        """
 
     def read(self, text: str, pos: int) -> tuple[int, str]:
-        """Continue at `pos`. Return the position after the marker, or the end of `text`, and the text to emit."""
+        """Continue at `pos`. Return the position after the marker, or the end of
+        `text`, and the text to emit.
+        """
         end, self._state = self._automaton.search(text, pos, self._state)
         stop = len(text) if end < 0 else end
         pending = self._pending + text[pos:stop]
-        # Text that may be the beginning of a marker is kept until the next chunk decides.
+        # Text that may be the beginning of a marker is kept until the next chunk
+        # decides.
         pending_length = (
-            self._automaton.pending_lengths[self._state] if end < 0 else self._automaton.match_lengths[self._state]
+            self._automaton.pending_lengths[self._state]
+            if end < 0
+            else self._automaton.match_lengths[self._state]
         )
         cut = len(pending) - pending_length
         self._pending = pending[cut:]

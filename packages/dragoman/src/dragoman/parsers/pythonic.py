@@ -1,8 +1,9 @@
-"""Tool calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
+"""Tool calls that look like Python: `f(x=1, y="z")`, or
+`call:f{x:1,y:<escape>z<escape>}`.
 
-Every value is converted to JSON: literals of Python such as True, 'a' and (1, 2), and of JSON such as true. Nothing is
-evaluated. Not supported: adjacent strings ("a" "b"), prefixes of strings (r"a"), complex and hexadecimal numbers,
-operators.
+Every value is converted to JSON: literals of Python such as True, 'a' and (1, 2), and
+of JSON such as true. Nothing is evaluated. Not supported: adjacent strings ("a" "b"),
+prefixes of strings (r"a"), complex and hexadecimal numbers, operators.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from msgspec import Struct
 
 from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
-from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from ..core.syntax import (
+    FreeText,
+    JsonValue,
+    LiteralText,
+    OptionalPieces,
+    RepeatedPieces,
+    SyntaxPiece,
+)
 from .base import PrefixMatcher, PrefixResult
 from .call_parser import ArgumentWriter, CallReader, build_argument_writer, escape_json
 from .json_text import Json, PYTHON_ESCAPES, ReadStatus, StringDecoder, decode, encode
@@ -58,8 +66,9 @@ class _Bracket:
 
     closer: closes it in Python.
     json_closer: closes it in JSON.
-    undecided: index of its output in the chunks of a `{` that may begin a dict or a set, and of a `(` that may begin a
-        tuple or a value in parentheses; None once that is known.
+    undecided: index of its output in the chunks of a `{` that may begin a dict or a
+        set, and of a `(` that may begin a tuple or a value in parentheses; None once
+        that is known.
     """
 
     closer: str
@@ -70,13 +79,15 @@ class _Bracket:
 class StringSyntax:
     """The syntax of strings.
 
-    marker: delimits strings; "" for none. With a marker, strings without commas and closing brackets may be unquoted.
+    marker: delimits strings; "" for none. With a marker, strings without commas and
+        closing brackets may be unquoted.
     """
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
         self.marker_patterns = AhoCorasick([marker]) if marker else None
-        # Without a string marker a word is a number or a constant, so white space and any other token end it too.
+        # Without a string marker a word is a number or a constant, so white space and
+        # any other token end it too.
         self.word_terminators = re.compile(r"[,\]})]" if marker else r"[,\]})\s:=(\[{\"']")
 
 
@@ -113,7 +124,8 @@ class PythonicValueReader:
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Continue reading at `pos`, and return the new position and the status.
 
-        The status is MORE, END after the value, or INVALID at a character that is not allowed.
+        The status is MORE, END after the value, or INVALID at a character that is not
+        allowed.
         """
         status = ReadStatus.MORE
         while pos < len(text) and status is ReadStatus.MORE:
@@ -122,8 +134,9 @@ class PythonicValueReader:
 
     def take_output(self) -> str:
         """Return the output that is new since the previous `take_output`."""
-        # A set becomes a JSON list, so output from `{` on waits for the first `:`, `,` or `}`, which shows whether it
-        # is a set or an object. From `(` on it waits for the first `,` or `)`.
+        # A set becomes a JSON list, so output from `{` on waits for the first `:`, `,`
+        # or `}`, which shows whether it is a set or an object. From `(` on it waits for
+        # the first `,` or `)`.
         if any(bracket.undecided is not None for bracket in self._brackets):
             return ""
         output = "".join(self._chunks)
@@ -210,12 +223,18 @@ class PythonicValueReader:
             self._append_text(self._decoder.decode(text[pos:]))
             return len(text), ReadStatus.MORE
         self._escaped = special.group() == "\\"
-        self._append_text(self._decoder.decode(text[pos : special.end() if self._escaped else special.start()]))
+        self._append_text(
+            self._decoder.decode(text[pos : special.end() if self._escaped else special.start()])
+        )
         if self._escaped:
             return special.end(), ReadStatus.MORE
         is_triple = len(self._quote) == 3
         self._quote_count = 1
-        self._state = PythonicValueReader._parse_end_quotes if is_triple else PythonicValueReader._parse_after_quote
+        self._state = (
+            PythonicValueReader._parse_end_quotes
+            if is_triple
+            else PythonicValueReader._parse_after_quote
+        )
         return special.end(), ReadStatus.MORE
 
     def _parse_end_quotes(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -231,7 +250,9 @@ class PythonicValueReader:
         return pos, ReadStatus.MORE
 
     def _parse_after_quote(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Decide whether a quote ended the string. If no value can end here, the model forgot to escape the quote."""
+        """Decide whether a quote ended the string. If no value can end here, the model
+        forgot to escape the quote.
+        """
         if text[pos].isspace():
             self._space += text[pos]
             return pos + 1, ReadStatus.MORE
@@ -368,9 +389,12 @@ def _convert_json_scalar(word: str) -> str | None:
 
 # Calls.
 
-_PYTHON_LITERALS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
+_PYTHON_LITERALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"boolean": ("True", "False"), "null": ("None",)}
+)
 _MAX_DEPTH = 4
-"""Maximum nesting of lists and objects that are enforced in the family's own syntax; deeper ones are enforced as JSON.
+"""Maximum nesting of lists and objects that are enforced in the family's own syntax;
+deeper ones are enforced as JSON.
 
 The limit is needed because a schema may refer to itself.
 """
@@ -383,8 +407,8 @@ class PythonicSyntax(Struct, frozen=True):
     assign: the character between an argument's name and its value.
     prefix: precedes every name.
     alternative_prefixes: also read before a name, but not enforced.
-    string_marker: delimits strings without escapes, besides quotes; "" for none. With a marker, strings and the keys of
-    nested objects may also be unquoted.
+    string_marker: delimits strings without escapes, besides quotes; "" for none. With a
+    marker, strings and the keys of nested objects may also be unquoted.
     """
 
     open_bracket: str = "("
@@ -426,7 +450,9 @@ class CompiledPythonicSyntax:
         declared: list[tuple[tuple[SyntaxPiece, ...], bool]] = []
         for parameter in parameters.properties:
             schemas, unenforced = expand_alternatives(parameter.schema)
-            head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + syntax.assign, unenforced)
+            head = LiteralText(
+                check_name(parameter.name, ARGUMENT_NAME) + syntax.assign, unenforced
+            )
             value = build_one_of([self._build_value(schema) for schema in schemas])
             declared.append(((head, *value), parameter.required))
         arguments = join_arguments(declared, comma)
@@ -437,7 +463,9 @@ class CompiledPythonicSyntax:
             )
             arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
         return (
-            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket, parameters.unenforced),
+            LiteralText(
+                syntax.prefix + check_name(tool.name) + syntax.open_bracket, parameters.unenforced
+            ),
             *arguments,
             LiteralText(syntax.close_bracket),
         )
@@ -446,13 +474,21 @@ class CompiledPythonicSyntax:
         string_marker = self.syntax.string_marker
         match schema:
             case {"const": str() as constant} if string_marker:
-                return (LiteralText(string_marker + check_free_of_markers(constant, (string_marker,)) + string_marker),)
+                return (
+                    LiteralText(
+                        string_marker
+                        + check_free_of_markers(constant, (string_marker,))
+                        + string_marker
+                    ),
+                )
             case {"type": "string"} if string_marker:
                 return LiteralText(string_marker), build_free_text(schema, string_marker)
             case {"type": "array" | "object"} if string_marker and depth < _MAX_DEPTH:
                 try:
                     return self._build_nested(schema, depth + 1)
-                except Unsupported:  # The parser also reads JSON, for which all of a schema's keywords can be enforced.
+                # The parser also reads JSON, for which all of a schema's keywords can
+                # be enforced.
+                except Unsupported:
                     return (JsonValue(encode(schema), allows_any_type=True),)
             case {"type": "boolean" | "null" as name} if not string_marker:
                 return build_one_of([(LiteralText(word),) for word in _PYTHON_LITERALS[name]])
@@ -460,7 +496,9 @@ class CompiledPythonicSyntax:
                 return (JsonValue(encode(schema), allows_any_type=True),)
 
     def _build_nested(self, schema: Schema, depth: int) -> tuple[SyntaxPiece, ...]:
-        """Build a list or object in the family's own syntax. Raises Unsupported if that cannot enforce its schema."""
+        """Build a list or object in the family's own syntax. Raises Unsupported if that
+        cannot enforce its schema.
+        """
         comma = LiteralText(",")
         if schema["type"] == "array":
             item = schema.get("items")
@@ -472,13 +510,20 @@ class CompiledPythonicSyntax:
         check_keywords(schema, "properties", "required", "additionalProperties")
         declared = schema.get("properties")
         required = schema.get("required", [])
-        if not isinstance(declared, dict) or not declared or schema.get("additionalProperties") is not False:
+        if (
+            not isinstance(declared, dict)
+            or not declared
+            or schema.get("additionalProperties") is not False
+        ):
             raise Unsupported("The object may have other members.")
         if not isinstance(required, list) or not set(required) <= declared.keys():
             raise Unsupported("A member is required that is not declared.")
         members = [
             (
-                (LiteralText(check_name(name, ARGUMENT_NAME) + ":"), *self._build_part(schema, part, depth)),
+                (
+                    LiteralText(check_name(name, ARGUMENT_NAME) + ":"),
+                    *self._build_part(schema, part, depth),
+                ),
                 name in required,
             )
             for name, part in declared.items()
@@ -486,11 +531,16 @@ class CompiledPythonicSyntax:
         return LiteralText("{"), *join_arguments(members, comma), LiteralText("}")
 
     def _build_part(self, whole: Schema, part: Json, depth: int) -> tuple[SyntaxPiece, ...]:
-        """Build an item or member. Raises Unsupported unless all keywords of its schema can be enforced."""
+        """Build an item or member. Raises Unsupported unless all keywords of its schema
+        can be enforced.
+        """
         defs: Schema = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
-        schemas, unenforced = expand_alternatives({**defs, **part} if isinstance(part, dict) else {"not": {}})
+        schemas, unenforced = expand_alternatives(
+            {**defs, **part} if isinstance(part, dict) else {"not": {}}
+        )
         if unenforced or any(
-            alternative.get("type") == "string" and "format" in alternative for alternative in schemas
+            alternative.get("type") == "string" and "format" in alternative
+            for alternative in schemas
         ):
             raise Unsupported("A keyword can only be enforced in JSON.")
         for alternative in schemas:
@@ -513,7 +563,9 @@ class PythonicReader:
         self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
             PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
         )
-        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix, *compiled.syntax.alternative_prefixes))
+        self._prefix_matcher = PrefixMatcher(
+            (compiled.syntax.prefix, *compiled.syntax.alternative_prefixes)
+        )
         self._name = NameReader()
         self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
         self._parameters = ToolParameters((), allows_additional=True)
@@ -631,14 +683,20 @@ class PythonicReader:
 
     def _append_value(self) -> None:
         chunk = self._value.take_output()
-        self._append_text(self._writer.write_text(chunk) if self._value.is_string else self._writer.write_json(chunk))
+        self._append_text(
+            self._writer.write_text(chunk)
+            if self._value.is_string
+            else self._writer.write_json(chunk)
+        )
 
     def _append_text(self, text: str) -> None:
         if self.has_begun and text:
             self._chunks.append(text)
 
     def is_plain_continuation(self, text: str) -> bool:
-        in_value = self._state is PythonicReader._parse_value and self._value.is_plain_continuation(text)
+        in_value = self._state is PythonicReader._parse_value and self._value.is_plain_continuation(
+            text
+        )
         return in_value and self._writer.write_text(text) == text
 
     def take_arguments(self) -> str:

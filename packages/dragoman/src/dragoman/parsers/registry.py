@@ -1,8 +1,9 @@
-"""The registry of reasoning and tool formats: find one by name, detect one from a template, and create its parser.
+"""The registry of reasoning and tool formats: find one by name, detect one from a
+template, and create its parser.
 
-Other packages add formats in the entry point group `dragoman.parsers`, named `reasoning.NAME` or `tools.NAME`. Each
-entry point is a callable that takes the texts of the vocabulary's added tokens and returns a ReasoningFormat or a
-ToolFormat.
+Other packages add formats in the entry point group `dragoman.parsers`, named
+`reasoning.NAME` or `tools.NAME`. Each entry point is a callable that takes the texts of
+the vocabulary's added tokens and returns a ReasoningFormat or a ToolFormat.
 """
 
 from __future__ import annotations
@@ -18,20 +19,32 @@ from .base import chain_parsers
 from .call_families import CALL_FAMILIES
 from .delimited_calls import DelimitedCallFormat
 from .harmony import HarmonyFormat
-from .model_families import CallFamily, Fingerprints, HARMONY_FINGERPRINTS, HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES, ReasoningFamily
+from .model_families import (
+    CallFamily,
+    Fingerprints,
+    HARMONY_FINGERPRINTS,
+    HARMONY_REASONING_NAMES,
+    HARMONY_TOOL_NAMES,
+    REASONING_FAMILIES,
+    ReasoningFamily,
+)
 from .response_template import ResponseTemplateFormat
 from .think import InlineThinkFormat, ThinkFormat
 
 GROUP = "dragoman.parsers"
 NO_PARSER = "none"
 DEFAULT_TOOL_FORMAT = "llama3_json"
-"""The format of forced calls for a model without its own format: bare JSON, which needs no marker."""
+"""The format of forced calls for a model without its own format: bare JSON, which needs
+no marker.
+"""
 
 Format = TypeVar("Format")
 FormatFactories = Mapping[str, Callable[[Collection[str]], Format]]
 
 
-def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[str]], ReasoningFormat]:
+def _build_reasoning_factory(
+    family: ReasoningFamily,
+) -> Callable[[Collection[str]], ReasoningFormat]:
     format_type = InlineThinkFormat if family.keeps_in_text else ThinkFormat
     return lambda added_tokens: format_type(
         family.begin_marker,
@@ -48,14 +61,21 @@ def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[st
 
 def _build_tool_factory(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
     def make(added_tokens: Collection[str]) -> ToolFormat:
-        # Two generations of a model family share a parser name; only the newer one's vocabulary has this token.
-        is_older = family.required_token and added_tokens and family.required_token not in added_tokens
+        # Two generations of a model family share a parser name; only the newer one's
+        # vocabulary has this token.
+        is_older = (
+            family.required_token and added_tokens and family.required_token not in added_tokens
+        )
         selected = (
-            next(candidate for candidate in CALL_FAMILIES if family.fallback_name in candidate.names)
+            next(
+                candidate for candidate in CALL_FAMILIES if family.fallback_name in candidate.names
+            )
             if is_older
             else family
         )
-        return DelimitedCallFormat(selected.delimiters, selected.syntax, selected.template, added_tokens)
+        return DelimitedCallFormat(
+            selected.delimiters, selected.syntax, selected.template, added_tokens
+        )
 
     return make
 
@@ -69,7 +89,11 @@ def _build_harmony_reasoning(added_tokens: Collection[str]) -> ReasoningFormat:
 
 
 REASONING_FACTORIES: FormatFactories[ReasoningFormat] = MappingProxyType(
-    {name: _build_reasoning_factory(family) for family in REASONING_FAMILIES for name in family.names}
+    {
+        name: _build_reasoning_factory(family)
+        for family in REASONING_FAMILIES
+        for name in family.names
+    }
     | dict.fromkeys(HARMONY_REASONING_NAMES, _build_harmony_reasoning)
 )
 TOOL_FACTORIES: FormatFactories[ToolFormat] = MappingProxyType(
@@ -86,15 +110,23 @@ def find_reasoning_format(name: str, added_tokens: Collection[str] = ()) -> Reas
     Raises:
         ValueError: the name is unknown; the message lists the known ones.
     """
-    return None if name == NO_PARSER else _find_factory("reasoning", name, REASONING_FACTORIES)(added_tokens)
+    return (
+        None
+        if name == NO_PARSER
+        else _find_factory("reasoning", name, REASONING_FACTORIES)(added_tokens)
+    )
 
 
 def find_tool_format(name: str, added_tokens: Collection[str] = ()) -> ToolFormat | None:
-    """Return the tool format of this name; None for `none`. See `find_reasoning_format`."""
+    """Return the tool format of this name; None for `none`. See
+    `find_reasoning_format`.
+    """
     return None if name == NO_PARSER else _find_factory("tools", name, TOOL_FACTORIES)(added_tokens)
 
 
-def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Callable[[Collection[str]], Format]:
+def _find_factory(
+    kind: str, name: str, built_in: FormatFactories[Format]
+) -> Callable[[Collection[str]], Format]:
     if name in built_in:
         return built_in[name]
     prefix = kind + "."
@@ -117,17 +149,26 @@ def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*REASONING_FACTORIES, NO_PARSER), (*TOOL_FACTORIES, NO_PARSER)
 
 
-def detect_formats(template_source: str, added_tokens: Collection[str] = ()) -> tuple[str | None, str | None]:
-    """Detect the formats from a chat template. Return the names for reasoning and for tools, None if none matches."""
+def detect_formats(
+    template_source: str, added_tokens: Collection[str] = ()
+) -> tuple[str | None, str | None]:
+    """Detect the formats from a chat template. Return the names for reasoning and for
+    tools, None if none matches.
+    """
     # A template's string literals escape quotes (`\"name\"`); the fingerprints do not.
     source = template_source.replace("\\", "")
     if _match_fingerprints([("harmony", HARMONY_FINGERPRINTS)], source):
         return HARMONY_REASONING_NAMES[0], HARMONY_TOOL_NAMES[0]
-    reasoning = _match_fingerprints(((family.names[0], family.fingerprints) for family in REASONING_FAMILIES), source)
-    # A template may leave both markers to the model; then only the vocabulary shows that it reasons.
+    reasoning = _match_fingerprints(
+        ((family.names[0], family.fingerprints) for family in REASONING_FAMILIES), source
+    )
+    # A template may leave both markers to the model; then only the vocabulary shows
+    # that it reasons.
     if reasoning is None and {"<think>", "</think>"} <= set(added_tokens):
         reasoning = "think"
-    return reasoning, _match_fingerprints(((family.names[0], family.fingerprints) for family in CALL_FAMILIES), source)
+    return reasoning, _match_fingerprints(
+        ((family.names[0], family.fingerprints) for family in CALL_FAMILIES), source
+    )
 
 
 def _match_fingerprints(families: Iterable[tuple[str, Fingerprints]], source: str) -> str | None:
@@ -141,21 +182,32 @@ def _match_fingerprints(families: Iterable[tuple[str, Fingerprints]], source: st
     )
 
 
-def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:
-    """Create the parser of one choice: reasoning first, then calls in the remaining text, if any tool is declared.
+def create_parser(
+    reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext
+) -> Parser:
+    """Create the parser of one choice: reasoning first, then calls in the remaining
+    text, if any tool is declared.
 
-    A format of both yields one parser. Without a format all events pass through unchanged.
+    A format of both yields one parser. Without a format all events pass through
+    unchanged.
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
         return tools.create_parser(context)
     parsers: list[Parser] = []
-    if isinstance(reasoning, ThinkFormat) and isinstance(tools, DelimitedCallFormat) and context.tools:
-        parsers.append(reasoning.create_parser(context, () if tools.delimiters.leading else tools.call_openers))
+    if (
+        isinstance(reasoning, ThinkFormat)
+        and isinstance(tools, DelimitedCallFormat)
+        and context.tools
+    ):
+        parsers.append(
+            reasoning.create_parser(context, () if tools.delimiters.leading else tools.call_openers)
+        )
     elif reasoning is not None:
         parsers.append(reasoning.create_parser(context))
     # These parsers read the whole response, with or without calls.
     parses_everything = isinstance(tools, ResponseTemplateFormat | HarmonyFormat)
-    # A response template is both formats, and must not parse its own output a second time.
+    # A response template is both formats, and must not parse its own output a second
+    # time.
     if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
         parsers.append(tools.create_parser(context))
     return chain_parsers(parsers)

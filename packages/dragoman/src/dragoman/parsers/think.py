@@ -1,4 +1,6 @@
-"""The format of reasoning between two markers, `<think>...</think>`: DeepSeek-R1, Qwen3, and most open models since."""
+"""The format of reasoning between two markers, `<think>...</think>`: DeepSeek-R1,
+Qwen3, and most open models since.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ class ThinkFormat:
 
     begin_marker, end_marker: the markers.
     template_suffix: the text that the template writes after the end marker.
-    stripped_suffix: stripped after the end marker, as far as the model writes it; None means `template_suffix`.
-    starts_implicitly: reasoning begins without a begin marker, so everything up to the end marker is reasoning (the
-    first DeepSeek-R1).
+    stripped_suffix: stripped after the end marker, as far as the model writes it; None
+        means `template_suffix`.
+    starts_implicitly: reasoning begins without a begin marker, so everything up to the
+    end marker is reasoning (the first DeepSeek-R1).
     marker_variants: other spellings of the markers, pairs of begin and end.
     answer_tags: tags around the answer after the reasoning, which are stripped.
-    message_end: text that the model writes after the answer and its calls, which is stripped too.
-    added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
+    message_end: text that the model writes after the answer and its calls, which is
+        stripped too.
+    added_tokens: texts of the vocabulary's added tokens; a marker among them counts
+        only as that single token.
     """
 
     def __init__(
@@ -40,7 +45,9 @@ class ThinkFormat:
         message_end: str = "",
         added_tokens: Collection[str] = (),
     ) -> None:
-        self._syntax = ReasoningSyntax(begin_marker, end_marker, template_suffix, answer_tags[0] if answer_tags else "")
+        self._syntax = ReasoningSyntax(
+            begin_marker, end_marker, template_suffix, answer_tags[0] if answer_tags else ""
+        )
         self._begin_markers = (begin_marker, *(variant for variant, _ in marker_variants))
         self._answer_tags = answer_tags
         self._message_end = message_end
@@ -61,20 +68,29 @@ class ThinkFormat:
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
     def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
-        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>` may, when a model reasons about
-        # its format.
-        inline_calls = (marker for marker in calls if marker in self._added or marker.startswith(("<|", "<\uff5c")))
+        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>`
+        # may, when a model reasons about its format.
+        inline_calls = (
+            marker
+            for marker in calls
+            if marker in self._added or marker.startswith(("<|", "<\uff5c"))
+        )
         ends = (*self._end_marks, *inline_calls)
-        return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + marker for marker in (*ends, *calls))])))
+        return AhoCorasick(
+            list(dict.fromkeys([*ends, *("\n" + marker for marker in (*ends, *calls))]))
+        )
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
-        """Create a parser. The prompt's tail decides its initial state: inside reasoning, after it, or before it.
+        """Create a parser. The prompt's tail decides its initial state: inside
+        reasoning, after it, or before it.
 
-        calls: markers that begin a call. They end the reasoning too, as in vLLM, since models forget to end it. As
-        reasoning may also mention a marker, it must be a single token if the vocabulary is known; otherwise it must
-        begin a line or be a text that is unlikely in prose.
+        calls: markers that begin a call. They end the reasoning too, as in vLLM, since
+        models forget to end it. As reasoning may also mention a marker, it must be a
+        single token if the vocabulary is known; otherwise it must begin a line or be a
+        text that is unlikely in prose.
         """
-        # Where the vocabulary is known, a marker that is not a single token of it cannot be this model's marker.
+        # Where the vocabulary is known, a marker that is not a single token of it
+        # cannot be this model's marker.
         call_markers = tuple(marker for marker in calls if marker in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
@@ -83,8 +99,8 @@ class ThinkFormat:
             self._single_tokens | set(call_markers),
             call_markers,
         )
-        # Depending on the request's options, templates of hybrid models write `<think>` or an empty `<think></think>`
-        # into the prompt.
+        # Depending on the request's options, templates of hybrid models write `<think>`
+        # or an empty `<think></think>` into the prompt.
         tail = context.prompt_tail
         begin = self._syntax.begin
         opened_pos = tail.rfind(begin)
@@ -98,11 +114,15 @@ class ThinkFormat:
         if self._answer_tags is None:
             return parser
         is_open = tail.endswith(self._answer_tags[0])
-        return chain_parsers((parser, AnswerTagParser(*self._answer_tags, self._message_end, is_open=is_open)))
+        return chain_parsers(
+            (parser, AnswerTagParser(*self._answer_tags, self._message_end, is_open=is_open))
+        )
 
 
 class ThinkParser(TextParser):
-    """Parses reasoning between markers. States: before the reasoning, in it, in the suffix after it, in the answer."""
+    """Parses reasoning between markers. States: before the reasoning, in it, in the
+    suffix after it, in the answer.
+    """
 
     def __init__(
         self,
@@ -119,7 +139,9 @@ class ThinkParser(TextParser):
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
         self._prefix_matcher = PrefixMatcher(begin_markers)
         self._is_open = False
-        self._may_skip_newline = False  # The begin marker came last, so a newline now belongs to it.
+        self._may_skip_newline = (
+            False  # The begin marker came last, so a newline now belongs to it.
+        )
         self._search_state = 0
         self._stripped_length = 0
 
@@ -136,9 +158,13 @@ class ThinkParser(TextParser):
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
-        if self._state is ThinkParser._parse_start and not self._prefix_matcher.can_match(event.text):
+        if self._state is ThinkParser._parse_start and not self._prefix_matcher.can_match(
+            event.text
+        ):
             # The same as `_parse_start`, which would read the delta through the buffer.
-            self._state = ThinkParser._parse_reasoning if self._is_open else ThinkParser._parse_answer
+            self._state = (
+                ThinkParser._parse_reasoning if self._is_open else ThinkParser._parse_answer
+            )
         # Nearly all deltas are in one of these two states, which need no buffer.
         if self._state is ThinkParser._parse_answer:
             return event
@@ -158,7 +184,9 @@ class ThinkParser(TextParser):
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.INCOMPLETE:
             return pos
-        if result is PrefixResult.MATCHED and self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos):
+        if result is PrefixResult.MATCHED and self._buffer.is_marker(
+            self._prefix_matcher.marker, len(text) - pos
+        ):
             self._drop(self._count_consumed(text, pos))
             self._may_skip_newline = True
             self._state = ThinkParser._parse_reasoning
@@ -175,13 +203,15 @@ class ThinkParser(TextParser):
         end, self._search_state = self._end_patterns.search(text, pos, self._search_state)
         if end < 0:
             self._emit_buffered(
-                ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]
+                ReasoningDelta,
+                len(self._buffer) - self._end_patterns.pending_lengths[self._search_state],
             )
             return len(text)
         marker = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
         if self._buffer.is_marker(marker, len(text) - end):
             marker_length = self._end_patterns.match_lengths[self._search_state]
-            # Some models begin a call without ending their reasoning; the call's marker stays for the parser of calls.
+            # Some models begin a call without ending their reasoning; the call's marker
+            # stays for the parser of calls.
             if marker in self._calls:
                 self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
                 self._drop(marker_length - len(marker))
@@ -194,8 +224,13 @@ class ThinkParser(TextParser):
 
     def _parse_suffix(self, text: str, pos: int) -> int:
         suffix = self._stripped_suffix
-        # One character at a time: a model may write only one of the two newlines, and a delta may end between them.
-        while self._stripped_length < len(suffix) and pos < len(text) and text[pos] == suffix[self._stripped_length]:
+        # One character at a time: a model may write only one of the two newlines, and a
+        # delta may end between them.
+        while (
+            self._stripped_length < len(suffix)
+            and pos < len(text)
+            and text[pos] == suffix[self._stripped_length]
+        ):
             self._drop(1)
             self._stripped_length += 1
             pos += 1
@@ -208,7 +243,8 @@ class ThinkParser(TextParser):
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        # `_is_open` stays set after the reasoning. That is harmless, as in the answer the buffer is empty.
+        # `_is_open` stays set after the reasoning. That is harmless, as in the answer
+        # the buffer is empty.
         in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
         self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 
@@ -219,13 +255,16 @@ class ThinkParser(TextParser):
 
 
 class AnswerTagParser(TextParser):
-    """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`
+    """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is
+    `Yes.`
 
     message_end: text that is stripped wherever it occurs; "" for none.
     is_open: the begin tag is in the prompt.
     """
 
-    def __init__(self, begin_tag: str, end_tag: str, message_end: str = "", *, is_open: bool = False) -> None:
+    def __init__(
+        self, begin_tag: str, end_tag: str, message_end: str = "", *, is_open: bool = False
+    ) -> None:
         super().__init__()
         self._prefix_matcher = PrefixMatcher((begin_tag,))
         closing = [message_end] if message_end else []
@@ -240,8 +279,16 @@ class AnswerTagParser(TextParser):
     def _fast_path(self, event: TextDelta) -> Event | None:
         if self._state is AnswerTagParser._parse_untagged:
             ends = self._message_end
-            return event if ends is None or not (self._search_state or ends.can_start_in(event.text)) else None
-        in_tags = self._state is AnswerTagParser._parse_tagged and not self._search_state and not self._may_skip_newline
+            return (
+                event
+                if ends is None or not (self._search_state or ends.can_start_in(event.text))
+                else None
+            )
+        in_tags = (
+            self._state is AnswerTagParser._parse_tagged
+            and not self._search_state
+            and not self._may_skip_newline
+        )
         return event if in_tags and not self._end_patterns.can_start_in(event.text) else None
 
     def _step(self, text: str, pos: int) -> int:
@@ -269,7 +316,10 @@ class AnswerTagParser(TextParser):
                 return pos + 1
         end, self._search_state = self._end_patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._emit_buffered(TextDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state])
+            self._emit_buffered(
+                TextDelta,
+                len(self._buffer) - self._end_patterns.pending_lengths[self._search_state],
+            )
             return len(text)
         marker_length = self._end_patterns.match_lengths[self._search_state]
         self._emit_buffered(TextDelta, self._count_consumed(text, end) - marker_length)
@@ -279,7 +329,9 @@ class AnswerTagParser(TextParser):
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
-        """Hold back white space: at the end of the response it belongs to the template and is dropped."""
+        """Hold back white space: at the end of the response it belongs to the template
+        and is dropped.
+        """
         if not text[pos:].isspace():
             self._state = AnswerTagParser._parse_untagged
             return self._rewind(text, pos)
@@ -292,7 +344,9 @@ class AnswerTagParser(TextParser):
             return len(text)
         end, self._search_state = ends.search(text, pos, self._search_state)
         if end < 0:
-            self._emit_buffered(TextDelta, len(self._buffer) - ends.pending_lengths[self._search_state])
+            self._emit_buffered(
+                TextDelta, len(self._buffer) - ends.pending_lengths[self._search_state]
+            )
             return len(text)
         length = ends.match_lengths[self._search_state]
         self._emit_buffered(TextDelta, self._count_consumed(text, end) - length)
@@ -313,7 +367,8 @@ class AnswerTagParser(TextParser):
 
 
 class InlineThinkFormat(ThinkFormat):
-    """The format that leaves reasoning in the text, for clients that send it back unchanged.
+    """The format that leaves reasoning in the text, for clients that send it back
+    unchanged.
 
     A begin marker that the template writes into the prompt is prepended.
     """
@@ -321,7 +376,9 @@ class InlineThinkFormat(ThinkFormat):
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
         tail = context.prompt_tail
         syntax = self.syntax
-        return InlineThinkParser(syntax.begin if tail.rfind(syntax.begin) > tail.rfind(syntax.end) else "")
+        return InlineThinkParser(
+            syntax.begin if tail.rfind(syntax.begin) > tail.rfind(syntax.end) else ""
+        )
 
 
 class InlineThinkParser:

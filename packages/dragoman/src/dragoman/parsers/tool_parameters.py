@@ -27,9 +27,13 @@ MAX_ARGUMENTS = 128
 _MAX_ITEMS = 16
 """Maximum items of a list that is enforced in a family's own syntax."""
 MAX_COPIED_CHARS = 512 * 1024
-"""Maximum total characters of copied definitions (`$defs`), of which each alternative of an argument needs a copy."""
+"""Maximum total characters of copied definitions (`$defs`), of which each alternative
+of an argument needs a copy.
+"""
 _MAX_OPTIONS = 1024
-"""Maximum options of all unions in one argument. Unions side by side multiply, so a few kilobytes can have millions."""
+"""Maximum options of all unions in one argument. Unions side by side multiply, so a few
+kilobytes can have millions.
+"""
 _MAX_VALUES = 32 * 1024
 """Maximum values of `enum` in all alternatives of one argument."""
 _LOWER_BOUNDS = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
@@ -56,14 +60,32 @@ _ASSERTIONS = frozenset(
             "not",
             "if",
         ),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "items", "minItems", "maxItems"),
-        *("properties", "required", "additionalProperties", "$ref", "uniqueItems", "contains", "prefixItems"),
+        *(
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+            "items",
+            "minItems",
+            "maxItems",
+        ),
+        *(
+            "properties",
+            "required",
+            "additionalProperties",
+            "$ref",
+            "uniqueItems",
+            "contains",
+            "prefixItems",
+        ),
     ]
 )
 
 
 class Alternatives(NamedTuple):
-    """The alternatives of a schema. A value matches the schema if it matches one of them.
+    """The alternatives of a schema. A value matches the schema if it matches one of
+    them.
 
     schemas: the alternatives, each self-contained and of one type.
     unenforced: keywords of the schema that the alternatives leave out.
@@ -74,14 +96,20 @@ class Alternatives(NamedTuple):
 
 
 def expand_alternatives(schema: Schema) -> Alternatives:
-    """Expand a schema into alternatives. Raises Unsupported if no value of it can be written, or it is too large."""
+    """Expand a schema into alternatives. Raises Unsupported if no value of it can be
+    written, or it is too large.
+    """
     expansion = _Expansion()
     try:
         schemas = expansion.expand(schema, set())
     except RecursionError as error:
-        raise Unsupported("The references of an argument's schema are nested too deeply.") from error
+        raise Unsupported(
+            "The references of an argument's schema are nested too deeply."
+        ) from error
     if not schemas:
-        raise Unsupported("No value of an argument's schema can be written in this model's tool call format.")
+        raise Unsupported(
+            "No value of an argument's schema can be written in this model's tool call format."
+        )
     return Alternatives(schemas, tuple(expansion.unenforced))
 
 
@@ -109,13 +137,21 @@ class _Expansion:
         if options:
             self._num_options += len(options)
             if self._num_options > _MAX_OPTIONS:
-                raise Unsupported(f"More than {_MAX_OPTIONS} alternatives of an argument cannot be enforced.")
+                raise Unsupported(
+                    f"More than {_MAX_OPTIONS} alternatives of an argument cannot be enforced."
+                )
             if keyword == "oneOf" and not _are_disjoint(options):
                 self.unenforced[keyword] = None
             siblings = {key: value for key, value in schema.items() if key != keyword}
-            # A schema with `anyOf` asserts its other keywords too, so each alternative has to carry them.
+            # A schema with `anyOf` asserts its other keywords too, so each alternative
+            # has to carry them.
             merged = (self._merge(option, siblings) for option in options)
-            return [part for option in merged if option is not None for part in self.expand(option, visited)]
+            return [
+                part
+                for option in merged
+                if option is not None
+                for part in self.expand(option, visited)
+            ]
         types = schema.get("type")
         if "const" in schema:
             return self._filter_values([schema["const"]], schema)
@@ -126,9 +162,11 @@ class _Expansion:
         return [schema]
 
     def _merge(self, option: Schema, siblings: Schema) -> Schema | None:
-        """Merge an option with its sibling keywords; return None if no value can have both types.
+        """Merge an option with its sibling keywords; return None if no value can have
+        both types.
 
-        If both have a keyword that cannot be merged, the option's is kept and the keyword is recorded as unenforced.
+        If both have a keyword that cannot be merged, the option's is kept and the
+        keyword is recorded as unenforced.
         """
         merged = dict(option)
         for key, value in siblings.items():
@@ -146,36 +184,62 @@ class _Expansion:
                 if not types:
                     return None
                 merged[key] = types[0] if len(types) == 1 else types
-            elif key == "required" and isinstance(inner := merged[key], list) and isinstance(value, list):
+            elif (
+                key == "required"
+                and isinstance(inner := merged[key], list)
+                and isinstance(value, list)
+            ):
                 merged[key] = [*inner, *(name for name in value if name not in inner)]
-            elif key == "properties" and isinstance(inner := merged[key], dict) and isinstance(value, dict):
-                # A property declared on both sides would have to match both schemas; only one of them is enforced.
+            elif (
+                key == "properties"
+                and isinstance(inner := merged[key], dict)
+                and isinstance(value, dict)
+            ):
+                # A property declared on both sides would have to match both schemas;
+                # only one of them is enforced.
                 self.unenforced.update(dict.fromkeys([key] if inner.keys() & value.keys() else []))
                 merged[key] = {**value, **inner}
-            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(inner := merged[key]) and _is_number(value):
+            elif (
+                key in _LOWER_BOUNDS | _UPPER_BOUNDS
+                and _is_number(inner := merged[key])
+                and _is_number(value)
+            ):
                 merged[key] = max(inner, value) if key in _LOWER_BOUNDS else min(inner, value)
             else:
                 self.unenforced[key] = None
         return merged
 
     def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
-        """Return the listed values that the schema's other keywords allow, as far as those can be checked here."""
+        """Return the listed values that the schema's other keywords allow, as far as
+        those can be checked here.
+        """
         self._num_values += len(values)
         if self._num_values > _MAX_VALUES:
             raise Unsupported(f"More than {_MAX_VALUES} values of an argument cannot be enforced.")
         for key in schema.keys() & _ASSERTIONS - {"enum", "const", *_VALUE_CHECKS}:
-            # A keyword that applies to none of the listed values restricts nothing, so it is not reported.
+            # A keyword that applies to none of the listed values restricts nothing, so
+            # it is not reported.
             if any(_applies(key, value) for value in values):
                 self.unenforced[key] = None
         checks = [(check, schema[key]) for key, check in _VALUE_CHECKS.items() if key in schema]
-        if "const" in schema and isinstance(listed := schema.get("enum"), list) and schema["const"] not in listed:
+        if (
+            "const" in schema
+            and isinstance(listed := schema.get("enum"), list)
+            and schema["const"] not in listed
+        ):
             return []
-        return [{"const": value} for value in values if all(check(value, limit) for check, limit in checks)]
+        return [
+            {"const": value}
+            for value in values
+            if all(check(value, limit) for check, limit in checks)
+        ]
 
 
 def _are_disjoint(options: Sequence[Schema]) -> bool:
     """Whether it is certain that no value matches two of these schemas."""
-    values = [option.get("enum", [option["const"]] if "const" in option else None) for option in options]
+    values = [
+        option.get("enum", [option["const"]] if "const" in option else None) for option in options
+    ]
     if all(isinstance(value, list) for value in values):
         listed = [encode(item) for value in values if isinstance(value, list) for item in value]
         return len(listed) == len(set(listed))
@@ -195,14 +259,25 @@ def _is_number(value: Json) -> TypeGuard[int | float]:
 
 def _has_type(value: Json, types: Json) -> bool:
     name = find_schema_types({"const": value})[0]
-    return any(name == kind or (name == "integer" and kind == "number") for kind in find_schema_types({"type": types}))
+    return any(
+        name == kind or (name == "integer" and kind == "number")
+        for kind in find_schema_types({"type": types})
+    )
 
 
-def _compare(kind: type | tuple[type, ...], compare: Callable[[float, float], bool]) -> Callable[[Json, Json], bool]:
-    """Build a check that compares a number or a string's length with a limit, and allows values of other kinds."""
+def _compare(
+    kind: type | tuple[type, ...], compare: Callable[[float, float], bool]
+) -> Callable[[Json, Json], bool]:
+    """Build a check that compares a number or a string's length with a limit, and
+    allows values of other kinds.
+    """
 
     def check(value: Json, limit: Json) -> bool:
-        if not isinstance(value, kind) or isinstance(value, bool) or not isinstance(limit, int | float):
+        if (
+            not isinstance(value, kind)
+            or isinstance(value, bool)
+            or not isinstance(limit, int | float)
+        ):
             return True
         return compare(len(value) if isinstance(value, str) else value, limit)  # pyright: ignore[reportArgumentType]
 
@@ -222,7 +297,9 @@ _VALUE_CHECKS: Mapping[str, Callable[[Json, Json], bool]] = MappingProxyType(
     }
 )
 _TEXT_KEYWORDS = frozenset(("format", "pattern"))
-_LIST_KEYWORDS = frozenset(("items", "minItems", "maxItems", "uniqueItems", "contains", "prefixItems"))
+_LIST_KEYWORDS = frozenset(
+    ("items", "minItems", "maxItems", "uniqueItems", "contains", "prefixItems")
+)
 _OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties"))
 
 
@@ -245,18 +322,30 @@ def _applies(keyword: str, value: Json) -> bool:
 
 
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
-    """Raise Unsupported if there are too many arguments, or the copies of the definitions would be too large."""
+    """Raise Unsupported if there are too many arguments, or the copies of the
+    definitions would be too large.
+    """
     if len(schemas) > MAX_ARGUMENTS:
-        raise Unsupported(f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
-    expanded = (alternative for schema in schemas for alternative in expand_alternatives(schema).schemas)
+        raise Unsupported(
+            f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call "
+            f"format."
+        )
+    expanded = (
+        alternative for schema in schemas for alternative in expand_alternatives(schema).schemas
+    )
     copies = sum("const" not in alternative for alternative in expanded)
     if copies * len(encode(defs)) > MAX_COPIED_CHARS:
-        raise Unsupported("The tool definitions are too large to be enforced in this model's tool call format.")
+        raise Unsupported(
+            "The tool definitions are too large to be enforced in this model's tool call format."
+        )
 
 
 def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
-    """Return the keyword that lists alternatives, and the alternatives, each with the schema's definitions."""
-    # Each alternative becomes a separate grammar, so it needs the definitions that it refers to.
+    """Return the keyword that lists alternatives, and the alternatives, each with the
+    schema's definitions.
+    """
+    # Each alternative becomes a separate grammar, so it needs the definitions that it
+    # refers to.
     defs: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for union in ("anyOf", "oneOf"):
         options = _filter_objects(schema.get(union))
@@ -274,7 +363,8 @@ def _filter_objects(value: Json) -> list[Schema]:
 
 
 def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText:
-    """Build a string that matches this schema, except for its `format`, which cannot be enforced.
+    """Build a string that matches this schema, except for its `format`, which cannot be
+    enforced.
 
     end: the text that ends the string.
     avoid: texts that may not occur in it.
@@ -298,7 +388,9 @@ def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
 
 
 def _anchor_pattern(pattern: str) -> str:
-    """Convert a schema's pattern, which may match a part of the string, to one that matches the whole string."""
+    """Convert a schema's pattern, which may match a part of the string, to one that
+    matches the whole string.
+    """
     # The unescaped characters outside groups and classes, by position.
     top_level: dict[int, str] = {}
     depth = 0
@@ -314,7 +406,8 @@ def _anchor_pattern(pattern: str) -> str:
             depth += 1 if char == "(" else -1
         elif depth == 0:
             top_level[index] = char
-    # With alternatives at the top level, `^` and `$` apply to one of them only, so they may not be removed.
+    # With alternatives at the top level, `^` and `$` apply to one of them only, so they
+    # may not be removed.
     if "|" in top_level.values():
         return f"(?s:.*)(?:{pattern})(?s:.*)"
     begins = top_level.get(0) == "^"
@@ -330,7 +423,8 @@ def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
     forbidden = next((marker for marker in markers if marker in text), None)
     if forbidden is not None:
         raise Unsupported(
-            f"{text[:100]!r} cannot be represented in this model's tool call format: it contains {forbidden!r}."
+            f"{text[:100]!r} cannot be represented in this model's tool call format: it contains "
+            f"{forbidden!r}."
         )
     return text
 
@@ -350,9 +444,13 @@ def join_arguments(
         joined.extend((comma, *pieces) if joined else pieces)
     if required_arguments:
         return *joined, *(OptionalPieces((comma, *pieces)) for pieces in optional_arguments)
-    # Without a required argument any optional one may come first, and only the first has no comma before it.
+    # Without a required argument any optional one may come first, and only the first
+    # has no comma before it.
     first = tuple(
-        (*pieces, *(OptionalPieces((comma, *following)) for following in optional_arguments[index + 1 :]))
+        (
+            *pieces,
+            *(OptionalPieces((comma, *following)) for following in optional_arguments[index + 1 :]),
+        )
         for index, pieces in enumerate(optional_arguments)
     )
     return (OptionalPieces((Alternation(first),)),) if first else ()
@@ -368,7 +466,8 @@ def check_keywords(schema: Schema, *enforced: str) -> None:
 def read_bounds(schema: Schema) -> tuple[int, int | None]:
     """Return the minimum and maximum number of items, None for no maximum.
 
-    Raises Unsupported for more than `_MAX_ITEMS`, since the grammar has one piece per item.
+    Raises Unsupported for more than `_MAX_ITEMS`, since the grammar has one piece per
+    item.
     """
     least = schema.get("minItems", 0)
     most = schema.get("maxItems")
@@ -393,7 +492,8 @@ def join_items(
     return items if least else (OptionalPieces(items),)
 
 
-# Names end at white space, a bracket, a quote, `=` or `,`; the name of an argument also ends at `:`.
+# Names end at white space, a bracket, a quote, `=` or `,`; the name of an argument also
+# ends at `:`.
 FUNCTION_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,]*")
 ARGUMENT_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")
 
@@ -402,7 +502,9 @@ def check_name(name: str, pattern: re.Pattern[str] = FUNCTION_NAME) -> str:
     """Return the name. Raises Unsupported if the parser could not read it back."""
     if pattern.fullmatch(name) and name:
         return name
-    raise Unsupported(f"The name {name[:100]!r} cannot be represented in this model's tool call format.")
+    raise Unsupported(
+        f"The name {name[:100]!r} cannot be represented in this model's tool call format."
+    )
 
 
 class NameReader:
@@ -413,7 +515,9 @@ class NameReader:
         self._parts: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, bool]:
-        """Continue reading at `pos`. Return the position after the characters read, and whether the name has ended."""
+        """Continue reading at `pos`. Return the position after the characters read, and
+        whether the name has ended.
+        """
         if not self._parts:
             while pos < len(text) and text[pos].isspace():
                 pos += 1
@@ -430,8 +534,25 @@ class NameReader:
 
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINING_KEYWORDS = (
-    *("allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
-    *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "enum", "const"),
+    *(
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+    ),
+    *(
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "unevaluatedProperties",
+        "enum",
+        "const",
+    ),
 )
 """Keywords of an object schema that a list of parameters cannot express."""
 _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
@@ -468,16 +589,21 @@ class ToolParameters(Struct, frozen=True):
 
     def find_types(self, name: str) -> tuple[str, ...]:
         """Return the JSON types that a parameter allows; () means any."""
-        # Only on demand: following the references of all parameters would take seconds for a hostile schema.
-        schema = next((parameter.schema for parameter in self.properties if parameter.name == name), None)
+        # Only on demand: following the references of all parameters would take seconds
+        # for a hostile schema.
+        schema = next(
+            (parameter.schema for parameter in self.properties if parameter.name == name), None
+        )
         return () if schema is None else find_schema_types(schema, self.root)
 
 
 def build_arguments_schema(tool: Tool) -> str:
-    """Return the JSON Schema of the arguments. A function without a schema takes none, as in OpenAI's API."""
+    """Return the JSON Schema of the arguments. A function without a schema takes none,
+    as in OpenAI's API.
+    """
     if isinstance(tool, CustomTool):
-        # A custom tool takes its text under `input`. A pattern applies to all of it; JSON Schema cannot express a
-        # grammar.
+        # A custom tool takes its text under `input`. A pattern applies to all of it;
+        # JSON Schema cannot express a grammar.
         input_schema: dict[str, Json] = {"type": "string"}
         if tool.syntax == "regex" and tool.definition is not None:
             input_schema["pattern"] = f"^(?:{tool.definition})$"
@@ -499,22 +625,30 @@ def read_parameters(tool: Tool) -> ToolParameters:
     required = root.get("required")
     declared = properties if isinstance(properties, dict) else {}
     # A set, since a schema of a megabyte has tens of thousands of names.
-    required_names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set[str]()
+    required_names = (
+        {name for name in required if isinstance(name, str)}
+        if isinstance(required, list)
+        else set[str]()
+    )
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
     parameters: list[Parameter] = []
     for name, schema in declared.items():
-        # A boolean is a schema too: `false` allows no value, `true` any (JSON Schema 2020-12, section 4.3.2).
+        # A boolean is a schema too: `false` allows no value, `true` any (JSON Schema
+        # 2020-12, section 4.3.2).
         property_schema: Schema = {"not": {}} if schema is False else {}
         if isinstance(schema, dict):
             property_schema = schema
         parameters.append(Parameter(name, {**defs, **property_schema}, name in required_names))
-    # JSON Schema allows other properties by default, but models treat a list of parameters as complete, as this does.
+    # JSON Schema allows other properties by default, but models treat a list of
+    # parameters as complete, as this does.
     additional = root.get("additionalProperties", "properties" not in root)
     allows_additional = additional is not False and not declared
     return ToolParameters(
         tuple(parameters),
         allows_additional,
-        ("additionalProperties",) if allows_additional and isinstance(additional, dict) and additional else (),
+        ("additionalProperties",)
+        if allows_additional and isinstance(additional, dict) and additional
+        else (),
         root,
     )
 
@@ -522,12 +656,15 @@ def read_parameters(tool: Tool) -> ToolParameters:
 def read_enforceable_parameters(tool: Tool) -> ToolParameters:
     """Read the parameters of a tool whose calls are to be enforced.
 
-    Raises Unsupported if the schema has constraints that parameters by name cannot express.
+    Raises Unsupported if the schema has constraints that parameters by name cannot
+    express.
     """
     root = _load_schema(tool)
     keyword = next((candidate for candidate in _COMBINING_KEYWORDS if candidate in root), None)
     if keyword is not None:
-        raise Unsupported(f"{keyword!r} over all arguments cannot be enforced in this model's tool call format.")
+        raise Unsupported(
+            f"{keyword!r} over all arguments cannot be enforced in this model's tool call format."
+        )
     tool_parameters = read_parameters(tool)
     check_size(
         [parameter.schema for parameter in tool_parameters.properties],
@@ -535,7 +672,11 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
     )
     declared = tool_parameters.names
     required = root.get("required")
-    missing = next((name for name in required if name not in declared), None) if isinstance(required, list) else None
+    missing = (
+        next((name for name in required if name not in declared), None)
+        if isinstance(required, list)
+        else None
+    )
     if missing is not None:
         raise Unsupported(f"{missing!r} is required, and not among the properties.")
     return tool_parameters

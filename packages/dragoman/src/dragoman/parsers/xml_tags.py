@@ -1,7 +1,8 @@
-"""Tool calls with each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
+"""Tool calls with each argument between tags:
+`<function=f><parameter=x>1</parameter></function>`.
 
-A value is text, whose type is that of the tool's schema. Strings stream, as do objects and arrays, which are JSON;
-other values are converted when they are complete.
+A value is text, whose type is that of the tool's schema. Strings stream, as do objects
+and arrays, which are JSON; other values are converted when they are complete.
 """
 
 from __future__ import annotations
@@ -11,10 +12,26 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from ..core.message import CustomTool, Tool
-from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from ..core.syntax import (
+    FreeText,
+    JsonValue,
+    LiteralText,
+    OptionalPieces,
+    RepeatedPieces,
+    SyntaxPiece,
+)
 from .base import PrefixMatcher, PrefixResult
 from .call_parser import ArgumentWriter, CallReader, build_argument_writer
-from .json_text import ReadStatus, ValueReader, coerce, decode, encode, find_schema_types, guess, match_number
+from .json_text import (
+    ReadStatus,
+    ValueReader,
+    coerce,
+    decode,
+    encode,
+    find_schema_types,
+    guess,
+    match_number,
+)
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import (
     NameReader,
@@ -39,23 +56,26 @@ class XmlTagSyntax(Struct, frozen=True):
 
     name_suffix: follows the function's name.
     key_tag: precedes the name of an argument.
-    key_end_tags: (text, kind) of each tag that may follow the name. The kind is True if the value is text, False if it
-    is JSON, a JSON type, or None if the schema decides.
+    key_end_tags: (text, kind) of each tag that may follow the name. The kind is True if
+    the value is text, False if it is JSON, a JSON type, or None if the schema decides.
     value_end_tag: follows the value.
     end_tag: ends the call.
     value_tag: precedes the value; "" for none.
     line_break: white space after the name and every argument of enforced calls.
     tag_separator: white space between the two tags of an argument of enforced calls.
-    value_padding: white space on both sides of a value of enforced calls. If set, a newline there is never part of the
-    value.
+    value_padding: white space on both sides of a value of enforced calls. If set, a
+    newline there is never part of the value.
     more_key_end_tags: also read after a name, but not enforced.
-    has_unmistakable_tags: the next tag ends a value without an end tag, even in the middle of a line.
-    untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.
+    has_unmistakable_tags: the next tag ends a value without an end tag, even in the
+        middle of a line.
+    untyped_is_text: a value whose type the schema does not define is a string, even if
+        it is valid JSON.
     has_escaped_names: names are written with `&quot;` and `&amp;`.
-    number_suffix: follows the call's number, which then follows `name_suffix`; "" for calls without a number.
+    number_suffix: follows the call's number, which then follows `name_suffix`; "" for
+        calls without a number.
     has_cdata: values may be enclosed in `<![CDATA[` and `]]>`.
-    spliced_keys: keys under which models write one object of all arguments (as in vLLM), unless the tool declares an
-    argument of that name.
+    spliced_keys: keys under which models write one object of all arguments (as in
+    vLLM), unless the tool declares an argument of that name.
     """
 
     name_suffix: str
@@ -90,7 +110,10 @@ class CompiledXmlTagSyntax:
         self.outer_markers = outer_markers
         self.key_end_tags = {
             text: _is_text(kind)
-            for text, kind in (*syntax.key_end_tags, *((tag, None) for tag in syntax.more_key_end_tags))
+            for text, kind in (
+                *syntax.key_end_tags,
+                *((tag, None) for tag in syntax.more_key_end_tags),
+            )
         }
         self.number_patterns = AhoCorasick([syntax.number_suffix]) if syntax.number_suffix else None
         self.key_patterns = AhoCorasick(list(self.key_end_tags))
@@ -98,8 +121,8 @@ class CompiledXmlTagSyntax:
         if syntax.has_unmistakable_tags:
             next_tags = (*next_tags, syntax.key_tag, syntax.end_tag)
         value_ends = (syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag)
-        # If a model forgets the closing tag, the value ends at the next tag. Where that tag could also be part of a
-        # value, it must begin a line.
+        # If a model forgets the closing tag, the value ends at the next tag. Where that
+        # tag could also be part of a value, it must begin a line.
         self.value_patterns = AhoCorasick([*value_ends, *next_tags])
         self.cdata_patterns = AhoCorasick([_CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
@@ -144,9 +167,15 @@ class CompiledXmlTagSyntax:
             ending = next(text for text, kind in syntax.key_end_tags if _is_text(kind) is not False)
             prefix, suffix = self._find_surroundings(ending)
             key = FreeText(prefix, pattern="[A-Za-z_][A-Za-z0-9_]*")
-            any_argument = LiteralText(syntax.key_tag), key, FreeText(suffix, self.forbidden_in_values)
+            any_argument = (
+                LiteralText(syntax.key_tag),
+                key,
+                FreeText(suffix, self.forbidden_in_values),
+            )
             arguments.append(RepeatedPieces(any_argument))
-        number = (FreeText(syntax.number_suffix, pattern="[0-9]{1,2}"),) if syntax.number_suffix else ()
+        number = (
+            (FreeText(syntax.number_suffix, pattern="[0-9]{1,2}"),) if syntax.number_suffix else ()
+        )
         return (
             LiteralText(check_name(tool.name) + syntax.name_suffix, parameters.unenforced),
             *number,
@@ -156,7 +185,9 @@ class CompiledXmlTagSyntax:
         )
 
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
-        """Yield, for each tag that may end the key, the pieces of each value that may follow it."""
+        """Yield, for each tag that may end the key, the pieces of each value that may
+        follow it.
+        """
         for ending, kind in self.syntax.key_end_tags:
             is_text = _is_text(kind)
             prefix, suffix = self._find_surroundings(ending)
@@ -165,24 +196,41 @@ class CompiledXmlTagSyntax:
                 if (
                     isinstance(kind, str)
                     and not is_text
-                    and kind not in ["number" if name == "integer" else name for name in find_schema_types(schema)]
+                    and kind
+                    not in [
+                        "number" if name == "integer" else name
+                        for name in find_schema_types(schema)
+                    ]
                 ):
                     continue
                 match schema:
                     case {"const": str() as constant} if is_text is not False:
                         yield (
-                            LiteralText(prefix + check_free_of_markers(constant, self.forbidden_in_values) + suffix),
+                            LiteralText(
+                                prefix
+                                + check_free_of_markers(constant, self.forbidden_in_values)
+                                + suffix
+                            ),
                         )
                     case {"const": str()} | {"type": "string"} if is_text is False:
                         pass
                     case {"type": "string"}:
-                        yield LiteralText(prefix), build_free_text(schema, suffix, self.forbidden_in_values)
+                        yield (
+                            LiteralText(prefix),
+                            build_free_text(schema, suffix, self.forbidden_in_values),
+                        )
                     case {"type": _} | {"const": _} if is_text is not True:
-                        yield LiteralText(prefix), JsonValue(encode(schema), allows_any_type=True), LiteralText(suffix)
+                        yield (
+                            LiteralText(prefix),
+                            JsonValue(encode(schema), allows_any_type=True),
+                            LiteralText(suffix),
+                        )
                     case {"type": _} | {"const": _}:
                         pass
                     case _ if is_text is not False:
-                        text = FreeText(suffix, self.forbidden_in_values, unenforced=list_unenforced(schema))
+                        text = FreeText(
+                            suffix, self.forbidden_in_values, unenforced=list_unenforced(schema)
+                        )
                         yield LiteralText(prefix), text
                     case _:
                         pass
@@ -190,7 +238,10 @@ class CompiledXmlTagSyntax:
     def _find_surroundings(self, ending: str) -> tuple[str, str]:
         syntax = self.syntax
         tag = syntax.tag_separator + syntax.value_tag if syntax.value_tag else ""
-        return ending + tag + syntax.value_padding, syntax.value_padding + syntax.value_end_tag + syntax.line_break
+        return (
+            ending + tag + syntax.value_padding,
+            syntax.value_padding + syntax.value_end_tag + syntax.line_break,
+        )
 
 
 def _is_text(kind: bool | str | None) -> bool | None:
@@ -210,7 +261,9 @@ class XmlTagReader:
         self._compiled = compiled
         self._syntax = compiled.syntax
         self._tools = tools
-        self._state: Callable[[XmlTagReader, str, int], tuple[int, ReadStatus]] = XmlTagReader._parse_name
+        self._state: Callable[[XmlTagReader, str, int], tuple[int, ReadStatus]] = (
+            XmlTagReader._parse_name
+        )
         self._name_reader = NameReader()
         self._prefix_matcher = PrefixMatcher(())
         self._scanner = MarkerScanner(compiled.key_patterns)
@@ -241,7 +294,10 @@ class XmlTagReader:
         if is_complete:
             self._state = XmlTagReader._parse_name_suffix
             self._prefix_matcher = PrefixMatcher((self._syntax.name_suffix,))
-        return pos, ReadStatus.INVALID if is_complete and not self._name_reader.name else ReadStatus.MORE
+        return (
+            pos,
+            ReadStatus.INVALID if is_complete and not self._name_reader.name else ReadStatus.MORE,
+        )
 
     def _parse_name_suffix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         result = PrefixResult.MATCHED
@@ -263,7 +319,11 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _begin_call(self) -> None:
-        self.name = _unescape(self._name_reader.name) if self._syntax.has_escaped_names else self._name_reader.name
+        self.name = (
+            _unescape(self._name_reader.name)
+            if self._syntax.has_escaped_names
+            else self._name_reader.name
+        )
         tool = self._tools.get(self.name)
         self.is_undeclared = tool is None
         self.has_begun = tool is not None
@@ -306,12 +366,14 @@ class XmlTagReader:
         is_text = self._compiled.key_end_tags[self._scanner.marker]
         key = _unescape(key) if self._syntax.has_escaped_names else key
         self._types = self._parameters.find_types(key)
-        # A tag that marks a string counts only if the schema allows one, as clients validate arguments by the schema.
+        # A tag that marks a string counts only if the schema allows one, as clients
+        # validate arguments by the schema.
         if (is_text and (not self._types or "string" in self._types)) or (
             not self._types and self._syntax.untyped_is_text
         ):
             self._types = ("string",)
-        # The key holds an object of all arguments only if the tool declares other arguments, but not this one.
+        # The key holds an object of all arguments only if the tool declares other
+        # arguments, but not this one.
         declared = self._parameters.names
         is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared
         self._spliced_key = key if is_spliced else ""
@@ -339,7 +401,8 @@ class XmlTagReader:
         if self._types == ("string",):
             self._state = XmlTagReader._parse_string
             self._append_text(self._writer.begin_string())
-        # Only these types are certainly JSON; "object or string" must be complete before its type is known.
+        # Only these types are certainly JSON; "object or string" must be complete
+        # before its type is known.
         elif self._types and not set(self._types) - {"object", "array"}:
             self._state = XmlTagReader._parse_json_start
             self._value = ValueReader()
@@ -351,7 +414,9 @@ class XmlTagReader:
             self._state = XmlTagReader._parse_cdata_start
 
     def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read the start of a CDATA section, if there is one; any other text belongs to the value."""
+        """Read the start of a CDATA section, if there is one; any other text belongs to
+        the value.
+        """
         while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
             pos = pos + 1
             self._cdata_read = self._cdata_read + 1
@@ -393,7 +458,9 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read up to the end tag after a JSON value. The rest of an invalid value passes unchanged."""
+        """Read up to the end tag after a JSON value. The rest of an invalid value
+        passes unchanged.
+        """
         pos, chunk = self._scanner.read(text, pos)
         self._append_text(self._writer.write_json(chunk))
         return self._end_value(pos)
@@ -413,19 +480,23 @@ class XmlTagReader:
                 arguments = None
             if isinstance(arguments, dict) and arguments.keys() <= self._parameters.names:
                 for key, value in arguments.items():
-                    self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
+                    self._append_text(
+                        self._writer.begin_argument(key) + self._writer.write_json(encode(value))
+                    )
                 return self._end_value(pos)
             # The value is not an object of all arguments, so it is an argument itself.
             self._append_text(self._writer.begin_argument(self._spliced_key))
-        # The value is converted to a type of the schema if possible, else to a string. A number keeps its digits: a
-        # float would change 1.10 or 10000000000000001.
+        # The value is converted to a type of the schema if possible, else to a string.
+        # A number keeps its digits: a float would change 1.10 or 10000000000000001.
         writer = self._writer
         digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:
             self._append_text(writer.write_json(digits))
         elif isinstance(value, str):
-            self._append_text(writer.begin_string() + writer.write_text(value) + writer.end_string())
+            self._append_text(
+                writer.begin_string() + writer.write_text(value) + writer.end_string()
+            )
         else:
             self._append_text(writer.write_json(encode(value)))
         return self._end_value(pos)
@@ -435,7 +506,9 @@ class XmlTagReader:
             return pos, ReadStatus.MORE
         marker = self._scanner.marker.removeprefix(_CDATA_END).removeprefix("\n")
         self._expect_argument()
-        return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
+        return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(
+            marker
+        )
 
     @property
     def awaits_delimiter(self) -> bool:
@@ -446,7 +519,8 @@ class XmlTagReader:
             self._output.append(text)
 
     def is_plain_continuation(self, text: str) -> bool:
-        # Text that JSON has to escape is changed by the writer, so it cannot be passed on as it arrived.
+        # Text that JSON has to escape is changed by the writer, so it cannot be passed
+        # on as it arrived.
         return (
             self._state is XmlTagReader._parse_string
             and not self._may_skip_newline

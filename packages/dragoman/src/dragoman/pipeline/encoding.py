@@ -1,4 +1,5 @@
-"""Embedding and scoring of texts: checks the limits, tokenizes the texts and calls the model.
+"""Embedding and scoring of texts: checks the limits, tokenizes the texts and calls the
+model.
 
 The texts are untrusted: names of control tokens in them are plain text.
 """
@@ -11,18 +12,37 @@ from typing import TypeVar
 import anyio.to_thread
 import numpy as np
 
-from ..core.embeddings import EmbedRequest, Embeddings, EncodingTask, RelevanceScores, ScoreRequest, TextEmbedRequest, TextInputs, TextPairs, TokenizedPair
+from ..core.embeddings import (
+    EmbedRequest,
+    Embeddings,
+    EncodingTask,
+    RelevanceScores,
+    ScoreRequest,
+    TextEmbedRequest,
+    TextInputs,
+    TextPairs,
+    TokenizedPair,
+)
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
 from .engine_calls import EngineCall
-from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TextEncoderBackend, TokenBackend
+from .models import (
+    EmbedderBackend,
+    EventBackend,
+    ScorerBackend,
+    ServedModel,
+    TextEncoderBackend,
+    TokenBackend,
+)
 from .request_queue import ONE_QUEUE, QueueShare
 from .served_model import EncoderBackend
 
 MAX_INLINE_CHARS = 2048
-"""Maximum characters that are tokenized on the event loop; for so few a thread switch costs more."""
+"""Maximum characters that are tokenized on the event loop; for so few a thread switch
+costs more.
+"""
 
 _SCORES_ONLY = "This model scores pairs of texts and does not support embeddings: use /rerank."
 
@@ -53,24 +73,32 @@ async def embed(
         model.encoding_queue.check_capacity(queue_share)
         text_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
         tokens = estimate_tokens(texts.inputs)
-        return await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(text_request))
+        return await run_in_turn(
+            model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
+        )
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     model.encoding_queue.check_capacity(queue_share)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
-    return await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request))
+    return await run_in_turn(
+        model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request)
+    )
 
 
 def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
-    """Estimate the tokens for the queue's limit if another server tokenizes the texts: four characters each."""
+    """Estimate the tokens for the queue's limit if another server tokenizes the texts:
+    four characters each.
+    """
     return sum(len(text) // 4 + 1 if isinstance(text, str) else len(text) for text in texts)
 
 
 async def run_in_turn(
     model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
 ) -> T:
-    """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded if the queue is full."""
+    """Call an engine that embeds or scores when it is the owner's turn. Raises
+    Overloaded if the queue is full.
+    """
     queued_request = model.encoding_queue.enqueue(queue_share, tokens)
     try:
         await queued_request.wait_for_turn()
@@ -81,7 +109,9 @@ async def run_in_turn(
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
-    """Find the model's embedder and tokenizer. Raises Unsupported if it has no embedder."""
+    """Find the model's embedder and tokenizer. Raises Unsupported if it has no
+    embedder.
+    """
     match model.backend:
         case EmbedderBackend(engine, tokenizer):
             return engine, tokenizer
@@ -105,7 +135,9 @@ def build_no_generation_error(backend: EncoderBackend) -> Unsupported:
     return Unsupported(f"This model does not generate text: use {route}.", param="model")
 
 
-async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
+async def encode_inputs(
+    tokenizer: HfTokenizer, texts: TextInputs, limit: int
+) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of each input.
 
     Raises:
@@ -115,18 +147,26 @@ async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -
     n_chars = sum(len(text) for text in texts.inputs if isinstance(text, str))
 
     def encode_all() -> tuple[tuple[int, ...], ...]:
-        return tuple(_encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs)))
+        return tuple(
+            _encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs))
+        )
 
-    return encode_all() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode_all)
+    return (
+        encode_all() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode_all)
+    )
 
 
-def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int) -> tuple[int, ...]:
+def _encode_input(
+    tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int
+) -> tuple[int, ...]:
     text = texts.inputs[index]
     wrapping = tokenizer.wrapping
     is_wrapped = isinstance(text, str) and texts.add_special_tokens
     prefix, suffix = (wrapping.prefix, wrapping.suffix) if is_wrapped else ((), ())
     param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
-    if texts.truncate is None and len(text) > limit * (tokenizer.longest_token if isinstance(text, str) else 1):
+    if texts.truncate is None and len(text) > limit * (
+        tokenizer.longest_token if isinstance(text, str) else 1
+    ):
         least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
         raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
     if texts.truncate is not None and isinstance(text, str):
@@ -137,7 +177,8 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
         max_ids = limit if texts.truncate < 0 else min(texts.truncate, limit)
         if max_ids <= n_special:
             raise RequestError(
-                f"truncate_prompt_tokens must be more than the {n_special} special tokens around a text.",
+                f"truncate_prompt_tokens must be more than the {n_special} special tokens around "
+                f"a text.",
                 param="truncate_prompt_tokens",
             )
         text_ids = truncate_ids(text_ids, max_ids - n_special, keep_end=texts.keep_end)
@@ -174,7 +215,9 @@ async def score_pairs(
     if (encoder := model.text_encoder) is not None:
         texts = (*request.queries, *request.documents)
         if encoder.scores_texts:
-            return await run_in_turn(model, queue_share, estimate_tokens(texts), lambda: encoder.score_texts(request))
+            return await run_in_turn(
+                model, queue_share, estimate_tokens(texts), lambda: encoder.score_texts(request)
+            )
         # The remote engine only embeds, so scores are cosines of embeddings.
         if request.activation is not None:
             raise Unsupported(_NO_ACTIVATION, param="use_activation")
@@ -184,18 +227,26 @@ async def score_pairs(
         )
         for param, limit in side_limits:
             if limit is not None:
-                raise Unsupported("This model's upstream does not truncate the texts of one side.", param=param)
+                raise Unsupported(
+                    "This model's upstream does not truncate the texts of one side.", param=param
+                )
         text_request = TextEmbedRequest(model.name, TextInputs(texts, request.truncate))
         tokens = estimate_tokens(texts)
-        embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(text_request))
+        embeddings = await run_in_turn(
+            model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
+        )
         return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
     if isinstance(backend := model.backend, ScorerBackend):
         limit = backend.engine.max_tokens
         _check_lengths(backend.tokenizer, request, limit)
-        pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
+        pairs = await _run_encoding(
+            lambda: _encode_pairs(backend.tokenizer, request, limit), request
+        )
         score_request = ScoreRequest(model.name, pairs, request.activation)
         tokens = sum(len(pair.ids) for pair in pairs)
-        return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
+        return await run_in_turn(
+            model, queue_share, tokens, lambda: backend.engine.score(score_request)
+        )
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
         raise Unsupported(_NO_ACTIVATION, param="use_activation")
@@ -204,13 +255,21 @@ async def score_pairs(
     # Each text is embedded once, however many pairs it is in.
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
     embed_request = EmbedRequest(model.name, inputs, normalize=True)
-    embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
+    embeddings = await run_in_turn(
+        model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request)
+    )
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
-    """Compute the cosines of the first `n_queries` embeddings with the others; vectors need not be normalized."""
-    vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
+    """Compute the cosines of the first `n_queries` embeddings with the others; vectors
+    need not be normalized.
+    """
+    vectors = (
+        np.frombuffer(b"".join(embeddings.vectors), "<f4")
+        .reshape(-1, embeddings.dimensions)
+        .astype(np.float64)
+    )
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors /= np.where(lengths == 0, 1, lengths)
     products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
@@ -226,13 +285,19 @@ def _check_lengths(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> No
     for name, texts, max_tokens in sides:
         for index, text in enumerate(texts):
             if request.truncate is not None or max_tokens is not None:
-                check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=f"{name}[{index}]")
+                check_countable(
+                    text, limit, tokenizer.longest_token, verb="truncated", param=f"{name}[{index}]"
+                )
             elif len(text) > limit * tokenizer.longest_token:
                 at_least = -(-len(text) // tokenizer.longest_token)
-                raise ContextTooLong(limit=limit, prompt=at_least, at_least=True, param=f"{name}[{index}]")
+                raise ContextTooLong(
+                    limit=limit, prompt=at_least, at_least=True, param=f"{name}[{index}]"
+                )
 
 
-def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[tuple[int, ...], ...]:
+def _encode_texts(
+    tokenizer: HfTokenizer, request: TextPairs, limit: int
+) -> tuple[tuple[int, ...], ...]:
     wrapping = tokenizer.wrapping
     max_text_tokens = limit - len(wrapping.prefix) - len(wrapping.suffix)
     sides = (
@@ -250,16 +315,26 @@ def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
                 if request.truncate is None or request.truncate < 0
                 else _subtract_tokens(request.truncate, limit - max_text_tokens)
             )
-            inputs.append((*wrapping.prefix, *truncate_ids(ids, min(max_text_tokens, truncate_to)), *wrapping.suffix))
+            inputs.append(
+                (
+                    *wrapping.prefix,
+                    *truncate_ids(ids, min(max_text_tokens, truncate_to)),
+                    *wrapping.suffix,
+                )
+            )
     return tuple(inputs)
 
 
-def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[TokenizedPair, ...]:
+def _encode_pairs(
+    tokenizer: HfTokenizer, request: TextPairs, limit: int
+) -> tuple[TokenizedPair, ...]:
     wrapping = tokenizer.wrapping
     n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
-    # Usually there is one query with many documents, so each query is tokenized only once.
+    # Usually there is one query with many documents, so each query is tokenized only
+    # once.
     queries = {
-        text: _encode_first(tokenizer, text, request.max_query_tokens) for text in dict.fromkeys(request.queries)
+        text: _encode_first(tokenizer, text, request.max_query_tokens)
+        for text in dict.fromkeys(request.queries)
     }
     pairs: list[TokenizedPair] = []
     for index, (query, document) in enumerate(request.expand_pairs()):
@@ -267,19 +342,27 @@ def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
         second = _encode_first(tokenizer, document, request.max_document_tokens)
         if request.truncate is not None:
             max_pair_tokens = limit if request.truncate < 0 else min(request.truncate, limit)
-            # Only the document is cut, as in vLLM and TEI (`only_second`): without its query a pair has no meaning.
-            second = truncate_ids(second, _subtract_tokens(max_pair_tokens, n_special + len(queries[query])))
+            # Only the document is cut, as in vLLM and TEI (`only_second`): without its
+            # query a pair has no meaning.
+            second = truncate_ids(
+                second, _subtract_tokens(max_pair_tokens, n_special + len(queries[query]))
+            )
         elif len(first) + len(second) + len(wrapping.pair_suffix) > limit:
-            raise _build_too_long_error(limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index)
+            raise _build_too_long_error(
+                limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index
+            )
         pairs.append(TokenizedPair((*first, *second, *wrapping.pair_suffix), len(first)))
     return tuple(pairs)
 
 
 def _subtract_tokens(limit: int, used: int) -> int:
-    """Return the number of tokens that remain for a text. Raises RequestError if there are none."""
+    """Return the number of tokens that remain for a text. Raises RequestError if there
+    are none.
+    """
     if limit <= used:
         raise RequestError(
-            f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required besides it.",
+            f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required "
+            f"besides it.",
             param="truncate_prompt_tokens",
         )
     return limit - used

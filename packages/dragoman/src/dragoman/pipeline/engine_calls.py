@@ -1,8 +1,10 @@
-"""Calls into engines: exception containment, deadlines, progress counters and output queues.
+"""Calls into engines: exception containment, deadlines, progress counters and output
+queues.
 
-An engine may be third-party code. Whatever it raises fails only its own request. Exceptions that are not an `Exception`
-become EngineErrors: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning,
-and they would end the request's task without a response, or the whole process.
+An engine may be third-party code. Whatever it raises fails only its own request.
+Exceptions that are not an `Exception` become EngineErrors: asyncio gives
+CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning, and
+they would end the request's task without a response, or the whole process.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ CLOSE_TIMEOUT = 10.0
 
 
 class Progress:
-    """Progress counters of one model's generations, by which a health check detects a stalled engine.
+    """Progress counters of one model's generations, by which a health check detects a
+    stalled engine.
 
     Counters are cheaper than timestamps: no token has to read the clock.
     """
@@ -37,14 +40,17 @@ class Progress:
     def __init__(self) -> None:
         self._fail_callbacks: set[Callable[[EngineError], None]] = set()
         self.events = 0
-        """Number of event batches, starts and ends; it grows as long as the engine makes progress."""
+        """Number of event batches, starts and ends; it grows as long as the engine
+        makes progress.
+        """
         self.running = 0
         """Requests that were submitted to the engine and have not ended."""
 
     def begin(self, fail: Callable[[EngineError], None]) -> None:
         """Count a generation that begins.
 
-        fail: ends the generation with an error; called if the engine has failed and does not end it itself.
+        fail: ends the generation with an error; called if the engine has failed and
+            does not end it itself.
         """
         self._fail_callbacks.add(fail)
         self.running += 1
@@ -62,11 +68,15 @@ class Progress:
             fail(error)
 
 
-def translate_engine_exception(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
-    """Return the exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
+def translate_engine_exception(
+    error: BaseException, task: asyncio.Task[Any] | None
+) -> BaseException:
+    """Return the exception to raise instead of one that an engine raised in `task`: the
+    same, or an EngineError.
 
-    A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
-    outside the running task comes from a coroutine that is being closed, as at process exit.
+    A CancelledError without a cancellation of the task comes from one of the engine's
+    inner tasks. A GeneratorExit outside the running task comes from a coroutine that is
+    being closed, as at process exit.
     """
     if isinstance(error, Exception):
         return error
@@ -88,16 +98,24 @@ class EngineCall:
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if error is not None and (translated := translate_engine_exception(error, self._task)) is not error:
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if (
+            error is not None
+            and (translated := translate_engine_exception(error, self._task)) is not error
+        ):
             raise translated from error
 
 
 async def close_stream(events: AsyncGenerator[T]) -> None:
-    """Close an engine's stream. Exceptions are only logged: the request has already ended."""
+    """Close an engine's stream. Exceptions are only logged: the request has already
+    ended.
+    """
     task = asyncio.current_task()
     try:
-        # A hung engine must not hold the request's connection and its place in the queue.
+        # A hung engine must not hold the request's connection and its place in the
+        # queue.
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await events.aclose()
     except TimeoutError:
@@ -109,7 +127,9 @@ async def close_stream(events: AsyncGenerator[T]) -> None:
 
 
 async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerator[T]:
-    """Yield the same batches, until `seconds` after the first request for one; then raise EngineTimeout."""
+    """Yield the same batches, until `seconds` after the first request for one; then
+    raise EngineTimeout.
+    """
     deadline = asyncio.get_running_loop().time() + seconds
     async with aclosing(batches):
         while True:
@@ -123,12 +143,16 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
                 # A TimeoutError that the engine itself raised is the engine's failure.
                 if not timeout.expired():
                     raise
-                raise EngineTimeout(f"The request exceeded its timeout of {seconds:g} seconds.") from None
+                raise EngineTimeout(
+                    f"The request exceeded its timeout of {seconds:g} seconds."
+                ) from None
             yield batch
 
 
 async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
-    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout. None means no limit."""
+    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout.
+    None means no limit.
+    """
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
@@ -140,7 +164,9 @@ async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
 
 
 async def run_in_daemon_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call that cannot be interrupted in a daemon thread, which does not delay the process's exit."""
+    """Run a blocking call that cannot be interrupted in a daemon thread, which does not
+    delay the process's exit.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -158,19 +184,22 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(report)
 
-    # Not anyio's or asyncio's threads: both are joined at exit, and loading a model can take minutes.
+    # Not anyio's or asyncio's threads: both are joined at exit, and loading a model can
+    # take minutes.
     Thread(target=run, name=run_in_daemon_thread.__name__, daemon=True).start()
     return await result
 
 
-# The queue between an engine and its single consumer. A list and one wake-up cost less than an asyncio.Queue per token.
+# The queue between an engine and its single consumer. A list and one wake-up cost less
+# than an asyncio.Queue per token.
 
 
 class DeliveryRounds:
-    """Calls the receivers of queues that have new items, once per iteration of the event loop, in order of delivery.
+    """Calls the receivers of queues that have new items, once per iteration of the
+    event loop, in order of delivery.
 
-    An engine's step delivers to many queues; their receivers run together, after the step. All calls are made on one
-    event loop.
+    An engine's step delivers to many queues; their receivers run together, after the
+    step. All calls are made on one event loop.
     """
 
     __slots__ = ("_receivers",)
@@ -179,14 +208,16 @@ class DeliveryRounds:
         self._receivers: list[Callable[[], None]] = []
 
     def schedule(self, receiver: Callable[[], None]) -> None:
-        """Call `receiver`, which must not raise, in the next iteration of the event loop."""
+        """Call `receiver`, which must not raise, in the next iteration of the event
+        loop.
+        """
         if not self._receivers:
             asyncio.get_running_loop().call_soon(self._call_receivers)
         self._receivers.append(receiver)
 
     def _call_receivers(self) -> None:
-        # The list is swapped first, so a receiver that causes new output is called in the next iteration. Sockets are
-        # served in between.
+        # The list is swapped first, so a receiver that causes new output is called in
+        # the next iteration. Sockets are served in between.
         receivers = self._receivers
         self._receivers = []
         for receive in receivers:
@@ -194,7 +225,8 @@ class DeliveryRounds:
 
 
 class OutputQueue(Generic[T]):
-    """The outputs of one request that its consumer has not taken yet. Created, filled and emptied on one event loop.
+    """The outputs of one request that its consumer has not taken yet. Created, filled
+    and emptied on one event loop.
 
     Bounded by the producer: a response has at most max_tokens outputs.
     """
@@ -220,12 +252,15 @@ class OutputQueue(Generic[T]):
             self._rounds.schedule(self._receiver)
 
     def receive_directly(self, rounds: DeliveryRounds, receiver: Callable[[], None]) -> None:
-        """Call `receiver` instead of waking the consumer. It takes the items, or wakes the consumer itself."""
+        """Call `receiver` instead of waking the consumer. It takes the items, or wakes
+        the consumer itself.
+        """
         self._rounds = rounds
         self._receiver = receiver
 
     def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
-        """Take all items, if the consumer waits for them and the last one is of one of these types; else none.
+        """Take all items, if the consumer waits for them and the last one is of one of
+        these types; else none.
 
         A consumer that waits has handled all earlier items.
         """
@@ -242,9 +277,11 @@ class OutputQueue(Generic[T]):
             self._waiter.set_result(None)
 
     def wait_for_items(self) -> asyncio.Future[None]:
-        """Return a future that is done when the queue has items. A coroutine would cost more, once per token."""
-        # A future is awaited once and not reusable. It is cheaper than an Event, which has a future and a queue of
-        # waiters.
+        """Return a future that is done when the queue has items. A coroutine would cost
+        more, once per token.
+        """
+        # A future is awaited once and not reusable. It is cheaper than an Event, which
+        # has a future and a queue of waiters.
         self._waiter = self._loop.create_future()
         if self._items:
             self._waiter.set_result(None)

@@ -1,7 +1,7 @@
 """The lifecycle of models: loading, unloading, and restarting failed engines.
 
-`Models` (models.py) schedules loads, evictions and restarts; a `ModelSlot` holds the state of one model and performs
-the transitions. The clock is injected.
+`Models` (models.py) schedules loads, evictions and restarts; a `ModelSlot` holds the
+state of one model and performs the transitions. The clock is injected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MIN_BACKOFF = 0.5
 MAX_BACKOFF = 60.0
 """Seconds before a failed engine or load is retried; doubled after each failure."""
 HEALTHY_AFTER = 60.0
-"""Seconds after a restart at which an engine counts as healthy again and the backoff is reset."""
+"""Seconds after a restart at which an engine counts as healthy again and the backoff is
+reset.
+"""
 FAILED_STOP_TIMEOUT = 10.0
 """Seconds that a failed engine may take to clean up."""
 DOWNLOAD_RETRY = 30.0
@@ -65,12 +67,14 @@ class ModelSpec:
     """A model that is loaded on demand, or in the background from the start.
 
     name: the name in requests.
-    load: builds the model without starting it; blocking; raises DragomanError, OSError or ValueError.
+    load: builds the model without starting it; blocking; raises DragomanError, OSError
+        or ValueError.
     created: Unix seconds.
     aliases: other names.
     ttl: idle timeout in seconds; None never unloads it.
     memory: bytes that it occupies once loaded.
-    download: downloads what `load` needs; blocking; raises the same errors. Other models can be loaded meanwhile.
+    download: downloads what `load` needs; blocking; raises the same errors. Other
+        models can be loaded meanwhile.
     progress: of `download` and `load`, which update it.
     is_eager: whether it is loaded at startup; the server is not ready until then.
     revision: its commit in the hub's repository.
@@ -125,7 +129,8 @@ class ModelSummary:
         if model.infill_tokens is not None:
             capabilities |= {"infill"}
         if model.tools is None and not model.capabilities.native_tools:
-            # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognized.
+            # Only calls that a request demands can be enforced; what the model calls by
+            # itself cannot be recognized.
             capabilities -= {Feature.TOOLS.value}
         vocab_size = None if model.tokenizer is None else model.tokenizer.vocab_size
         return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
@@ -141,7 +146,9 @@ class ModelState(StrEnum):
 
 
 class ModelSlot:
-    """One model's slot in this process. Entered as a context manager, it prevents the model from being unloaded."""
+    """One model's slot in this process. Entered as a context manager, it prevents the
+    model from being unloaded.
+    """
 
     def __init__(self, spec: ModelSpec | ServedModel, clock: Callable[[], float]) -> None:
         self.spec = spec if isinstance(spec, ModelSpec) else None
@@ -155,7 +162,9 @@ class ModelSlot:
         self._clock = clock
         self._n_users = self._n_waiting = 0
         self._n_resuming = 0
-        """Requests whose load has finished and that have not resumed; the model is not unloaded before they have."""
+        """Requests whose load has finished and that have not resumed; the model is not
+        unloaded before they have.
+        """
         self._changed = asyncio.Event()
         self._n_failures = 0
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
@@ -203,17 +212,27 @@ class ModelSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request uses the model, or has waited for it and has not resumed yet."""
+        """Whether a request uses the model, or has waited for it and has not resumed
+        yet.
+        """
         return self._n_users > 0 or self._n_resuming > 0
 
     @property
     def status(self) -> str:
-        """The state in words: as `state`, and `downloading` or `loading` while that happens."""
-        return self.spec.progress.phase if self.spec is not None and self.is_loading else self.state.value
+        """The state in words: as `state`, and `downloading` or `loading` while that
+        happens.
+        """
+        return (
+            self.spec.progress.phase
+            if self.spec is not None and self.is_loading
+            else self.state.value
+        )
 
     @property
     def download_progress(self) -> tuple[int, int] | None:
-        """Bytes that have been downloaded, and of all; None if nothing is being downloaded."""
+        """Bytes that have been downloaded, and of all; None if nothing is being
+        downloaded.
+        """
         if self.spec is None or self.status != "downloading":
             return None
         return self.spec.progress.completed, self.spec.progress.total
@@ -236,7 +255,9 @@ class ModelSlot:
         return self.spec is not None and self.spec.is_eager and self.summary is None
 
     def raise_if_loading(self) -> None:
-        """Raise Overloaded if a new request should not wait: for a download, or for a server that starts."""
+        """Raise Overloaded if a new request should not wait: for a download, or for a
+        server that starts.
+        """
         spec = self.spec
         if spec is None or not self.is_loading:
             return
@@ -245,10 +266,13 @@ class ModelSlot:
         if progress.phase == "downloading":
             percent = 100 * progress.completed // progress.total if progress.total else 0
             raise Overloaded(
-                f"The model `{self.name}` is being downloaded ({percent} %); retry later.", retry_after=DOWNLOAD_RETRY
+                f"The model `{self.name}` is being downloaded ({percent} %); retry later.",
+                retry_after=DOWNLOAD_RETRY,
             )
         if self.is_starting:
-            raise Overloaded(f"The model `{self.name}` is being loaded; retry in a few seconds.", retry_after=5.0)
+            raise Overloaded(
+                f"The model `{self.name}` is being loaded; retry in a few seconds.", retry_after=5.0
+            )
 
     async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:
         """Wait until the model is loaded. It is not unloaded before this returns."""
@@ -264,7 +288,9 @@ class ModelSlot:
 
     @property
     def _was_never_loaded(self) -> bool:
-        """Whether the model has never been loaded, so that there is no engine to restart."""
+        """Whether the model has never been loaded, so that there is no engine to
+        restart.
+        """
         return self.model is None or (self.summary is None and self.spec is not None)
 
     @property
@@ -274,7 +300,9 @@ class ModelSlot:
 
     @property
     def required_memory(self) -> int:
-        """Bytes that it takes once loaded, as a model on demand; a pinned model does not count."""
+        """Bytes that it takes once loaded, as a model on demand; a pinned model does
+        not count.
+        """
         return 0 if self.spec is None or self.is_pinned else self.spec.memory
 
     @property
@@ -289,24 +317,34 @@ class ModelSlot:
         return None if self._ttl is None else max(0.0, self.last_used + self._ttl - self._clock())
 
     def keep_for(self, seconds: float | None) -> None:
-        """Override the idle timeout until the model is unloaded; None disables it. Only for models on demand."""
+        """Override the idle timeout until the model is unloaded; None disables it. Only
+        for models on demand.
+        """
         assert self.spec is not None
         self._ttl = seconds
 
     @property
     def has_new_failure(self) -> bool:
-        """Whether an engine of a loaded model reports a failure that has not been handled yet."""
-        is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING) and self.model is not None
+        """Whether an engine of a loaded model reports a failure that has not been
+        handled yet.
+        """
+        is_loaded = (
+            self.state in (ModelState.LOADED, ModelState.DRAINING) and self.model is not None
+        )
         return is_loaded and any(engine.health().failed for engine in self._find_engines())
 
     @property
     def retry_due(self) -> bool:
         """Whether the backoff is over, and the model is not being unloaded."""
-        return self.state is ModelState.FAILED and self._clock() >= self.retry_at and not self._is_unloading
+        return (
+            self.state is ModelState.FAILED
+            and self._clock() >= self.retry_at
+            and not self._is_unloading
+        )
 
     def note_progress(self) -> None:
-        """Record whether generations have advanced since the last call. Called periodically; a paused engine need
-        not advance.
+        """Record whether generations have advanced since the last call. Called
+        periodically; a paused engine need not advance.
         """
         model = self.model
         if model is None:
@@ -318,46 +356,63 @@ class ModelSlot:
 
     @property
     def stalled_for(self) -> float:
-        """Seconds for which requests have run without a single event, as of the last `note_progress`."""
+        """Seconds for which requests have run without a single event, as of the last
+        `note_progress`.
+        """
         model = self.model
-        if model is None or not model.progress.running or model.progress.events != self._events_seen:
+        if (
+            model is None
+            or not model.progress.running
+            or model.progress.events != self._events_seen
+        ):
             return 0.0
         return self._clock() - self._progressed
 
     def acquire_model(self) -> ServedModel:
-        """Return the model for a new request. Raises Overloaded while it has failed or is not loaded."""
+        """Return the model for a new request. Raises Overloaded while it has failed or
+        is not loaded.
+        """
         state = self.state
         if state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
             if self._was_never_loaded:
                 raise Overloaded(
-                    f"The model `{self.name}` could not be loaded; the next attempt is in {retry_after:.0f} seconds.",
+                    f"The model `{self.name}` could not be loaded; the next attempt is in "
+                    f"{retry_after:.0f} seconds.",
                     retry_after=retry_after,
                 )
-            raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
+            raise Overloaded(
+                "The model's engine failed and is being restarted.", retry_after=retry_after
+            )
         if self.model is None or state is not ModelState.LOADED:
             raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model
 
     async def load(self) -> None:
-        """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
+        """Load and start the model. Raises EngineError on failure; it may be retried
+        after the backoff.
+        """
         assert self.spec is not None
         async with self._fail_on_error():
             model = await run_in_daemon_thread(self.spec.load)
-            # Before the start, so that a lease of the first request already refers to this slot.
+            # Before the start, so that a lease of the first request already refers to
+            # this slot.
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
-        # `keep_for` holds until the model is unloaded, so every load begins with the configured time.
+        # `keep_for` holds until the model is unloaded, so every load begins with the
+        # configured time.
         self._ttl = self.spec.ttl
-        # Reserve the model for the requests that waited for this load, until each has resumed: evicting it before would
-        # make all of them wait for another load.
+        # Reserve the model for the requests that waited for this load, until each has
+        # resumed: evicting it before would make all of them wait for another load.
         self._n_resuming = self._n_waiting
         log.info("%s is loaded", self.name)
 
     async def download(self) -> None:
-        """Download the model's files, where that is necessary. Raises EngineError, as `load`."""
+        """Download the model's files, where that is necessary. Raises EngineError, as
+        `load`.
+        """
         if self.spec is not None and self.spec.download is not None:
             async with self._fail_on_error():
                 await anyio.to_thread.run_sync(self.spec.download)
@@ -366,14 +421,20 @@ class ModelSlot:
     async def _fail_on_error(self) -> AsyncGenerator[None]:
         try:
             yield
-        # Any exception: libraries raise RuntimeError for a full GPU, and a plugin's engine can raise anything.
+        # Any exception: libraries raise RuntimeError for a full GPU, and a plugin's
+        # engine can raise anything.
         except Exception as error:
             is_expected = isinstance(error, DragomanError | OSError | ValueError)
             log.error(
-                "%s cannot be loaded: %s", self.name, error, exc_info=not is_expected or log.isEnabledFor(logging.DEBUG)
+                "%s cannot be loaded: %s",
+                self.name,
+                error,
+                exc_info=not is_expected or log.isEnabledFor(logging.DEBUG),
             )
             await self._fail_and_stop()
-            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
+            raise EngineError(
+                f"The model `{self.name}` could not be loaded; see the server's log."
+            ) from error
 
     async def start(self) -> None:
         for engine in self._find_engines():
@@ -387,10 +448,12 @@ class ModelSlot:
 
     async def drain_and_unload(self) -> None:
         """Wait for running requests, then unload the model."""
-        # From now on a failed engine is not restarted: a restart would start an engine that has been unloaded.
+        # From now on a failed engine is not restarted: a restart would start an engine
+        # that has been unloaded.
         self._is_unloading = True
         try:
-            # Requests that have waited for the load come first: a draining model would reject them.
+            # Requests that have waited for the load come first: a draining model would
+            # reject them.
             await self._wait_until(lambda: not self._n_resuming and not self._is_restarting)
             # The poll ends them only while the state is FAILED.
             self.fail_generations()
@@ -406,7 +469,9 @@ class ModelSlot:
         log.info("%s is unloaded", self.name)
 
     async def retire(self) -> None:
-        """Unload the model for good. It must be idle; a request that has just found it is rejected."""
+        """Unload the model for good. It must be idle; a request that has just found it
+        is rejected.
+        """
         self.state = ModelState.DRAINING
         await self.stop()
         self.model = None
@@ -429,7 +494,9 @@ class ModelSlot:
         await self._fail_and_stop()
 
     def fail_generations(self) -> None:
-        """End the generations that the engine left running when it failed and was stopped."""
+        """End the generations that the engine left running when it failed and was
+        stopped.
+        """
         if self.state is ModelState.FAILED and self.model is not None:
             self.model.progress.fail_all(EngineError("The model's engine failed."))
 
@@ -443,14 +510,17 @@ class ModelSlot:
         self._n_failures = min(self._n_failures + 1, 32)
         self.state = ModelState.FAILED
         try:
-            # A failed engine may hang in its own shutdown, and with it the health checks of this model.
+            # A failed engine may hang in its own shutdown, and with it the health
+            # checks of this model.
             async with asyncio.timeout(FAILED_STOP_TIMEOUT):
                 await self.stop()
         except Exception:
             log.exception("%s: the engine could not be stopped", self.name)
 
     async def restart(self) -> None:
-        """Restart the engine. A model that failed while it was loading is loaded by the next request."""
+        """Restart the engine. A model that failed while it was loading is loaded by the
+        next request.
+        """
         if self._was_never_loaded:
             self.model = None
             self.state = ModelState.UNLOADED
@@ -472,20 +542,24 @@ class ModelSlot:
 
 
 class Lease(AsyncGenerator[list[Event]]):
-    """A batch stream that prevents its model from being unloaded until it ends, is closed or is garbage-collected.
+    """A batch stream that prevents its model from being unloaded until it ends, is
+    closed or is garbage-collected.
 
-    An async generator function would not hold the model before its first step, and its `finally` never runs if it is
-    dropped before that.
+    An async generator function would not hold the model before its first step, and its
+    `finally` never runs if it is dropped before that.
     """
 
     __slots__ = ("_batches", "_usage_guard")
 
-    def __init__(self, usage_guard: AbstractContextManager[None], batches: AsyncGenerator[list[Event]]) -> None:
+    def __init__(
+        self, usage_guard: AbstractContextManager[None], batches: AsyncGenerator[list[Event]]
+    ) -> None:
         self._usage_guard: AbstractContextManager[None] | None = usage_guard
         self._batches = batches
         usage_guard.__enter__()
 
-    # The inherited __anext__ is a coroutine that awaits asend(): one more frame for every batch.
+    # The inherited __anext__ is a coroutine that awaits asend(): one more frame for
+    # every batch.
     def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
         return self.asend(None)
 
@@ -505,7 +579,9 @@ class Lease(AsyncGenerator[list[Event]]):
             raise
 
     async def aclose(self) -> None:
-        """Close the stream, also when it has ended already, which the inherited `aclose` does not expect."""
+        """Close the stream, also when it has ended already, which the inherited
+        `aclose` does not expect.
+        """
         try:
             await self._batches.aclose()
         finally:

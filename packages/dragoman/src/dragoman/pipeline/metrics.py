@@ -1,4 +1,5 @@
-"""Metrics of requests and tokens per model, for engines that have no counters of their own.
+"""Metrics of requests and tokens per model, for engines that have no counters of their
+own.
 
 They are updated once per batch of events, not once per token.
 """
@@ -11,7 +12,17 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
-from ..core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, Started, TextDelta, Timings, get_answer_tokens
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Timings,
+    get_answer_tokens,
+)
 from ..core.metrics import EngineStats
 from .models import Models, ServedModel
 
@@ -28,8 +39,14 @@ class ModelMetrics:
         self._stats_by_model: dict[str, EngineStats] = {}
 
     def start_request(self, model: ServedModel) -> RequestMetrics | None:
-        """Return the metrics of a prompt that starts now; None if the engine counts it itself."""
-        return None if model.stats_source is not None else RequestMetrics(self._find_stats(model), self._clock)
+        """Return the metrics of a prompt that starts now; None if the engine counts it
+        itself.
+        """
+        return (
+            None
+            if model.stats_source is not None
+            else RequestMetrics(self._find_stats(model), self._clock)
+        )
 
     def _find_stats(self, model: ServedModel) -> EngineStats:
         """Return the counters of a model, which persist while it is unloaded."""
@@ -42,7 +59,8 @@ class ModelMetrics:
                 cores = model.stats_source.stats()
                 n_held = model.queue.n_held
                 if n_held:
-                    # Requests that wait in front of the engine are listed with its first core.
+                    # Requests that wait in front of the engine are listed with its
+                    # first core.
                     first = copy.copy(cores[0])
                     first.waiting += n_held
                     cores = [first, *cores[1:]]
@@ -57,7 +75,9 @@ class ModelMetrics:
 
 
 class RequestMetrics:
-    """The metrics of one prompt's response, a context manager around its batches. Its exit records the outcome."""
+    """The metrics of one prompt's response, a context manager around its batches. Its
+    exit records the outcome.
+    """
 
     __slots__ = (
         "_arrival_time",
@@ -82,14 +102,20 @@ class RequestMetrics:
 
     @property
     def prefill_seconds(self) -> float:
-        """Seconds from the start in the engine to the first token, or until now if there is none yet."""
+        """Seconds from the start in the engine to the first token, or until now if
+        there is none yet.
+        """
         end = self._clock() if self._first_token_time is None else self._first_token_time
         return end - self._start_time
 
     @property
     def decode_seconds(self) -> float:
         """Seconds from the first token to the latest one."""
-        return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
+        return (
+            0.0
+            if self._first_token_time is None
+            else self._last_token_time - self._first_token_time
+        )
 
     def observe_batch(self, events: list[Event]) -> None:
         count = 0
@@ -109,7 +135,8 @@ class RequestMetrics:
                 case ChoiceFinished(_, reason):
                     self._open_choices -= 1
                     if not self._open_choices:
-                        # Counted once per request, like the histograms. The choice that ends last gives the reason.
+                        # Counted once per request, like the histograms. The choice that
+                        # ends last gives the reason.
                         stats.record_finish(reason)
                 case Finished(usage):
                     # Many upstreams report counts only at the end, and no tokens.
@@ -125,7 +152,8 @@ class RequestMetrics:
         self._tokens += count
         stats.generation_tokens += count
         if self._first_token_time is None:
-            # Further tokens of the first batch arrive with it, so the wait before it is no gap between tokens.
+            # Further tokens of the first batch arrive with it, so the wait before it is
+            # no gap between tokens.
             self._first_token_time = self._last_token_time = now
             stats.ttft.observe(now - self._arrival_time)
             count -= 1
@@ -144,10 +172,13 @@ class RequestMetrics:
     def __enter__(self) -> RequestMetrics:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
         stats = self._stats
         now = self._clock()
-        # Only if an exception ended the request; finished choices have already been recorded.
+        # Only if an exception ended the request; finished choices have already been
+        # recorded.
         if kind is not None and self._open_choices:
             is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
             stats.record_finish(FinishReason.ABORT if is_aborted else None)
@@ -157,12 +188,17 @@ class RequestMetrics:
             stats.prefill.observe(self._first_token_time - self._start_time)
             stats.decode.observe(self._last_token_time - self._first_token_time)
             stats.inference.observe(self._last_token_time - self._start_time)
-            # The first token belongs to the prefill, so n tokens have n - 1 intervals (as vLLM counts).
+            # The first token belongs to the prefill, so n tokens have n - 1 intervals
+            # (as vLLM counts).
             if self._tokens > 1:
-                stats.per_output_token.observe((self._last_token_time - self._first_token_time) / (self._tokens - 1))
+                stats.per_output_token.observe(
+                    (self._last_token_time - self._first_token_time) / (self._tokens - 1)
+                )
 
 
-async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics) -> AsyncGenerator[list[Event]]:
+async def measure(
+    batches: AsyncGenerator[list[Event]], metrics: RequestMetrics
+) -> AsyncGenerator[list[Event]]:
     """Yield the same batches and count them. Closing this generator closes `batches`."""
     observe = metrics.observe_batch
     with metrics:
@@ -172,8 +208,11 @@ async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics)
                 yield batch
 
 
-async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, with timings in the `Finished` of a response with one choice.
+async def add_timings(
+    batches: AsyncGenerator[list[Event]], clock: Clock
+) -> AsyncGenerator[list[Event]]:
+    """Yield the same batches, with timings in the `Finished` of a response with one
+    choice.
 
     Closing this generator closes `batches`.
     """
@@ -189,13 +228,16 @@ async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> Asy
                         started_at = clock() - event.elapsed
                         choices = event.choices
                     case Finished(usage) if choices == 1:
-                        first_token = None if first_token_at is None else first_token_at - started_at
+                        first_token = (
+                            None if first_token_at is None else first_token_at - started_at
+                        )
                         decode = 0.0 if first_token_at is None else last_token_at - first_token_at
                         timings = Timings(started_at - admitted_at, first_token, decode)
                         batch[index] = Finished(usage, timings)
                     case PromptTokens() | Finished():
                         pass
-                    # Events without tokens (a role, the start of a call) do not show progress of the model.
+                    # Events without tokens (a role, the start of a call) do not show
+                    # progress of the model.
                     case _ if get_answer_tokens(event):
                         last_token_at = clock()
                         first_token_at = last_token_at if first_token_at is None else first_token_at

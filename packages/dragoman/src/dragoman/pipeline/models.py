@@ -1,4 +1,6 @@
-"""All models of this process: looked up by name, loaded on demand, monitored while loaded."""
+"""All models of this process: looked up by name, loaded on demand, monitored while
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ POLL_INTERVAL = 0.25
 class Models:
     """The served models, in listing order; the first is the default.
 
-    served: the models. A ServedModel is loaded from `start` to `stop`, a ModelSpec on demand.
+    served: the models. A ServedModel is loaded from `start` to `stop`, a ModelSpec on
+        demand.
     memory: maximum bytes of all models on demand together; None means no limit.
 
     An alias may be a pattern with `*` and `?`, which matches several names.
@@ -69,14 +72,19 @@ class Models:
         self._clock = clock
         self._watchers: set[asyncio.Event] = set()
         self._set_slots(tuple(ModelSlot(spec, clock) for spec in served))
-        # One load or unload at a time, since whether a model fits into memory depends on the loaded models.
+        # One load or unload at a time, since whether a model fits into memory depends
+        # on the loaded models.
         self._load_lock = asyncio.Lock()
         self._loads: dict[ModelSlot, asyncio.Task[None]] = {}
         self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
-        """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
+        """Called when a model that is loaded from the start cannot be loaded, with its
+        name and the cause.
+        """
         self.waits_for_loads = False
-        """Whether `start` returns only when the models that are loaded from the start have been loaded."""
+        """Whether `start` returns only when the models that are loaded from the start
+        have been loaded.
+        """
         self._poll_tasks: dict[ModelSlot, asyncio.Task[None]] = {}
         self._retiring: dict[ModelSlot, asyncio.Task[None]] = {}
         self._permitted: tuple[str, ...] = ()
@@ -95,10 +103,12 @@ class Models:
     def replace_models(self, served: Sequence[ModelSlot | ModelSpec]) -> None:
         """Replace the served models while the server runs.
 
-        served: slots that continue to be served, and specs of new models. Any other slot gets no new requests, and is
-        unloaded when its last request has ended.
+        served: slots that continue to be served, and specs of new models. Any other
+        slot gets no new requests, and is unloaded when its last request has ended.
         """
-        slots = tuple(item if isinstance(item, ModelSlot) else ModelSlot(item, self._clock) for item in served)
+        slots = tuple(
+            item if isinstance(item, ModelSlot) else ModelSlot(item, self._clock) for item in served
+        )
         if not slots:
             raise ValueError("at least one model must be served")
         former = self._slots
@@ -112,16 +122,19 @@ class Models:
             if slot not in slots:
                 self._poll_tasks.pop(slot).cancel()
                 task = self._retiring[slot] = asyncio.create_task(self._retire(slot))
-                # Running requests end normally: a separate task waits for them and then unloads the model.
+                # Running requests end normally: a separate task waits for them and then
+                # unloads the model.
                 task.add_done_callback(lambda _, slot=slot: self._retiring.pop(slot))
 
     async def _retire(self, slot: ModelSlot) -> None:
         """Unload a slot that is no longer served, after its requests have ended."""
         load_task = self._loads.get(slot)
         if load_task is not None:
-            # `wait` does not raise the load's error: a failed load leaves nothing to unload.
+            # `wait` does not raise the load's error: a failed load leaves nothing to
+            # unload.
             await asyncio.wait([load_task])
-        # Polled, as a slot has no event for "no generation runs" and the unload is not urgent.
+        # Polled, as a slot has no event for "no generation runs" and the unload is not
+        # urgent.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
             await self._sleep(POLL_INTERVAL)
             # Otherwise the requests of an engine that fails now would never end.
@@ -129,9 +142,12 @@ class Models:
         await slot.retire()
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
-        """Return a view in which only models with these names, aliases or adapters exist; names may be patterns."""
-        # A shallow copy shares loads and locks: a model that one API key has loaded is loaded for all. The slots are
-        # read from the unrestricted models, whose memory limit covers all of them and which a reload changes.
+        """Return a view in which only models with these names, aliases or adapters
+        exist; names may be patterns.
+        """
+        # A shallow copy shares loads and locks: a model that one API key has loaded is
+        # loaded for all. The slots are read from the unrestricted models, whose memory
+        # limit covers all of them and which a reload changes.
         view = copy.copy(self)
         view._permitted = permitted
         return view
@@ -153,7 +169,9 @@ class Models:
 
     @property
     def is_closed(self) -> bool:
-        """Whether new requests are rejected because the process shuts down. Views share this state."""
+        """Whether new requests are rejected because the process shuts down. Views share
+        this state.
+        """
         return self._closed.is_set()
 
     @property
@@ -169,32 +187,47 @@ class Models:
         for other in served._slots if slot is None else ():
             # The loaded adapters, or those that will be loaded with the model.
             if other.model is not None:
-                adapters = () if other.model.adapters is None else (adapter.name for adapter in other.model.adapters)
+                adapters = (
+                    ()
+                    if other.model.adapters is None
+                    else (adapter.name for adapter in other.model.adapters)
+                )
             else:
                 adapters = () if other.spec is None else other.spec.adapters
             if name in adapters:
                 slot = other
                 break
         if slot is None:
-            slot = next((slot for pattern, slot in served._patterns if fnmatchcase(name, pattern)), None)
-        if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
+            slot = next(
+                (slot for pattern, slot in served._patterns if fnmatchcase(name, pattern)), None
+            )
+        if (
+            slot is not None
+            and self._permitted
+            and not self._is_permitted(name, slot.name, *slot.aliases)
+        ):
             slot = None  # The error must not reveal models that the API key may not use.
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
-                f"The model `{short_name}` does not exist. Served here: {', '.join(slot.name for slot in self.slots)}.",
+                f"The model `{short_name}` does not exist. Served here: "
+                f"{', '.join(slot.name for slot in self.slots)}.",
                 param="model",
             )
         return slot
 
     def find_loaded(self, name: str) -> ServedModel:
-        """Return a loaded model. Raises ModelNotFound, or Overloaded if it is not loaded now."""
+        """Return a loaded model. Raises ModelNotFound, or Overloaded if it is not
+        loaded now.
+        """
         return self.find_slot(name).acquire_model()
 
     async def load_and_find(self, name: str) -> ServedModel:
-        """Return the model, after loading it if necessary. Raises ModelNotFound, Overloaded, EngineError.
+        """Return the model, after loading it if necessary. Raises ModelNotFound,
+        Overloaded, EngineError.
 
-        Unless a lease is taken (as `admit` does) the model may be unloaded at the caller's next await.
+        Unless a lease is taken (as `admit` does) the model may be unloaded at the
+        caller's next await.
         """
         slot = self.find_slot(name)
         if self.is_closed:
@@ -206,7 +239,9 @@ class Models:
         return slot.acquire_model()
 
     def begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
-        """Load a model in the background, unless that has already begun. Return the task."""
+        """Load a model in the background, unless that has already begun. Return the
+        task.
+        """
         load_task = self._loads.get(slot)
         if load_task is None:
             load_task = asyncio.create_task(self._unrestricted._load_slot(slot))
@@ -216,19 +251,30 @@ class Models:
         return load_task
 
     async def unload(self, slot: ModelSlot) -> None:
-        """Unload a model on demand: at once if it is idle, else when its last request has finished."""
-        # An idle time of 0 seconds has always passed, so a model in use is unloaded by the poll that finds it idle.
+        """Unload a model on demand: at once if it is idle, else when its last request
+        has finished.
+        """
+        # An idle time of 0 seconds has always passed, so a model in use is unloaded by
+        # the poll that finds it idle.
         slot.keep_for(0)
         async with self._load_lock:
             if slot.has_expired:
                 await slot.drain_and_unload()
 
-    async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
-        """Load an adapter. Raises RequestError if the name is in use, or the engine does not accept the adapter."""
+    async def load_adapter(
+        self, base: ServedModel, adapter: Adapter, *, replace: bool = False
+    ) -> None:
+        """Load an adapter. Raises RequestError if the name is in use, or the engine
+        does not accept the adapter.
+        """
         if base.adapters is None:
-            raise RequestError("This model's engine does not support adapters.", param="base_model_name")
+            raise RequestError(
+                "This model's engine does not support adapters.", param="base_model_name"
+            )
         if adapter.name in self._unrestricted._by_name:
-            raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
+            raise RequestError(
+                f"`{adapter.name}` is the name of a served model.", param="lora_name"
+            )
         await base.adapters.load(adapter, replace=replace)
 
     async def unload_adapter(self, name: str) -> None:
@@ -256,7 +302,9 @@ class Models:
                 self.begin_load(slot)
         if self.waits_for_loads:
             await asyncio.gather(*self._loads.values())
-        self._poll_tasks = {slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots}
+        self._poll_tasks = {
+            slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots
+        }
 
     def close(self) -> None:
         """Reject all new requests from now on; running requests finish."""
@@ -264,7 +312,9 @@ class Models:
         self._notify_watchers()
 
     async def watch(self, interval: float) -> AsyncGenerator[None]:
-        """Yield at once, after each change of a model's state, and every `interval` seconds, until `close`."""
+        """Yield at once, after each change of a model's state, and every `interval`
+        seconds, until `close`.
+        """
         has_changed = asyncio.Event()
         self._watchers.add(has_changed)
         try:
@@ -296,7 +346,9 @@ class Models:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
-        """One health check: stop a failed engine's work and schedule its restart; unload an idle model."""
+        """One health check: stop a failed engine's work and schedule its restart;
+        unload an idle model.
+        """
         slot.note_progress()
         await self._handle_failure(slot)
         if slot.retry_due:
@@ -305,12 +357,15 @@ class Models:
                 self.begin_load(slot)
         if slot.has_expired:
             async with self._load_lock:
-                # Again: a request may have used the model while this waited for the lock.
+                # Again: a request may have used the model while this waited for the
+                #     lock.
                 if slot.has_expired:
                     await slot.drain_and_unload()
 
     async def _handle_failure(self, slot: ModelSlot) -> None:
-        """Stop a failed engine. Generations that it has not ended by the next call are ended here."""
+        """Stop a failed engine. Generations that it has not ended by the next call are
+        ended here.
+        """
         slot.fail_generations()
         if slot.has_new_failure:
             await slot.stop_failed()
@@ -322,33 +377,50 @@ class Models:
             try:
                 await self.poll(slot)
             except BaseException as error:
-                if not isinstance(error, Exception) and translate_engine_exception(error, task) is error:
+                if (
+                    not isinstance(error, Exception)
+                    and translate_engine_exception(error, task) is error
+                ):
                     raise
                 # The poll loop must survive any error of one check.
                 log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
-        # Outside the lock: a download takes minutes, in which other models can be loaded.
+        # Outside the lock: a download takes minutes, in which other models can be
+        # loaded.
         await slot.download()
         async with self._load_lock:
             # It may have been loaded while this task waited for the lock.
             if slot.state is not ModelState.UNLOADED:
                 return
             required = slot.required_memory
-            # Unload least recently used models until the new one fits; running requests finish first.
-            while self._memory is not None and sum(other.memory for other in self._slots) + required > self._memory:
-                candidates = [other for other in self._slots if other.memory and other.state is not ModelState.DRAINING]
+            # Unload least recently used models until the new one fits; running requests
+            # finish first.
+            while (
+                self._memory is not None
+                and sum(other.memory for other in self._slots) + required > self._memory
+            ):
+                candidates = [
+                    other
+                    for other in self._slots
+                    if other.memory and other.state is not ModelState.DRAINING
+                ]
                 if not candidates:
                     raise EngineError(
-                        f"The model `{slot.name}` needs more memory than --model-memory-limit allows for all."
+                        f"The model `{slot.name}` needs more memory than --model-memory-limit "
+                        f"allows for all."
                     )
-                # Idle models first, however recently used: waiting for a busy one can take as long as its longest
-                # response.
-                await min(candidates, key=lambda other: (other.is_busy, other.last_used)).drain_and_unload()
+                # Idle models first, however recently used: waiting for a busy one can
+                # take as long as its longest response.
+                await min(
+                    candidates, key=lambda other: (other.is_busy, other.last_used)
+                ).drain_and_unload()
             await slot.load()
 
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
-        """Remove a finished load. The task's exception is retrieved even if no request waits for it any more."""
+        """Remove a finished load. The task's exception is retrieved even if no request
+        waits for it any more.
+        """
         del self._loads[slot]
         slot.is_loading = False
         error = None if task.cancelled() else task.exception()

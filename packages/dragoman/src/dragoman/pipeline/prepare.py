@@ -1,4 +1,6 @@
-"""Preparation of a request: builds a job with the prompt's ids, limits, sampling, grammar and parsers."""
+"""Preparation of a request: builds a job with the prompt's ids, limits, sampling,
+grammar and parsers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ NO_IDS: frozenset[int] = frozenset()
 
 
 class TokenJob(msgspec.Struct, frozen=True):
-    """One prompt for a token engine: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
+    """One prompt for a token engine: a TokenRequest and a ChoicePipeline per choice,
+    all with the same prompt.
 
     generates_nothing: max_tokens is 0.
     visible_control_ids: control tokens whose text the parsers need.
@@ -63,7 +66,9 @@ class TokenJob(msgspec.Struct, frozen=True):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether prompt logprobs are needed; they are computed once, with the first choice."""
+        """Whether prompt logprobs are needed; they are computed once, with the first
+        choice.
+        """
         return self.requests[0].prompt_logprobs is not None
 
 
@@ -98,7 +103,9 @@ async def prepare_job(
     backend = model.backend
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
-    warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
+    warnings = check_request(
+        request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend)
+    )
     if isinstance(request.prompt, Conversation):
         conversation, foreign = drop_foreign_reasoning(request.prompt, model.capabilities)
         request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
@@ -108,7 +115,8 @@ async def prepare_job(
     # Paced only now: a request that is certain to be rejected must not delay others.
     if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:
         await waiter
-    # Checked before rendering, the most expensive step of a request: under overload a rejection must be cheap.
+    # Checked before rendering, the most expensive step of a request: under overload a
+    # rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
@@ -116,7 +124,9 @@ async def prepare_job(
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine builds its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
-            warnings.append("context_management is ignored: this model's engine builds its own prompts")
+            warnings.append(
+                "context_management is ignored: this model's engine builds its own prompts"
+            )
         return _build_event_job(model, backend.engine, request, terms), warnings
     tool_format = _select_tool_format(model, request, warnings)
     preparation = _TokenPreparation(model, backend, request, terms, index, warnings, tool_format)
@@ -128,8 +138,9 @@ def _select_tool_format(
 ) -> ToolFormat | None:
     """Select the format of this response's tool calls.
 
-    If the model's format is unknown, a call that the request demands is enforced in a default format; vLLM enforces
-    `required` and named tools the same way. A call that is not demanded could not be distinguished from text.
+    If the model's format is unknown, a call that the request demands is enforced in a
+    default format; vLLM enforces `required` and named tools the same way. A call that
+    is not demanded could not be distinguished from text.
 
     Raises:
         Unsupported: a call is demanded and nothing can enforce it.
@@ -139,19 +150,23 @@ def _select_tool_format(
     assert isinstance(request.prompt, Conversation)
     if request.prompt.tool_choice.mode != "required":
         warnings.append(
-            "tools: this model has no known tool call format, so calls are returned as text; set --tool-call-parser"
+            "tools: this model has no known tool call format, so calls are returned as text; set "
+            "--tool-call-parser"
         )
         return None
     if not can_enforce or Feature.GRAMMAR not in model.capabilities.features:
         raise Unsupported(
-            "A tool call cannot be enforced: this model has no known tool call format (--tool-call-parser), and its "
+            "A tool call cannot be enforced: this model has no known tool call format "
+            "(--tool-call-parser), and its "
             "engine does not support grammars. Use `tool_choice: auto`.",
             param="tool_choice",
         )
     return registry.find_tool_format(registry.DEFAULT_TOOL_FORMAT)
 
 
-def _build_event_job(model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms) -> EventJob:
+def _build_event_job(
+    model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms
+) -> EventJob:
     capabilities = model.capabilities
     reasoning = None if capabilities.native_reasoning else model.reasoning
     tools = None if capabilities.native_tools else model.tools
@@ -159,17 +174,25 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
 
     def build_choice(choice: int) -> ChoicePipeline:
         parser = registry.create_parser(reasoning, tools, context) if reasoning or tools else None
-        return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
+        return ChoicePipeline(
+            parser,
+            None if "stop" in capabilities.parameters else _build_stop_stage(request, choice),
+        )
 
     ticket = build_ticket(model, request, terms, estimate_prompt_tokens(request))
-    # The owner's salt, hashed so that it does not identify the owner: owners never share a prefix cache.
+    # The owner's salt, hashed so that it does not identify the owner: owners never
+    # share a prefix cache.
     if terms.cache_salt and "cache_salt" in capabilities.parameters:
-        salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
+        salt = hashlib.sha256(
+            f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")
+        ).hexdigest()
         request = msgspec.structs.replace(request, cache_salt=salt)
     return EventJob(engine, ticket, request, reasoning is not None, build_choice)
 
 
-def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int) -> QueueTicket:
+def build_ticket(
+    model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int
+) -> QueueTicket:
     # Engines without priorities serve requests in the order of their arrival.
     priority = request.priority
     if priority and "priority" not in model.capabilities.parameters:
@@ -178,18 +201,26 @@ def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms,
 
 
 def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
-    """Return the request's stop strings; none for structured output, as they could truncate the JSON."""
+    """Return the request's stop strings; none for structured output, as they could
+    truncate the JSON.
+    """
     return () if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop
 
 
 def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None:
     stops = _find_stops(request)
     limits = request.limits
-    return StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
+    return (
+        StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens)
+        if stops
+        else None
+    )
 
 
 class _TokenPreparation(msgspec.Struct, frozen=True):
-    """The steps from a request to a TokenJob, in the order in which `build_job` runs them."""
+    """The steps from a request to a TokenJob, in the order in which `build_job` runs
+    them.
+    """
 
     model: ServedModel
     backend: TokenBackend
@@ -203,18 +234,24 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         model = self.model
         backend = self.backend
         request = self.request
-        fitting_prompt = await build_fitting_prompt(backend, request, self.terms, model.max_model_len)
+        fitting_prompt = await build_fitting_prompt(
+            backend, request, self.terms, model.max_model_len
+        )
         encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
         if encoded.n_dropped:
             self.warnings.append(build_dropped_warning(encoded.n_dropped, model.max_model_len))
         for name in encoded.ignored_options:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
         if request.limits.stop and not _find_stops(request):
-            self.warnings.append("stop is ignored: it would truncate the JSON of the response format")
+            self.warnings.append(
+                "stop is ignored: it would truncate the JSON of the response format"
+            )
         max_tokens = self._limit_max_tokens(len(encoded.ids))
         tools = find_callable_tools(request)
         grammar: CompiledGrammar | None = None
-        if (request.constraint is not None or tools) and Feature.GRAMMAR in model.capabilities.features:
+        if (
+            request.constraint is not None or tools
+        ) and Feature.GRAMMAR in model.capabilities.features:
             grammar = await compile_grammar(
                 model,
                 backend,
@@ -229,7 +266,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         is_conversation = isinstance(request.prompt, Conversation)
         choice_pipelines = [
             ChoicePipeline(
-                registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
+                registry.create_parser(model.reasoning, self.tool_format, context)
+                if is_conversation
+                else None,
                 _build_stop_stage(request, choice),
             )
             for choice in range(len(requests))
@@ -251,7 +290,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         )
 
     def _limit_max_tokens(self, prompt: int) -> int:
-        """Return the maximum number of tokens to generate. Raises ContextTooLong if not even one fits.
+        """Return the maximum number of tokens to generate. Raises ContextTooLong if not
+        even one fits.
 
         prompt: number of tokens of the prompt.
         """
@@ -265,7 +305,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             return available if default is None else min(available, default)
         if requested > available:
             self.warnings.append(
-                f"max_tokens is reduced from {requested} to {available}: the context has {limit} tokens"
+                f"max_tokens is reduced from {requested} to {available}: the context has {limit} "
+                f"tokens"
             )
         return min(requested, available)
 
@@ -276,14 +317,19 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         limits = self.request.limits
         check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
         candidates = max(request.choices, request.best_of or 0)
-        # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
-        logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
+        # best_of ranks candidates by likelihood, so it needs logprobs even if the
+        # client does not.
+        logprobs = (
+            0 if request.logprobs is None and candidates > request.choices else request.logprobs
+        )
         closes_at_limit = grammar is not None and self._closes_at_limit
         matchers: list[Matcher | None] = [None] * candidates
         if grammar is not None:
             endings = self.backend.compiler.endings
             matchers = [
-                grammar.build_closing_matcher(endings, max_tokens) if closes_at_limit else grammar.build_matcher()
+                grammar.build_closing_matcher(endings, max_tokens)
+                if closes_at_limit
+                else grammar.build_matcher()
                 for _ in range(candidates)
             ]
         stop_token_ids = NO_IDS if limits.ignore_eos else self.backend.eos
@@ -293,10 +339,12 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
-            # Engines cannot generate zero tokens: the sequence is aborted when the prompt is in the cache.
+            # Engines cannot generate zero tokens: the sequence is aborted when the
+            # prompt is in the cache.
             max_tokens=max(1, max_tokens),
             sampling=build_sampling(self.model, self.backend, request),
-            # The context may have reduced `max_tokens` below `min_tokens`; an engine would never end such a sequence.
+            # The context may have reduced `max_tokens` below `min_tokens`; an engine
+            # would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
@@ -305,14 +353,18 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             matcher=matchers[0],
             grammar=None if grammar is None else grammar.text,
             closes_at_limit=closes_at_limit,
-            reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
+            reasoning_budget=build_reasoning_budget(
+                self.model, self.backend, request, encoded.prompt_tail
+            ),
             priority=request.priority,
-            # The separator is a line break, which no owner's salt contains, so two different pairs never join to the
-            # same text.
+            # The separator is a line break, which no owner's salt contains, so two
+            # different pairs never join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,
-            images=() if vision is None or not encoded.images else vision.locate(encoded.ids, encoded.images),
+            images=()
+            if vision is None or not encoded.images
+            else vision.locate(encoded.ids, encoded.images),
             arrival_time=self.terms.arrival_time,
         )
         if candidates == 1:
@@ -323,7 +375,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             msgspec.structs.replace(
                 first,
                 id=f"{self.terms.answer_id}-{self.index}-{choice}",
-                sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
+                sampling=msgspec.structs.replace(
+                    first.sampling, seed=None if seed is None else seed + choice
+                ),
                 prompt_logprobs=None,
                 choice=choice,
                 matcher=matchers[choice],
@@ -339,7 +393,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         return closes and "close_at_limit" in self.model.capabilities.parameters
 
     def _select_extras(self) -> Extras:
-        """Return the extras that the engine supports; `check_request` has warned about the others."""
+        """Return the extras that the engine supports; `check_request` has warned about
+        the others.
+        """
         extras = self.request.extras
         names = extras.list_set_fields()
         if not names:

@@ -1,10 +1,13 @@
-"""Runs one prompt on an engine, of tokens or of events, and yields batches of canonical events.
+"""Runs one prompt on an engine, of tokens or of events, and yields batches of canonical
+events.
 
-Batches are delivered in one of two ways. By default, the consumer of `stream_batches` is resumed for each batch. If it
-has attached a receiver that is ready, the receiver is called with the batch instead, in the event loop's iteration
-after the engine's step; this costs neither a future nor a resumed coroutine. The consumer is still woken by a failure,
-by the end, and by any batch that arrives while the receiver is not ready. The receiver of a stream is not ready before
-the headers have been sent and the engine has started, nor while the client reads too slowly.
+Batches are delivered in one of two ways. By default, the consumer of `stream_batches`
+is resumed for each batch. If it has attached a receiver that is ready, the receiver is
+called with the batch instead, in the event loop's iteration after the engine's step;
+this costs neither a future nor a resumed coroutine. The consumer is still woken by a
+failure, by the end, and by any batch that arrives while the receiver is not ready. The
+receiver of a stream is not ready before the headers have been sent and the engine has
+started, nor while the client reads too slowly.
 """
 
 from __future__ import annotations
@@ -31,9 +34,26 @@ from ..core.engine import (
 )
 from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFull
 from ..core.event_grammar import EventGrammar, ProtocolError
-from ..core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, Started, Token, Usage, WeightSpan
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    Token,
+    Usage,
+    WeightSpan,
+)
 from .choice import ChoicePipeline, TextAssembler
-from .engine_calls import DeliveryRounds, EngineCall, OutputQueue, Progress, close_stream, translate_engine_exception
+from .engine_calls import (
+    DeliveryRounds,
+    EngineCall,
+    OutputQueue,
+    Progress,
+    close_stream,
+    translate_engine_exception,
+)
 from .prepare import EventJob, TokenJob
 from .request_queue import QueuedRequest
 
@@ -44,7 +64,9 @@ _DIRECT_OUTPUTS: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, E
 
 
 class BatchReceiver(Protocol):
-    """Consumer of a run's batches that is called directly, instead of being resumed for each batch."""
+    """Consumer of a run's batches that is called directly, instead of being resumed for
+    each batch.
+    """
 
     @property
     def is_ready(self) -> bool:
@@ -55,11 +77,13 @@ class BatchReceiver(Protocol):
 
 
 class TokenRun:
-    """One prompt's response from a token engine: n sequences in, one stream of canonical events out.
+    """One prompt's response from a token engine: n sequences in, one stream of
+    canonical events out.
 
     `stream_batches` may be called once; closing its generator aborts every sequence.
 
-    Parts of the job are released as soon as they are no longer needed, since many runs wait for tokens at once.
+    Parts of the job are released as soon as they are no longer needed, since many runs
+    wait for tokens at once.
     """
 
     __slots__ = (
@@ -103,13 +127,16 @@ class TokenRun:
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
         self._choices = tuple([_Choice(job, number) for number in range(len(job.requests))])
         # By sequence id; None if there is only one sequence.
-        self._choices_by_id = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
+        self._choices_by_id = (
+            {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
+        )
         self._failure: DragomanError | None = None
         self._has_started = self._queue_was_full = False
         self._cached_tokens: int | None = None
         self._written_tokens: int | None = None
         self._n_unfinished = len(job.requests)
-        # While prompt logprobs are pending, output of other choices waits too: PromptTokens precedes all text.
+        # While prompt logprobs are pending, output of other choices waits too:
+        # PromptTokens precedes all text.
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
@@ -141,37 +168,47 @@ class TokenRun:
                 try:
                     self._engine.abort(choice.id)
                 except BaseException:
-                    # `abort` does not block, so this cannot be our own cancellation. The response has already ended.
+                    # `abort` does not block, so this cannot be our own cancellation.
+                    # The response has already ended.
                     log.exception("an engine failed to abort %s", choice.id)
             progress.end(self._fail)
             place.leave(sum([choice.n_sampled for choice in self._choices]))
-            # Called after `leave`, which would end the fast rejections that `mark_full` begins.
+            # Called after `leave`, which would end the fast rejections that `mark_full`
+            # begins.
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
 
     def attach(self, receiver: BatchReceiver) -> None:
         """Deliver batches to `receiver` while the consumer of `stream_batches` waits.
 
-        The receiver must be that consumer, with nothing between the two that buffers batches.
+        The receiver must be that consumer, with nothing between the two that buffers
+        batches.
         """
         self._receiver = receiver
         self._queue.receive_directly(self._rounds, self._deliver_directly)
 
     def add_observer(self, observe: Callable[[list[Event]], None]) -> None:
-        """Call `observe` with each batch that a receiver gets, as generators between run and consumer do not see it."""
+        """Call `observe` with each batch that a receiver gets, as generators between
+        run and consumer do not see it.
+        """
         self._observers += (observe,)
 
     def _deliver_directly(self) -> None:
         queue = self._queue
         receiver = self._receiver
-        outputs = queue.take_awaited(_DIRECT_OUTPUTS) if receiver is not None and receiver.is_ready else None
+        outputs = (
+            queue.take_awaited(_DIRECT_OUTPUTS)
+            if receiver is not None and receiver.is_ready
+            else None
+        )
         if not outputs or receiver is None:
             queue.wake()
             return
         try:
             first = outputs[0]
             if len(outputs) == 1 and type(first) is Sampled and self._pending_outputs is None:
-                # The common case, in which `_handle_outputs` does the same in three more calls.
+                # The common case, in which `_handle_outputs` does the same in three
+                # more calls.
                 batch = self._handle_token(self._find_choice(first.id), first.token, first.logprobs)
             else:
                 batch = self._handle_outputs(outputs)
@@ -187,7 +224,8 @@ class TokenRun:
             queue.wake()
 
     def _fail(self, error: EngineError) -> None:
-        # Through the queue, so that output that arrived before the failure is sent before the error.
+        # Through the queue, so that output that arrived before the failure is sent
+        # before the error.
         self._queue.put(Failed(self._choices[0].id, error.message))
 
     def _submit_all(self) -> None:
@@ -198,7 +236,8 @@ class TokenRun:
         try:
             for request in job.requests:
                 self._engine.add(request, deliver)
-        # The engine's own queue may be shorter than ours. Whether it is full is known only by trying.
+        # The engine's own queue may be shorter than ours. Whether it is full is known
+        # only by trying.
         except QueueFull:
             self._queue_was_full = True
             raise
@@ -217,7 +256,9 @@ class TokenRun:
                 self._pending_outputs.append(output)
                 return []
         elif isinstance(output, Sampled):  # The common case.
-            choice = self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
+            choice = (
+                self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
+            )
             return self._handle_token(choice, output.token, output.logprobs)
         match output:
             case Scheduled():
@@ -227,13 +268,19 @@ class TokenRun:
                 self._pending_outputs = None
                 return [
                     *self._build_prompt_events(scores),
-                    *(event for pending_output in pending for event in self._handle_output(pending_output)),
+                    *(
+                        event
+                        for pending_output in pending
+                        for event in self._handle_output(pending_output)
+                    ),
                 ]
             case Failed() | Rejected() if not self._n_unfinished:
-                # The response is complete. The engine has failed before it handled the abort of a stop string.
+                # The response is complete. The engine has failed before it handled the
+                # abort of a stop string.
                 pass
             case Failed(_, message, is_cut):
-                # The events of this delivery are sent first. Output that waits for prompt logprobs is dropped.
+                # The events of this delivery are sent first. Output that waits for
+                # prompt logprobs is dropped.
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
@@ -271,7 +318,9 @@ class TokenRun:
         return events
 
     def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
-        """Build the prompt's events, if the client requests them. Releases the job's prompt."""
+        """Build the prompt's events, if the client requests them. Releases the job's
+        prompt.
+        """
         job = self._job
         self._job = None
         if job is None or not job.returns_prompt:
@@ -290,16 +339,19 @@ class TokenRun:
 
     def _handle_token(self, choice: _Choice, token: int, score: TokenLogprob | None) -> list[Event]:
         pipeline = choice.pipeline
-        # The engine may have sampled on before it handled the abort of a choice that a stop string ended.
+        # The engine may have sampled on before it handled the abort of a choice that a
+        # stop string ended.
         if pipeline.has_finished:
             return []
         if self._generates_nothing:
-            # max_tokens is 0 and the prompt is scored: the engine had to sample one token, which is discarded. Without
-            # prompt logprobs the sequence has already ended when it was scheduled.
+            # max_tokens is 0 and the prompt is scored: the engine had to sample one
+            # token, which is discarded. Without prompt logprobs the sequence has
+            # already ended when it was scheduled.
             return self._finish_empty()
         choice.n_sampled += 1
         delta = choice.assembler.feed(token, score)
-        # The token completes no character, or is hidden: its text, if any, comes with a later token.
+        # The token completes no character, or is hidden: its text, if any, comes with a
+        # later token.
         if delta is None:
             return []
         events = pipeline.feed(delta)
@@ -312,20 +364,28 @@ class TokenRun:
         choice = self._find_choice(ended.id)
         if choice.pipeline.has_finished:
             return []
-        # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
+        # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names
+        # only stops that the request set.
         reason = ended.reason
         stop = None if ended.stop in self._eos else ended.stop
-        # The grammar was closed because of the token limit, so the response is truncated, although it is valid.
+        # The grammar was closed because of the token limit, so the response is
+        # truncated, although it is valid.
         if reason is FinishReason.STOP and (choice.was_closed or ended.was_closed):
             reason = FinishReason.LENGTH
             stop = None
         return self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
 
     def _finish_choice(
-        self, choice: _Choice, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
+        self,
+        choice: _Choice,
+        reason: FinishReason,
+        stop: int | None,
+        kv_transfer_params: str | None = None,
     ) -> list[Event]:
         self._n_unfinished -= 1
-        final_events = choice.assembler.finish(reason, stop, kv_transfer_params, choice.build_weight_spans())
+        final_events = choice.assembler.finish(
+            reason, stop, kv_transfer_params, choice.build_weight_spans()
+        )
         return [event for raw_event in final_events for event in choice.pipeline.feed(raw_event)]
 
     def _build_usage(self) -> Usage:
@@ -351,7 +411,10 @@ class _Choice:
     def __init__(self, job: TokenJob, number: int) -> None:
         self.id = job.requests[number].id
         self.assembler = TextAssembler(
-            job.vocabulary, number, visible_ids=job.visible_control_ids, skips_special=job.skips_special
+            job.vocabulary,
+            number,
+            visible_ids=job.visible_control_ids,
+            skips_special=job.skips_special,
         )
         self.pipeline = job.choice_pipelines[number]
         self.n_sampled = 0
@@ -369,7 +432,9 @@ class _Choice:
         self._weight_changes += ((version, self.n_sampled),)
 
     def build_weight_spans(self) -> tuple[WeightSpan, ...] | None:
-        """Return the weights versions that sampled the tokens; None if the engine does not report them."""
+        """Return the weights versions that sampled the tokens; None if the engine does
+        not report them.
+        """
         if not self._weight_changes:
             return None
         ends = [*(start for _, start in self._weight_changes[1:]), self.n_sampled]
@@ -378,12 +443,14 @@ class _Choice:
 
 
 class EventRun:
-    """One prompt's response from an event engine, with the same parsers and stop strings as for token engines.
+    """One prompt's response from an event engine, with the same parsers and stop
+    strings as for token engines.
 
-    `stream_batches` may be called once; closing its generator closes the engine's stream.
+    `stream_batches` may be called once; closing its generator closes the engine's
+    stream.
 
-    The stream is validated, as the engine may be third-party code: an invalid stream fails with ProtocolError instead
-    of yielding a corrupt response.
+    The stream is validated, as the engine may be third-party code: an invalid stream
+    fails with ProtocolError instead of yielding a corrupt response.
     """
 
     def __init__(self, job: EventJob, progress: Progress) -> None:
@@ -433,7 +500,9 @@ class EventRun:
                     await close_stream(events)
             finally:
                 # The engine works on the request until its stream is closed.
-                place.leave(self._completion_tokens or sum(choice.n_tokens for choice in self._choices))
+                place.leave(
+                    self._completion_tokens or sum(choice.n_tokens for choice in self._choices)
+                )
 
     def attach(self, receiver: BatchReceiver) -> None:
         """See `TokenRun.attach`."""
@@ -447,10 +516,14 @@ class EventRun:
     def is_ready(self) -> bool:
         """See `EventReceiver.is_ready`."""
         receiver = self._receiver
-        return receiver is not None and receiver.is_ready and self._failure is None and not self._ended
+        return (
+            receiver is not None and receiver.is_ready and self._failure is None and not self._ended
+        )
 
     def receive(self, events: list[Event]) -> None:
-        """See `EventReceiver.receive`. This is the hot path of engines that deliver directly."""
+        """See `EventReceiver.receive`. This is the hot path of engines that deliver
+        directly.
+        """
         receiver = self._receiver
         assert receiver is not None
         self._progress.events += 1
@@ -465,14 +538,18 @@ class EventRun:
                 for observe in self._observers:
                     observe(batch)
                 receiver.receive(batch)
-        # The error concerns this response only, and must not fail the connection that the events came from.
+        # The error concerns this response only, and must not fail the connection that
+        # the events came from.
         except Exception as error:
             self._failure = self._failure or error
         if self._ended or self._failure is not None:
             self._interrupt()
 
-    async def _next_event(self, events: AsyncGenerator[Event], task: asyncio.Task[object]) -> Event | None:
-        """Wait for the engine's next event. Returns None if a direct delivery has ended the response meanwhile.
+    async def _next_event(
+        self, events: AsyncGenerator[Event], task: asyncio.Task[object]
+    ) -> Event | None:
+        """Wait for the engine's next event. Returns None if a direct delivery has ended
+        the response meanwhile.
 
         Raises the engine's error, or that of a direct delivery.
         """
@@ -483,7 +560,8 @@ class EventRun:
         try:
             event = await anext(events)
         except BaseException as error:
-            # If another cancellation is pending as well, the consumer is being cancelled, which takes precedence.
+            # If another cancellation is pending as well, the consumer is being
+            # cancelled, which takes precedence.
             is_interruption = self._was_interrupted and not task.uncancel()
             has_ended = self._ended or self._failure is not None
             if not is_interruption and not (has_ended and isinstance(error, Exception)):
@@ -504,15 +582,18 @@ class EventRun:
         return None if self._ended else event
 
     def _interrupt(self) -> None:
-        """Cancel the wait for the engine's next event. `_next_event` undoes this one cancellation.
+        """Cancel the wait for the engine's next event. `_next_event` undoes this one
+        cancellation.
 
-        Nothing is cancelled at any other time: that would cancel the consumer's own work.
+        Nothing is cancelled at any other time: that would cancel the consumer's own
+        work.
         """
         task = self._waiting_task
         if task is None or self._was_interrupted:
             return
-        # The engine has called the receiver from its own generator. It may yield without waiting, and then the
-        # cancellation would reach the consumer: before Python 3.13, `uncancel` does not retract one that is not raised.
+        # The engine has called the receiver from its own generator. It may yield
+        # without waiting, and then the cancellation would reach the consumer: before
+        # Python 3.13, `uncancel` does not retract one that is not raised.
         if task is asyncio.current_task():
             asyncio.get_running_loop().call_soon(self._interrupt)
             return
@@ -534,7 +615,8 @@ class EventRun:
         return events
 
     def _advance(self, event: Event | None) -> list[Event]:
-        """Handle an event. The response ends when its last choice has matched a stop string.
+        """Handle an event. The response ends when its last choice has matched a stop
+        string.
 
         There is no need to wait until the engine ends it.
         """
@@ -552,10 +634,13 @@ class EventRun:
                 pass
             case Finished(usage):
                 self._completion_tokens = usage.completion
-                has_token_counts = any(choice.n_tokens for choice in self._choices) or not usage.completion
+                has_token_counts = (
+                    any(choice.n_tokens for choice in self._choices) or not usage.completion
+                )
                 if self._has_matched_stop:
                     usage = self._build_usage()
-                # The engine's counts are used, but reasoning tokens are counted here if our parser separates reasoning.
+                # The engine's counts are used, but reasoning tokens are counted here if
+                # our parser separates reasoning.
                 elif self._job.parses_reasoning or (usage.reasoning is None and has_token_counts):
                     n_reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
                     usage = msgspec.structs.replace(usage, reasoning=n_reasoning)
@@ -577,4 +662,10 @@ class EventRun:
         completion = sum(choice.n_tokens for choice in self._choices)
         reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
         started = self._started
-        return Usage(started.prompt_tokens, completion, started.cached_tokens, reasoning, started.written_tokens)
+        return Usage(
+            started.prompt_tokens,
+            completion,
+            started.cached_tokens,
+            reasoning,
+            started.written_tokens,
+        )

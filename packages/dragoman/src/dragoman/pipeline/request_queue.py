@@ -1,15 +1,20 @@
-"""The queue in front of a model's engine: limits waiting requests, and shares the engine fairly between API keys.
+"""The queue in front of a model's engine: limits waiting requests, and shares the
+engine fairly between API keys.
 
-An unlimited queue holds hours of work and any amount of memory. A first-come-first-served queue is filled by one client
-that sends more than the engine can process, and all other clients are rejected. So each owner (an API key) has its own
+An unlimited queue holds hours of work and any amount of memory. A
+first-come-first-served queue is filled by one client that sends more than the engine
+can process, and all other clients are rejected. So each owner (an API key) has its own
 queue here:
 
-- Order: the owner that has received the least service for its weight is next. Service is measured in tokens, as in
-  "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
-- Reserve: an owner that already has its share of a full engine leaves the last slots to the others. Otherwise these
-  would wait until one of its requests ends, since a slot that a long generation holds cannot be taken back.
-- Limits: a request that finds the queue full replaces the last request of the owner with the most waiting requests (or
-  tokens) for its weight, if its own owner has fewer; otherwise it is rejected.
+- Order: the owner that has received the least service for its weight is next. Service
+  is measured in tokens, as in "Fairness in Serving Large Language Models" (Sheng et
+  al., OSDI 2024): prompt tokens, and generated tokens twice.
+- Reserve: an owner that already has its share of a full engine leaves the last slots to
+  the others. Otherwise these would wait until one of its requests ends, since a slot
+  that a long generation holds cannot be taken back.
+- Limits: a request that finds the queue full replaces the last request of the owner
+  with the most waiting requests (or tokens) for its weight, if its own owner has fewer;
+  otherwise it is rejected.
 
 Requests without an owner share one queue in order of arrival.
 """
@@ -28,20 +33,32 @@ from ..core.errors import Overloaded, QueueFull
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_MAX_TOKENS = 32 * 1024 * 1024
 FAST_REJECTIONS = 50
-"""Rejections while the engine's queue is full, after which one request is passed to the engine again."""
+"""Rejections while the engine's queue is full, after which one request is passed to the
+engine again.
+"""
 MIN_WINDOW = 16
-"""Initial number of owners' requests that may wait in the engine's own first-come-first-served queue. Each of them
-delays the next owner's turn. The number grows by one for each request that starts while others are held here, so that
-an engine that starts many requests per step receives them; it is reset when requests do not start."""
+"""Initial number of owners' requests that may wait in the engine's own
+first-come-first-served queue. Each of them delays the next owner's turn. The number
+grows by one for each request that starts while others are held here, so that an engine
+that starts many requests per step receives them; it is reset when requests do not
+start.
+"""
 SLOTS_PER_SUCCESSOR = 32
-"""Slots of a full engine per request that may wait in the engine's own queue, ready to replace one that ends."""
+"""Slots of a full engine per request that may wait in the engine's own queue, ready to
+replace one that ends.
+"""
 SLOTS_PER_RESERVED = 16
-"""Slots of the engine per slot that is reserved for owners below their share. While one owner alone fills the engine,
-the reserve is idle."""
+"""Slots of the engine per slot that is reserved for owners below their share. While one
+owner alone fills the engine, the reserve is idle.
+"""
 RECENT_ARRIVALS = 1024
-"""An owner counts for the shares of the engine until this many requests have arrived after its last one."""
+"""An owner counts for the shares of the engine until this many requests have arrived
+after its last one.
+"""
 ENDS_OF_FULL_ENGINE = 16
-"""If this many requests end while another waits in the engine's own queue, the engine cannot run more than it runs."""
+"""If this many requests end while another waits in the engine's own queue, the engine
+cannot run more than it runs.
+"""
 COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
@@ -50,7 +67,8 @@ class QueueShare(Struct, frozen=True):
     """The share of an API key in an engine.
 
     name: the key; "" if all requests share one queue.
-    weight: a key of weight 2 receives twice the service of one of weight 1 while both have requests waiting.
+    weight: a key of weight 2 receives twice the service of one of weight 1 while both
+        have requests waiting.
     """
 
     name: str = ""
@@ -69,16 +87,21 @@ class _State(Enum):
 
 
 class QueuedRequest:
-    """A request's place in the queue. Created by `RequestQueue.enqueue`; `leave` must always be called.
+    """A request's place in the queue. Created by `RequestQueue.enqueue`; `leave` must
+    always be called.
 
     tokens: number of tokens of the prompt.
-    order: sort key among the owner's requests: (is_background, priority, arrival number).
-    n_ended: number of requests of the queue that had ended when this one was dispatched.
+    order: sort key among the owner's requests: (is_background, priority, arrival
+        number).
+    n_ended: number of requests of the queue that had ended when this one was
+        dispatched.
     """
 
     __slots__ = ("_queue", "_waiter", "n_ended", "order", "owner", "state", "tokens")
 
-    def __init__(self, queue: RequestQueue, owner: _Owner, tokens: int, order: tuple[bool, int, int]) -> None:
+    def __init__(
+        self, queue: RequestQueue, owner: _Owner, tokens: int, order: tuple[bool, int, int]
+    ) -> None:
         self._queue = queue
         self.owner = owner
         self.tokens = tokens
@@ -88,12 +111,16 @@ class QueuedRequest:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait_for_turn(self) -> None:
-        """Wait until the request may be passed to the engine. Raises QueueFull if another key took its place."""
+        """Wait until the request may be passed to the engine. Raises QueueFull if
+        another key took its place.
+        """
         if self.state is _State.WAITING:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self.state is _State.LEFT:
-            raise QueueFull("The request queue is full, and other keys have fewer requests in it; retry later.")
+            raise QueueFull(
+                "The request queue is full, and other keys have fewer requests in it; retry later."
+            )
 
     def start(self) -> None:
         """Record that the engine has begun to work on the request."""
@@ -105,7 +132,9 @@ class QueuedRequest:
 
     def wake(self) -> None:
         """Wake `wait_for_turn` after a change of the state."""
-        if self._waiter is not None and not self._waiter.done():  # A cancelled request's waiter is done.
+        if (
+            self._waiter is not None and not self._waiter.done()
+        ):  # A cancelled request's waiter is done.
             self._waiter.set_result(None)
 
 
@@ -113,13 +142,23 @@ class _Owner:
     """One key: its waiting requests, and the service that it has received.
 
     waiting: requests that are not dispatched, in the order of their turns.
-    n_pending, pending_tokens: requests that do not run yet, here or in the engine's own queue, and their prompt tokens.
+    n_pending, pending_tokens: requests that do not run yet, here or in the engine's own
+        queue, and their prompt tokens.
     n_present: number of requests that have not left.
     last_arrival: arrival number of its last request, counted over all owners.
     served: tokens of service, divided by the weight.
     """
 
-    __slots__ = ("last_arrival", "n_pending", "n_present", "name", "pending_tokens", "served", "waiting", "weight")
+    __slots__ = (
+        "last_arrival",
+        "n_pending",
+        "n_present",
+        "name",
+        "pending_tokens",
+        "served",
+        "waiting",
+        "weight",
+    )
 
     def __init__(self, share: QueueShare) -> None:
         self.name = share.name
@@ -135,9 +174,11 @@ class _Owner:
 class RequestQueue:
     """The queue of one model.
 
-    max_requests, max_tokens: maximum waiting requests and prompt tokens; a single prompt of any length may always wait.
+    max_requests, max_tokens: maximum waiting requests and prompt tokens; a single
+        prompt of any length may always wait.
     slots: maximum requests that the engine runs at once; None if unknown.
-    limits_concurrency: at most `slots` requests are passed to the engine; otherwise the engine has its own queue.
+    limits_concurrency: at most `slots` requests are passed to the engine; otherwise the
+        engine has its own queue.
     """
 
     def __init__(
@@ -161,7 +202,9 @@ class RequestQueue:
         self._fast_rejections = 0
         self._window = MIN_WINDOW
         self._capacity: int | None = None
-        """Measured maximum of running requests, below `slots` if the engine's memory is full first; None if unknown."""
+        """Measured maximum of running requests, below `slots` if the engine's memory is
+        full first; None if unknown.
+        """
         self.waiting_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
 
@@ -171,7 +214,9 @@ class RequestQueue:
         return self._n_waiting
 
     def check_capacity(self, share: QueueShare = ONE_QUEUE) -> None:
-        """Raise Overloaded if a prompt of any length would be rejected. This is cheap, so call it before rendering."""
+        """Raise Overloaded if a prompt of any length would be rejected. This is cheap,
+        so call it before rendering.
+        """
         if self._fast_rejections:
             self._fast_rejections -= 1
             raise QueueFull("The request queue is full; retry later.")
@@ -187,10 +232,11 @@ class RequestQueue:
         is_background: its turn comes after all others.
 
         Raises:
-            Overloaded: the queue is full, and no request of another owner may be replaced.
+            Overloaded: the queue is full, and no request of another owner may be
+                replaced.
         """
-        # All victims are found before any is removed: if there are too few, the new request is rejected and none
-        # leaves.
+        # All victims are found before any is removed: if there are too few, the new
+        # request is rejected and none leaves.
         for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
             victim.wake()
@@ -199,8 +245,9 @@ class RequestQueue:
             owner = self._owners[share.name] = _Owner(share)
         owner.weight = share.weight  # It may have been changed.
         if not owner.n_present:
-            # An owner that returns gets no credit for service that it did not use. Otherwise a key that was idle for an
-            # hour could occupy the engine until the others had caught up.
+            # An owner that returns gets no credit for service that it did not use.
+            # Otherwise a key that was idle for an hour could occupy the engine until
+            # the others had caught up.
             present = [other.served for other in self._owners.values() if other.n_present]
             owner.served = max(owner.served, min(present, default=0))
         self._n_arrived += 1
@@ -248,7 +295,8 @@ class RequestQueue:
             case _State.RUNNING:
                 self._measure_capacity()
                 self._n_running -= 1
-        # The engine has less work, so it may accept requests again. A request that only waited here is unknown to it.
+        # The engine has less work, so it may accept requests again. A request that only
+        # waited here is unknown to it.
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
@@ -279,8 +327,8 @@ class RequestQueue:
         while self._n_waiting and (
             self._concurrency is None or len(self._dispatched) + self._n_running < self._concurrency
         ):
-            # Linear in the owners with waiting requests, which are few; a heap would have to be updated with every
-            # change of `served`.
+            # Linear in the owners with waiting requests, which are few; a heap would
+            # have to be updated with every change of `served`.
             owners = [owner for owner in self._owners.values() if owner.waiting]
             owner = owners[0] if len(owners) == 1 else min(owners, key=_get_turn)
             if owner.name and len(self._owners) > 1 and self._has_only_reserve(owner):
@@ -291,7 +339,8 @@ class RequestQueue:
                 )
                 if owner is None:
                     return
-            # Requests without an owner take no turns, so the engine's own order suits them and none is held here.
+            # Requests without an owner take no turns, so the engine's own order suits
+            # them and none is held here.
             if owner.name and len(self._dispatched) >= self._compute_window():
                 return
             request = owner.waiting.pop(0)
@@ -299,25 +348,34 @@ class RequestQueue:
             request.state = _State.DISPATCHED
             request.n_ended = self._n_ended
             self._dispatched[request] = None
-            # Service is counted at dispatch: if it were counted at the end, an owner could have any number of requests
-            # dispatched before that.
+            # Service is counted at dispatch: if it were counted at the end, an owner
+            # could have any number of requests dispatched before that.
             owner.serve(max(1, request.tokens))
             request.wake()
 
     def _compute_window(self) -> int:
-        """Return how many requests may wait in the engine's own queue: at most half, so that others can be replaced."""
-        window = min(self._window, max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
+        """Return how many requests may wait in the engine's own queue: at most half, so
+        that others can be replaced.
+        """
+        window = min(
+            self._window, max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2)
+        )
         if self._slots is None:
             return window
-        # If the engine is full, each of them waits until a running request ends, and delays the next owner's turn.
+        # If the engine is full, each of them waits until a running request ends, and
+        # delays the next owner's turn.
         capacity = self._get_capacity(self._slots)
-        return min(window, max(0, capacity - self._n_running) + max(1, capacity // SLOTS_PER_SUCCESSOR))
+        return min(
+            window, max(0, capacity - self._n_running) + max(1, capacity // SLOTS_PER_SUCCESSOR)
+        )
 
     def _get_capacity(self, slots: int) -> int:
         return slots if self._capacity is None else min(slots, self._capacity)
 
     def _has_only_reserve(self, owner: _Owner) -> bool:
-        """Whether only the reserve is free, and this owner already has its share of the engine."""
+        """Whether only the reserve is free, and this owner already has its share of the
+        engine.
+        """
         if self._slots is None:
             return False
         capacity = self._get_capacity(self._slots)
@@ -325,16 +383,22 @@ class RequestQueue:
         if not reserve or capacity - self._n_running - len(self._dispatched) > reserve:
             return False
         oldest = self._n_arrived - RECENT_ARRIVALS
-        weights = sum(other.weight for other in self._owners.values() if other.n_present or other.last_arrival > oldest)
-        # If no other owner has sent requests recently, the sum is this owner's weight, and nothing is reserved.
+        weights = sum(
+            other.weight
+            for other in self._owners.values()
+            if other.n_present or other.last_arrival > oldest
+        )
+        # If no other owner has sent requests recently, the sum is this owner's weight,
+        # and nothing is reserved.
         n_admitted = owner.n_present - len(owner.waiting)
         return weights > owner.weight and n_admitted * weights >= capacity * owner.weight
 
     def _measure_capacity(self) -> None:
         """Update the measured capacity when a running request has ended.
 
-        The engine's memory may be full before its slots. Then requests keep waiting in the engine's own queue while
-        others end, and the number of running requests is its capacity. The capacity grows again while none waits there.
+        The engine's memory may be full before its slots. Then requests keep waiting in
+        the engine's own queue while others end, and the number of running requests is
+        its capacity. The capacity grows again while none waits there.
         """
         self._n_ended += 1
         oldest = next(iter(self._dispatched), None)
@@ -348,21 +412,31 @@ class RequestQueue:
             self._capacity += 1
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
-        """Return the requests that must leave so that one of this owner can wait. Raises Overloaded if too few may."""
-        # Pending requests wait, or are about to start in a free slot. If the slots are unknown, every request is
-        # pending for a moment.
+        """Return the requests that must leave so that one of this owner can wait.
+        Raises Overloaded if too few may.
+        """
+        # Pending requests wait, or are about to start in a free slot. If the slots are
+        # unknown, every request is pending for a moment.
         n_free = 0 if self._slots is None else max(0, self._slots - self._n_running)
-        max_pending = max(self._max_requests, 1) if self._slots is None else self._max_requests + n_free
+        max_pending = (
+            max(self._max_requests, 1) if self._slots is None else self._max_requests + n_free
+        )
         excess_requests = self._n_pending + 1 - max_pending
-        # A single prompt of any length may wait: otherwise one above the limit could never be served.
-        excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
+        # A single prompt of any length may wait: otherwise one above the limit could
+        # never be served.
+        excess_tokens = (
+            self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
+        )
         victims: list[QueuedRequest] = []
         if excess_requests <= 0 and excess_tokens <= 0:
             return victims
         own = self._owners.get(share.name)
-        own_requests, own_tokens = (1, tokens) if own is None else (own.n_pending + 1, own.pending_tokens + tokens)
+        own_requests, own_tokens = (
+            (1, tokens) if own is None else (own.n_pending + 1, own.pending_tokens + tokens)
+        )
         own_load = own_requests / share.weight, own_tokens / share.weight
-        # Per other owner: number of requests that can leave, and requests and tokens that would remain.
+        # Per other owner: number of requests that can leave, and requests and tokens
+        # that would remain.
         others = {
             owner: [len(owner.waiting), owner.n_pending, owner.pending_tokens]
             for owner in self._owners.values()
@@ -371,10 +445,14 @@ class RequestQueue:
         while excess_requests > len(victims) or excess_tokens > 0:
             unit = 1 if excess_requests > len(victims) else 2
             candidates = (owner for owner in others if others[owner][0])
-            greedy = max(candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None)
+            greedy = max(
+                candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None
+            )
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
                 if unit == 2:
-                    raise Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
+                    raise Overloaded(
+                        f"{self.waiting_tokens} tokens of prompts are already queued; retry later."
+                    )
                 raise QueueFull(f"{self._n_pending} requests are already queued; retry later.")
             remaining = others[greedy]
             # The owner's last waiting request, which it would serve last.
@@ -386,13 +464,17 @@ class RequestQueue:
 
 
 def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
-    """Return the sort key of an owner's turn: background requests last, then least service, then earliest arrival."""
+    """Return the sort key of an owner's turn: background requests last, then least
+    service, then earliest arrival.
+    """
     is_background, _, arrival = owner.waiting[0].order
     return is_background, owner.served, arrival
 
 
 class QueueTicket(Struct, frozen=True):
-    """A prepared request that is not enqueued yet. The fields are the arguments of `RequestQueue.enqueue`."""
+    """A prepared request that is not enqueued yet. The fields are the arguments of
+    `RequestQueue.enqueue`.
+    """
 
     queue: RequestQueue
     share: QueueShare
@@ -401,4 +483,6 @@ class QueueTicket(Struct, frozen=True):
     is_background: bool = False
 
     def enqueue(self) -> QueuedRequest:
-        return self.queue.enqueue(self.share, self.tokens, priority=self.priority, is_background=self.is_background)
+        return self.queue.enqueue(
+            self.share, self.tokens, priority=self.priority, is_background=self.is_background
+        )

@@ -1,4 +1,6 @@
-"""Entry point: runs the requests of a call on a model and merges them into one stream of event batches."""
+"""Entry point: runs the requests of a call on a model and merges them into one stream
+of event batches.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ DirectRun = TokenRun | EventRun
 
 
 class AdmittedRun(Struct, frozen=True):
-    """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it cancels the call.
+    """An admitted call. Nothing has reached the engine until `batches` is iterated;
+    closing it cancels the call.
 
     batches: the batches of events.
     warnings: warnings for the client.
-    is_admitted: only overload or a failure can still reject the call, so response headers need not wait long.
-    control_ids: ids of the tokenizer's control tokens; empty if the engine reports no ids.
+    is_admitted: only overload or a failure can still reject the call, so response
+        headers need not wait long.
+    control_ids: ids of the tokenizer's control tokens; empty if the engine reports no
+        ids.
     jobs: one job per prompt.
-    direct: the run that yields the batches, to which a receiver may be attached; None if batches are merged or ranked.
+    direct: the run that yields the batches, to which a receiver may be attached; None
+        if batches are merged or ranked.
     """
 
     batches: Batches
@@ -45,16 +51,24 @@ class AdmittedRun(Struct, frozen=True):
     direct: DirectRun | None = None
 
     def find_resume_ids(self) -> tuple[int, ...] | None:
-        """Return the first prompt's ids since its last control token, see `prompts.tokenizer`.
+        """Return the first prompt's ids since its last control token, see
+        `prompts.tokenizer`.
 
         Return None if the engine reports no ids.
         """
         job = self.jobs[0] if self.jobs else None
-        return find_ids_since_control(job.prompt, self.control_ids) if isinstance(job, TokenJob) else None
+        return (
+            find_ids_since_control(job.prompt, self.control_ids)
+            if isinstance(job, TokenJob)
+            else None
+        )
 
 
 async def admit(
-    model: ServedModel, requests: Sequence[GenerateRequest], terms: CallTerms, metrics: ModelMetrics | None = None
+    model: ServedModel,
+    requests: Sequence[GenerateRequest],
+    terms: CallTerms,
+    metrics: ModelMetrics | None = None,
 ) -> AdmittedRun:
     """Admit a call.
 
@@ -67,22 +81,30 @@ async def admit(
     request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
-    # Preparation awaits, during which the model must stay loaded. The lease in `batches` takes over before this ends.
+    # Preparation awaits, during which the model must stay loaded. The lease in
+    # `batches` takes over before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
             job, job_warnings = await prepare_job(model, request, terms, index)
             jobs.append(job)
             warnings |= dict.fromkeys(job_warnings)
-        streams = [_build_stream(model, *prompt) for prompt in zip(jobs, requests, request_metrics, strict=True)]
+        streams = [
+            _build_stream(model, *prompt)
+            for prompt in zip(jobs, requests, request_metrics, strict=True)
+        ]
         batches = merge_prompts([stream for stream, _ in streams])
         if terms.timeout is not None:
             batches = limit_time(batches, terms.timeout)
-        # The lease is the outermost layer, so the model stays loaded until every inner generator has been closed.
+        # The lease is the outermost layer, so the model stays loaded until every inner
+        # generator has been closed.
         if model.usage_guard is not None:
             batches = Lease(model.usage_guard, batches)
     is_admitted = isinstance(model.backend, TokenBackend)
-    control_ids = model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
-    # Several prompts are merged through a queue, so their events cannot be delivered directly.
+    control_ids = (
+        model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
+    )
+    # Several prompts are merged through a queue, so their events cannot be delivered
+    # directly.
     direct = streams[0][1] if len(streams) == 1 else None
     return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs), direct)
 
@@ -90,11 +112,18 @@ async def admit(
 def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
 ) -> tuple[Batches, DirectRun | None]:
-    """Build the batches of one prompt. Return them, and the run to which a receiver may be attached, if any."""
+    """Build the batches of one prompt. Return them, and the run to which a receiver may
+    be attached, if any.
+    """
     if isinstance(job, EventJob) and job.request.choices > 1 and model.capabilities.has_one_choice:
-        one_choice = msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, choices=1))
+        one_choice = msgspec.structs.replace(
+            job, request=msgspec.structs.replace(job.request, choices=1)
+        )
         batches = merge_choices(
-            [EventRun(one_choice, model.progress).stream_batches() for _ in range(job.request.choices)]
+            [
+                EventRun(one_choice, model.progress).stream_batches()
+                for _ in range(job.request.choices)
+            ]
         )
         return batches if metrics is None else measure(batches, metrics), None
     direct: DirectRun
@@ -111,7 +140,8 @@ def _build_stream(
     return batches, direct
 
 
-# Merging the streams of several prompts or choices into one, and selecting the best of several candidates.
+# Merging the streams of several prompts or choices into one, and selecting the best of
+# several candidates.
 
 
 class _PromptEnd:
@@ -133,15 +163,23 @@ def merge_prompts(prompts: Sequence[Batches]) -> Batches:
 
 
 async def merge_choices(choices: Sequence[Batches]) -> Batches:
-    """Merge the choices of one prompt, each of which has its own stream. Usage counts the prompt once per choice."""
+    """Merge the choices of one prompt, each of which has its own stream. Usage counts
+    the prompt once per choice.
+    """
     async with aclosing(_merge_concurrently(choices)) as batches:
         async for batch in batches:
-            yield [msgspec.structs.replace(event, prompts=1) if type(event) is Started else event for event in batch]
+            yield [
+                msgspec.structs.replace(event, prompts=1) if type(event) is Started else event
+                for event in batch
+            ]
 
 
 async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
     queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]] = OutputQueue()
-    tasks = [asyncio.create_task(_forward_batches(index, batches, queue)) for index, batches in enumerate(prompts)]
+    tasks = [
+        asyncio.create_task(_forward_batches(index, batches, queue))
+        for index, batches in enumerate(prompts)
+    ]
     try:
         async for batch in _read_merged(queue, len(prompts)):
             yield batch
@@ -168,7 +206,9 @@ async def _forward_batches(
         queue.put((index, _PromptEnd()))
 
 
-async def _read_merged(queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], prompts: int) -> Batches:
+async def _read_merged(
+    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], prompts: int
+) -> Batches:
     merge_state = _MergeState(prompts)
     while merge_state.n_running:
         events: list[Event] = []
@@ -179,7 +219,11 @@ async def _read_merged(queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]],
                     raise item.error
                 merge_state.n_running -= 1
             else:
-                events += [merged_event for event in item for merged_event in merge_state.read(index, event)]
+                events += [
+                    merged_event
+                    for event in item
+                    for merged_event in merge_state.read(index, event)
+                ]
         if events:
             yield events
     yield [Finished(merge_state.build_usage())]
@@ -195,7 +239,9 @@ class _MergeState:
         self._pending: list[tuple[int, Event]] = []
 
     def read(self, index: int, event: Event) -> list[Event]:
-        """Add an event of prompt `index`. Return the events that the merged stream can now emit."""
+        """Add an event of prompt `index`. Return the events that the merged stream can
+        now emit.
+        """
         match event:
             case Started():
                 self._started[index] = event
@@ -209,16 +255,22 @@ class _MergeState:
                     len(started),
                     tuple(applied_edit for event in started for applied_edit in event.edited),
                     _sum_known([event.written_tokens for event in started]),
-                    tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
+                    tuple(
+                        dict.fromkeys(warning for event in started for warning in event.warnings)
+                    ),
                     min(event.elapsed for event in started),
                 )
                 pending = self._pending
                 self._pending = []
-                return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
+                return [
+                    merged_start,
+                    *(self._renumber(index, pending_event) for index, pending_event in pending),
+                ]
             case Finished(usage):
                 self._usages.append(usage)
                 return []
-            # Held back: `Started` comes first, and its counts are sums over all prompts.
+            # Held back: `Started` comes first, and its counts are sums over all
+            # prompts.
             case _ if None in self._started:
                 self._pending.append((index, event))
                 return []
@@ -251,9 +303,11 @@ def _sum_known(counts: Sequence[int | None]) -> int | None:
 
 
 async def select_best(batches: Batches, n_best: int) -> Batches:
-    """Select the `n_best` candidates with the highest mean logprob, best first (OpenAI's best_of). Needs logprobs.
+    """Select the `n_best` candidates with the highest mean logprob, best first
+    (OpenAI's best_of). Needs logprobs.
 
-    Nothing can be emitted before every candidate is complete. Usage counts all candidates.
+    Nothing can be emitted before every candidate is complete. Usage counts all
+    candidates.
     """
     started = Started(0)
     prompts = list[Event]()
@@ -270,11 +324,11 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
                     case Finished():
                         finished = event
                     case _:
-                        # Held back: the best are known only at the end. OpenAI's API does not stream with best_of
-                        # either.
+                        # Held back: the best are known only at the end. OpenAI's API
+                        # does not stream with best_of either.
                         candidate_events.setdefault(event.choice, []).append(event)
-    # Ranked by the mean, not the sum, as OpenAI documents (the highest log probability per token): otherwise the
-    # shortest would win.
+    # Ranked by the mean, not the sum, as OpenAI documents (the highest log probability
+    # per token): otherwise the shortest would win.
     ranked = sorted(candidate_events.values(), key=_compute_likelihood, reverse=True)[:n_best]
     yield [msgspec.structs.replace(started, choices=n_best), *prompts]
     for index, events in enumerate(ranked):

@@ -1,6 +1,8 @@
-"""The constraints of a response's sampling: sampling parameters, reasoning budget and grammar.
+"""The constraints of a response's sampling: sampling parameters, reasoning budget and
+grammar.
 
-The grammar has the reasoning first, then the response format or calls of the declared tools.
+The grammar has the reasoning first, then the response format or calls of the declared
+tools.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from typing import NamedTuple
 import anyio.to_thread
 
 from ..constraints.grammar_compiler import CompiledGrammar
-from ..constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
+from ..constraints.lark import (
+    CallForm,
+    ConstraintGrammar,
+    ReasoningSection,
+    ToolCallRules,
+    compose_grammar,
+)
 from ..constraints.schema import parse_schema
 from ..core.engine import ReasoningBudget, check_ids
 from ..core.errors import RequestError, Unsupported
@@ -36,11 +44,17 @@ def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
     if not isinstance(prompt, Conversation) or prompt.tool_choice.mode == "none":
         return ()
     names = prompt.tool_choice.names
-    return prompt.tools if names is None else tuple(tool for tool in prompt.tools if tool.name in names)
+    return (
+        prompt.tools
+        if names is None
+        else tuple(tool for tool in prompt.tools if tool.name in names)
+    )
 
 
 def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
-    """Merge the request's sampling with the model's defaults. Raises RequestError for ids outside the vocabulary."""
+    """Merge the request's sampling with the model's defaults. Raises RequestError for
+    ids outside the vocabulary.
+    """
     options = request.sampling
     vocab_size = backend.tokenizer.vocab_size
     if options.logit_bias:
@@ -51,11 +65,20 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
         check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
     banned: tuple[tuple[int, ...], ...] = ()
     for word in options.bad_words or ():
-        # A word may start a text or follow a space; both token sequences are banned, as in vLLM.
-        encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
+        # A word may start a text or follow a space; both token sequences are banned, as
+        # in vLLM.
+        encodings = {
+            tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False))
+            for prefix in ("", " ")
+        }
         banned += tuple(encodings - {()})
-    # If no tool may be called, the tokens that open a call are banned. This enforces tool_choice `none`.
-    if model.call_opener_ids and isinstance(request.prompt, Conversation) and not find_callable_tools(request):
+    # If no tool may be called, the tokens that open a call are banned. This enforces
+    # tool_choice `none`.
+    if (
+        model.call_opener_ids
+        and isinstance(request.prompt, Conversation)
+        and not find_callable_tools(request)
+    ):
         banned += model.call_opener_ids
     return options.resolve(model.sampling, banned)
 
@@ -63,17 +86,25 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
 def build_reasoning_budget(
     model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
 ) -> ReasoningBudget | None:
-    """Build the reasoning budget, if the request sets one. Raises Unsupported for a model without reasoning."""
+    """Build the reasoning budget, if the request sets one. Raises Unsupported for a
+    model without reasoning.
+    """
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
     if model.reasoning is None:
         raise Unsupported(
-            "This model does not support reasoning, so it has no reasoning to limit.", param="thinking_token_budget"
+            "This model does not support reasoning, so it has no reasoning to limit.",
+            param="thinking_token_budget",
         )
     syntax = model.reasoning.syntax
-    begin, end = (tuple(backend.tokenizer.encode(marker, special=True)) for marker in (syntax.begin, syntax.end))
-    return ReasoningBudget(prompt.reasoning.budget, begin, end, end, ends_in_reasoning(syntax, prompt_tail))
+    begin, end = (
+        tuple(backend.tokenizer.encode(marker, special=True))
+        for marker in (syntax.begin, syntax.end)
+    )
+    return ReasoningBudget(
+        prompt.reasoning.budget, begin, end, end, ends_in_reasoning(syntax, prompt_tail)
+    )
 
 
 def ends_in_reasoning(syntax: ReasoningSyntax, prompt_tail: str) -> bool:
@@ -93,9 +124,9 @@ async def compile_grammar(
 ) -> CompiledGrammar | None:
     """Compile the grammar that constrains a response; None for free text.
 
-    is_strict: a keyword that cannot be enforced is an error in non-strict schemas too. Otherwise the rest of such a
-    schema is enforced, and a warning names the keyword; a tool's schema that cannot be compiled at all is relaxed to
-    any JSON object.
+    is_strict: a keyword that cannot be enforced is an error in non-strict schemas too.
+    Otherwise the rest of such a schema is enforced, and a warning names the keyword; a
+    tool's schema that cannot be compiled at all is relaxed to any JSON object.
 
     Raises:
         RequestError: a schema or pattern cannot be enforced; the message names it.
@@ -123,20 +154,28 @@ async def compile_grammar(
             answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
         )
 
-    # Tools' schemas can be megabytes long, and their conversion must not block the event loop.
+    # Tools' schemas can be megabytes long, and their conversion must not block the
+    # event loop.
     grammar = await anyio.to_thread.run_sync(compose_whole)
     if grammar is None:
         return None
     if isinstance(request.constraint, JsonSchema) and not request.constraint.strict:
-        # The schema's part is compiled alone to find what it does not enforce. The compiled part is cached.
+        # The schema's part is compiled alone to find what it does not enforce. The
+        # compiled part is cached.
         param = request.constraint_param
-        parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
+        parts = tuple(
+            (part_param, text) for part_param, text in grammar.parts if part_param == param
+        )
         if parts:
             part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
-            relaxations.append(_Relaxation.of(param, (await backend.compiler.compile(part)).warnings))
+            relaxations.append(
+                _Relaxation.of(param, (await backend.compiler.compile(part)).warnings)
+            )
     for relaxation in filter(None, relaxations):
         if is_strict:
-            raise Unsupported(f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param)
+            raise Unsupported(
+                f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param
+            )
         warnings.append(relaxation.text)
     return await backend.compiler.compile(grammar)
 
@@ -153,7 +192,11 @@ class _Relaxation(NamedTuple):
 
     @classmethod
     def of(cls, param: str, unenforced: tuple[str, ...]) -> _Relaxation | None:
-        return cls(param, f"{param} is not fully enforced: {', '.join(unenforced)}") if unenforced else None
+        return (
+            cls(param, f"{param} is not fully enforced: {', '.join(unenforced)}")
+            if unenforced
+            else None
+        )
 
 
 async def _build_calls(
@@ -167,15 +210,20 @@ async def _build_calls(
     assert isinstance(request.prompt, Conversation)
     tool_choice = request.prompt.tool_choice
     declared_tools = list(request.prompt.tools)
-    # Errors name a tool's position in the request's list, of which `tools` may be a subset.
+    # Errors name a tool's position in the request's list, of which `tools` may be a
+    # subset.
     params = [f"tools[{declared_tools.index(tool)}]" for tool in tools]
 
-    # Composing and checking takes milliseconds per schema, so it runs in a thread and does not block streams.
+    # Composing and checking takes milliseconds per schema, so it runs in a thread and
+    # does not block streams.
     def compose_tools() -> list[_Composed]:
         pairs = zip(tools, params, strict=True)
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in pairs]
 
-    forms = [await _enforce(format, backend, composed) for composed in await anyio.to_thread.run_sync(compose_tools)]
+    forms = [
+        await _enforce(format, backend, composed)
+        for composed in await anyio.to_thread.run_sync(compose_tools)
+    ]
     relaxations += [relaxation for _, relaxation in forms]
     return ToolCallRules(
         tuple(form for form, _ in forms),
@@ -188,7 +236,8 @@ async def _build_calls(
 
 
 class _Composed(NamedTuple):
-    """A tool with the form of its calls, or the error of a schema that cannot be enforced.
+    """A tool with the form of its calls, or the error of a schema that cannot be
+    enforced.
 
     form: None if there is an error.
     grammar: the grammar of this form alone; None if there is no schema to compile.
@@ -201,22 +250,37 @@ class _Composed(NamedTuple):
     error: RequestError | None = None
 
 
-def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: str, warnings: list[str]) -> _Composed:
+def _compose_tool(
+    format: ToolFormat, backend: TokenBackend, tool: Tool, place: str, warnings: list[str]
+) -> _Composed:
     param = f"{place}.function.parameters"
     if isinstance(tool, CustomTool):
         custom_param = f"{place}.custom"
-        # A regex can be enforced inside a JSON string; a grammar cannot be escaped for one.
+        # A regex can be enforced inside a JSON string; a grammar cannot be escaped for
+        # one.
         if tool.syntax == "lark":
-            warnings.append(f"{custom_param}.format is not enforced: only a regex can be; the prompt shows the grammar")
-        return _Composed(tool, param, CallForm(_build_pieces(format, tool, custom_param), custom_param, True))
+            warnings.append(
+                f"{custom_param}.format is not enforced: only a regex can be; the prompt shows "
+                f"the grammar"
+            )
+        return _Composed(
+            tool, param, CallForm(_build_pieces(format, tool, custom_param), custom_param, True)
+        )
     if tool.parameters is None:
-        return _Composed(tool, param, CallForm(_build_pieces(format, tool, param), param, bool(tool.strict)))
+        return _Composed(
+            tool, param, CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
+        )
     try:
         parse_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
-        # Each tool is compiled alone first: an error of the joined grammar could not be attributed to one of them.
-        rules = ToolCallRules((form,), is_required=True, section_delimiters=format.section_delimiters)
-        return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=rules))
+        # Each tool is compiled alone first: an error of the joined grammar could not be
+        # attributed to one of them.
+        rules = ToolCallRules(
+            (form,), is_required=True, section_delimiters=format.section_delimiters
+        )
+        return _Composed(
+            tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=rules)
+        )
     except RequestError as error:
         return _Composed(tool, param, None, error=error)
 
@@ -240,16 +304,23 @@ async def _enforce(
     if error is None:
         assert composed.form is not None
         keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
-        unenforced += tuple(f"`{keyword}` cannot be enforced in this model's tool call format" for keyword in keywords)
+        unenforced += tuple(
+            f"`{keyword}` cannot be enforced in this model's tool call format"
+            for keyword in keywords
+        )
         if not unenforced or not tool_is_strict:
             return composed.form, _Relaxation.of(composed.param, unenforced)
-        error = Unsupported(f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param)
+        error = Unsupported(
+            f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param
+        )
     assert isinstance(tool, FunctionTool)
     if tool_is_strict:
         raise error
     # The call's name and valid JSON are still enforced, so the client can parse it.
     relaxed_tool = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
-    relaxed_form = CallForm(_build_pieces(format, relaxed_tool, composed.param), composed.param, False)
+    relaxed_form = CallForm(
+        _build_pieces(format, relaxed_tool, composed.param), composed.param, False
+    )
     text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"
     return relaxed_form, _Relaxation(composed.param, text)
 
@@ -270,7 +341,9 @@ def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
 
 
 def _build_pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[SyntaxPiece, ...]:
-    """Build the pieces of the tool's calls. Raises Unsupported, with the field's name, if the format has none."""
+    """Build the pieces of the tool's calls. Raises Unsupported, with the field's name,
+    if the format has none.
+    """
     try:
         return format.build_call_syntax(tool)
     except Unsupported as error:
@@ -282,8 +355,8 @@ def _build_reasoning_section(
 ) -> ReasoningSection | None:
     """Build the reasoning section of the grammar.
 
-    Return None if no reasoning can occur: for raw prompts, and for templates whose reasoning is off by default and was
-    not enabled.
+    Return None if no reasoning can occur: for raw prompts, and for templates whose
+    reasoning is off by default and was not enabled.
     """
     prompt = request.prompt
     if model.reasoning is None or not isinstance(prompt, Conversation):
@@ -292,5 +365,7 @@ def _build_reasoning_section(
     if ends_in_reasoning(syntax, prompt_tail):
         return ReasoningSection(syntax, is_open=True)
     enabled = prompt.reasoning.enabled
-    is_optional = backend.renderer is not None and not backend.renderer.template.features.supports_thinking
+    is_optional = (
+        backend.renderer is not None and not backend.renderer.template.features.supports_thinking
+    )
     return ReasoningSection(syntax) if enabled or (enabled is None and is_optional) else None

@@ -1,4 +1,6 @@
-"""A model that this process serves: its backend, its adapters, its settings and details of its files."""
+"""A model that this process serves: its backend, its adapters, its settings and details
+of its files.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,13 @@ from .request_queue import RequestQueue
 
 @dataclass(frozen=True, slots=True)
 class TokenBackend:
-    """A token engine and its vocabulary. The pipeline handles templates, text, stop strings and constraints.
+    """A token engine and its vocabulary. The pipeline handles templates, text, stop
+    strings and constraints.
 
     eos: ids that end a response.
     renderer: renders conversations; None for a model without a chat template.
-    request_templates: renders chat templates from requests; None if these are not allowed.
+    request_templates: renders chat templates from requests; None if these are not
+        allowed.
     embedder: computes embeddings with the same tokenizer, if any.
     cache: the engine's prefix cache; None if it reports none.
     vision: image preprocessing; None for a model without vision.
@@ -92,7 +96,9 @@ class ScorerBackend:
 
 @dataclass(frozen=True, slots=True)
 class TextEncoderBackend:
-    """A model on a remote server, which tokenizes texts and embeds or scores them, and generates no text."""
+    """A model on a remote server, which tokenizes texts and embeds or scores them, and
+    generates no text.
+    """
 
     engine: TextEncoder
     tokenizer: None = None
@@ -143,16 +149,20 @@ class ServedModel:
 
     max_model_len: maximum tokens of prompt and response together.
     created: Unix time, in seconds.
-    stats_source: metrics of an engine that counts its own work; None if the pipeline counts.
+    stats_source: metrics of an engine that counts its own work; None if the pipeline
+        counts.
     control: pauses the engine; None if it cannot be paused.
     trainable: replaces the engine's weights; None if they cannot be replaced.
     scriptable: sets the engine's replies; None if they cannot be set.
     simulation: control of a simulated engine; None for any other.
-    adapters: LoRA adapters that can be named instead of the model; None if they are not supported.
-    usage_guard: held during use to prevent unloading; None for a model that is never unloaded.
+    adapters: LoRA adapters that can be named instead of the model; None if they are not
+        supported.
+    usage_guard: held during use to prevent unloading; None for a model that is never
+        unloaded.
     tokenizer_info: the data that a client needs to tokenize by itself; None if unknown.
     progress: progress counters of its generations.
-    delivery_rounds: delivery of all its generations, whose tokens arrive together at the end of a step.
+    delivery_rounds: delivery of all its generations, whose tokens arrive together at
+        the end of a step.
     details: details of its files.
     queue: queue of generations.
     encoding_queue: queue of embedding and scoring requests.
@@ -191,16 +201,26 @@ class ServedModel:
         special: Mapping[str, int] = {}
         if isinstance(self.backend, TokenBackend):
             special = self.backend.tokenizer.special_tokens
-        markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
-        # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
-        marker_ids = frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
+        markers = [
+            marker
+            for parser in (self.tools, self.reasoning)
+            if parser is not None
+            for marker in parser.markers
+        ]
+        # A marker may consist of several control tokens, or of one and text:
+        # `<|action_start|><|plugin|>`.
+        marker_ids = frozenset(
+            id for text, id in special.items() if any(text in marker for marker in markers)
+        )
         call_openers = () if self.tools is None else self.tools.call_openers
         call_opener_ids = tuple((special[marker],) for marker in call_openers if marker in special)
         object.__setattr__(self, "marker_ids", marker_ids)
         object.__setattr__(self, "call_opener_ids", call_opener_ids)
 
     def find_response_name(self, requested: str) -> str:
-        """Return the model name for responses: an adapter's own name, but the model's name for an alias."""
+        """Return the model name for responses: an adapter's own name, but the model's
+        name for an alias.
+        """
         return requested if self.adapters is not None and requested in self.adapters else self.name
 
     @property
@@ -214,11 +234,15 @@ class ServedModel:
 
     @property
     def text_encoder(self) -> TextEncoder | None:
-        """The remote engine that embeds or scores texts, in addition to generation or instead of it, if any."""
+        """The remote engine that embeds or scores texts, in addition to generation or
+        instead of it, if any.
+        """
         match self.backend:
             case TextEncoderBackend(engine=engine):
                 return engine
-            case EventBackend(engine=engine) if isinstance(engine, TextEncoder) and engine.encoding_tasks:
+            case EventBackend(engine=engine) if (
+                isinstance(engine, TextEncoder) and engine.encoding_tasks
+            ):
                 return engine
             case _:
                 return None
@@ -232,9 +256,15 @@ class ServedModel:
 
     @property
     def infill_tokens(self) -> InfillTokens | None:
-        """The tokens of fill-in-the-middle prompts; None for a model that was not trained on them."""
+        """The tokens of fill-in-the-middle prompts; None for a model that was not
+        trained on them.
+        """
         backend = self.backend
-        return find_infill_tokens(backend.tokenizer.special_tokens) if isinstance(backend, TokenBackend) else None
+        return (
+            find_infill_tokens(backend.tokenizer.special_tokens)
+            if isinstance(backend, TokenBackend)
+            else None
+        )
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -251,11 +281,14 @@ class ServedModel:
                 self.backend.request_templates.close()
 
     def keep_loaded(self) -> AbstractContextManager[None]:
-        """Context manager that prevents the model from being unloaded. Raises Overloaded if it was just unloaded."""
+        """Context manager that prevents the model from being unloaded. Raises
+        Overloaded if it was just unloaded.
+        """
         return _NO_GUARD if self.usage_guard is None else self.usage_guard
 
 
-# LoRA adapters: names that clients select and that the engine resolves. Loaded and unloaded at run time.
+# LoRA adapters: names that clients select and that the engine resolves. Loaded and
+# unloaded at run time.
 
 
 class Adapter(Struct, frozen=True):
@@ -278,7 +311,11 @@ class Adapters:
     """
 
     def __init__(
-        self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None, *, is_remote: bool = False
+        self,
+        adapters: tuple[Adapter, ...] = (),
+        loader: AdapterLoader | None = None,
+        *,
+        is_remote: bool = False,
     ) -> None:
         self._loader = loader
         self._is_remote = is_remote
@@ -301,11 +338,14 @@ class Adapters:
         replace: replace a loaded adapter of the same name.
 
         Raises:
-            RequestError: an adapter of this name is loaded (as in vLLM), or the engine cannot use the weights.
+            RequestError: an adapter of this name is loaded (as in vLLM), or the engine
+                cannot use the weights.
         """
         if adapter.name in self._adapters and not replace:
             raise RequestError(
-                f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
+                f"The lora adapter '{adapter.name}' has already been loaded.",
+                param="lora_name",
+                code="already_loaded",
             )
         if self._loader:
             await self._loader.load_adapter(adapter.name, adapter.path)
@@ -316,7 +356,9 @@ class Adapters:
         self._adapters.pop(name, None)
 
     def replace_all(self, adapters: Iterable[Adapter]) -> None:
-        """Adopt the adapters of an engine in another process, which another front end may have changed."""
+        """Adopt the adapters of an engine in another process, which another front end
+        may have changed.
+        """
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     async def unload(self, name: str) -> None:
@@ -327,7 +369,9 @@ class Adapters:
 
 
 def read_adapter(text: str) -> Adapter:
-    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises ValueError."""
+    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises
+    ValueError.
+    """
     if text.lstrip().startswith("{"):
         return msgspec.json.decode(text, type=Adapter)
     name, separator, path = text.partition("=")

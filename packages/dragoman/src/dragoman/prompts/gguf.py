@@ -1,7 +1,8 @@
-"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that all models use the same tokenizer library.
+"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that all models use
+the same tokenizer library.
 
-The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against llama.cpp, since a GGUF file does
-not describe its tokenizer completely.
+The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against
+llama.cpp, since a GGUF file does not describe its tokenizer completely.
 """
 
 from __future__ import annotations
@@ -31,29 +32,46 @@ _CASE_AWARE = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _DEEPSEEK = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| "
+    r"?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 _LLAMA3 = (rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}",)
 _QWEN2 = (rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_PUNCTUATION}",)
 _QWEN35 = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| "
+    rf"?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+",
 )
 _PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "phi-2", "gigachat", "mpt", "olmo", "jais", "roberta-bpe"), (_GPT2,)),
     **dict.fromkeys(
-        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "granite-code"),
+        (
+            "starcoder",
+            "refact",
+            "command-r",
+            "smollm",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "granite-code",
+        ),
         (r"\p{N}", _GPT2),
     ),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "dbrx", "smaug-bpe"),
+        _LLAMA3,
     ),
     **dict.fromkeys(("chatglm-bpe", "glm4", "lfm2", "midm-2.0"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "solar-open"), _QWEN2),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "solar-open"), _QWEN2
+    ),
     "qwen35": _QWEN35,
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK)),
+    **dict.fromkeys(
+        ("deepseek-v3", "hunyuan-dense", "joyai-llm"),
+        (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK),
+    ),
     "tekken": (_CASE_AWARE.replace("SHORT", "").replace("DIGITS", r"\p{N}"),),
     **dict.fromkeys(
         ("gpt-4o", "llama4", "minimax-m2"),
@@ -62,7 +80,9 @@ _PRE_TOKENIZERS = {
 }
 """Pre-tokenizer regexes by `tokenizer.ggml.pre`."""
 
-_IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"})
+_IGNORE_MERGES = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"}
+)
 """Pre-tokenizers for which a piece that is a token is not merged (`ignore_merges`)."""
 
 
@@ -93,7 +113,8 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
     """Build the `tokenizer.json`.
 
     Raises:
-        TokenizerError: the vocabulary's type is unsupported, or its parts do not fit together.
+        TokenizerError: the vocabulary's type is unsupported, or its parts do not fit
+            together.
     """
     _check_sizes(vocabulary)
     match vocabulary.model:
@@ -111,7 +132,13 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
         for id, (name, kind) in _find_special_tokens(vocabulary).items()
     ]
     return msgspec.json.encode(
-        {"version": "1.0", "added_tokens": added_tokens, "truncation": None, "padding": None, **parts}
+        {
+            "version": "1.0",
+            "added_tokens": added_tokens,
+            "truncation": None,
+            "padding": None,
+            **parts,
+        }
     )
 
 
@@ -119,7 +146,9 @@ def _check_sizes(vocabulary: GgufVocabulary) -> None:
     size = len(vocabulary.tokens)
     for name, values in (("token_type", vocabulary.kinds), ("scores", vocabulary.scores)):
         if values and len(values) != size:
-            raise TokenizerError(f"tokenizer.ggml.{name} has {len(values)} values for {size} tokens")
+            raise TokenizerError(
+                f"tokenizer.ggml.{name} has {len(values)} values for {size} tokens"
+            )
     for id in (vocabulary.bos, vocabulary.eos, vocabulary.unknown, vocabulary.separator):
         if id is not None and not 0 <= id < size:
             raise TokenizerError(f"its special token {id} is not among its {size} tokens")
@@ -127,18 +156,29 @@ def _check_sizes(vocabulary: GgufVocabulary) -> None:
 
 def _find_special_tokens(vocabulary: GgufVocabulary) -> dict[int, tuple[str, int]]:
     kinds = enumerate(vocabulary.kinds)
-    return {id: (vocabulary.tokens[id], kind) for id, kind in kinds if kind in (_CONTROL, _USER_DEFINED)}
+    return {
+        id: (vocabulary.tokens[id], kind) for id, kind in kinds if kind in (_CONTROL, _USER_DEFINED)
+    }
 
 
 def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     splits = _PRE_TOKENIZERS.get(vocabulary.pre)
     if splits is None:
-        raise TokenizerError(f"its pre-tokenizer is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
+        raise TokenizerError(
+            f"its pre-tokenizer is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`"
+        )
     split_steps = [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in splits
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in splits
     ]
-    # The model's own splits come first, so ByteLevel must not split again with its own regular expression.
-    byte_level_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    # The model's own splits come first, so ByteLevel must not split again with its own
+    # regular expression.
+    byte_level_step = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
     merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
     return {
         "normalizer": None,
@@ -154,9 +194,12 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
 def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """Build a SentencePiece tokenizer.
 
-    It prepends a space to every text, even to one that starts with a space or follows a control token.
+    It prepends a space to every text, even to one that starts with a space or follows a
+    control token.
     """
-    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    normalizers: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    ]
     if vocabulary.add_space_prefix:
         normalizers.insert(0, {"type": "Prepend", "prepend": "\u2581"})
     decoders: list[dict[str, Any]] = [
@@ -176,13 +219,19 @@ def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
         ),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": _build_bpe(
-            vocabulary, _order_merges_by_score(vocabulary), byte_fallback=True, fuse_unk=True, unk_token=unknown
+            vocabulary,
+            _order_merges_by_score(vocabulary),
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=unknown,
         ),
     }
 
 
 def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """Build a WordPiece tokenizer. GGUF marks the start of words, whereas BERT's vocabulary marks continuations."""
+    """Build a WordPiece tokenizer. GGUF marks the start of words, whereas BERT's
+    vocabulary marks continuations.
+    """
     special = _find_special_tokens(vocabulary)
     words: dict[str, int] = {}
     for id, name in enumerate(vocabulary.tokens):
@@ -190,9 +239,16 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
         words[(name[1:] if name.startswith("\u2581") else f"##{name}") if is_plain else name] = id
     unknown = vocabulary.tokens[vocabulary.unknown] if vocabulary.unknown is not None else "[UNK]"
     return {
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True},
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "lowercase": True,
+        },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _build_post_processor(vocabulary, add_bos=True, add_eos=True, has_separator=True),
+        "post_processor": _build_post_processor(
+            vocabulary, add_bos=True, add_eos=True, has_separator=True
+        ),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -204,13 +260,16 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     }
 
 
-def _build_bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object) -> dict[str, Any]:
+def _build_bpe(
+    vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object
+) -> dict[str, Any]:
     words = {name: id for id, name in enumerate(vocabulary.tokens)}
     return {"type": "BPE", "vocab": words, "merges": merges, **options}
 
 
 def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
-    """Return all possible merges by score, as SentencePiece merges the pair whose token has the highest score.
+    """Return all possible merges by score, as SentencePiece merges the pair whose token
+    has the highest score.
 
     Of two pairs that form the same token, the one with the likelier parts comes first.
     """
@@ -225,8 +284,9 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
             left = ordinary_ids.get(name[:cut])
             right = ordinary_ids.get(name[cut:])
             if left is not None and right is not None:
-                # GGUF has scores instead of merges; the order of all possible merges by score gives the same result.
-                # Without scores all are equal, as in llama.cpp.
+                # GGUF has scores instead of merges; the order of all possible merges by
+                # score gives the same result. Without scores all are equal, as in
+                # llama.cpp.
                 score = vocabulary.scores[id] if vocabulary.scores else 0.0
                 candidates.append((-score, left, right, name[:cut], name[cut:]))
     return [(left, right) for *_, left, right in sorted(candidates)]
@@ -236,7 +296,11 @@ def _build_post_processor(
     vocabulary: GgufVocabulary, *, add_bos: bool, add_eos: bool, has_separator: bool = False
 ) -> dict[str, Any] | None:
     bos = vocabulary.bos if add_bos else None
-    end = vocabulary.separator if has_separator and vocabulary.separator is not None else vocabulary.eos
+    end = (
+        vocabulary.separator
+        if has_separator and vocabulary.separator is not None
+        else vocabulary.eos
+    )
     eos = end if add_eos else None
     if bos is None and eos is None:
         return None
@@ -251,4 +315,9 @@ def _build_post_processor(
     first = [*special(bos, 0), text("A", 0), *special(eos, 0)]
     second = [*([] if has_separator else special(bos, 1)), text("B", 1), *special(eos, 1)]
     tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()}
-    return {"type": "TemplateProcessing", "single": first, "pair": [*first, *second], "special_tokens": tokens}
+    return {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, *second],
+        "special_tokens": tokens,
+    }

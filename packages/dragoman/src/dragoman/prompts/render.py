@@ -1,7 +1,8 @@
 """Renders a conversation to text and token ids. No user text becomes a control token.
 
-Names of control tokens in user text are broken (see `control_tokens`) before the template is rendered; the control
-tokens found afterwards are the template's. Rendering blocks, so call it in a worker thread.
+Names of control tokens in user text are broken (see `control_tokens`) before the
+template is rendered; the control tokens found afterwards are the template's. Rendering
+blocks, so call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -37,22 +38,27 @@ from .control_tokens import ControlTokenBreaker
 from .template import ChatTemplate, GENERATION_MARK, Template, TemplateFeatures
 from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
 
-# Conversion of canonical messages and tools to the values that chat templates read. The shapes are those of
-# transformers' `apply_chat_template`: OpenAI's messages, but with a call's arguments as an object.
+# Conversion of canonical messages and tools to the values that chat templates read. The
+# shapes are those of transformers' `apply_chat_template`: OpenAI's messages, but with a
+# call's arguments as an object.
 
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 
 StringVisitor = Callable[[str], str]
-"""Maps a string of user text. Keys and words that the template compares are not passed to it."""
+"""Maps a string of user text. Keys and words that the template compares are not passed
+to it.
+"""
 
 
 class MessageOptions(msgspec.Struct, frozen=True):
     """Options for the conversion of messages to a template's values.
 
     features: what the template supports.
-    reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
-    are broken as control tokens in user text, so the split is done here.
-    allows_images: images are passed on as `{"type": "image"}`; otherwise they raise Unsupported, as other media do.
+    reasoning_markers: markers at which the template would split an assistant's text
+    into reasoning and content; they are broken as control tokens in user text, so the
+    split is done here.
+    allows_images: images are passed on as `{"type": "image"}`; otherwise they raise
+        Unsupported, as other media do.
     """
 
     features: TemplateFeatures
@@ -60,36 +66,58 @@ class MessageOptions(msgspec.Struct, frozen=True):
     allows_images: bool = False
 
 
-def build_message_values(messages: Sequence[Message], options: MessageOptions, visit: StringVisitor) -> list[JsonDict]:
+def build_message_values(
+    messages: Sequence[Message], options: MessageOptions, visit: StringVisitor
+) -> list[JsonDict]:
     """Build the template's `messages`. Raises RequestError, Unsupported."""
-    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    names = {
+        part.id: part.name
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolCall)
+    }
     converter = _MessageConverter(options, names, visit)
     supported = list(messages)
     if not options.features.supports_developer:
         supported = [
-            msgspec.structs.replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
+            msgspec.structs.replace(message, role=Role.SYSTEM)
+            if message.role is Role.DEVELOPER
+            else message
             for message in messages
         ]
     # Leading system messages are merged into one: many templates reject several.
-    count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
+    count = next(
+        (n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES),
+        len(supported),
+    )
     if count > 1:
         leading = supported[:count]
         texts = list[str]()
         for message in leading:
             lines = [part.text for part in message.parts if isinstance(part, Text)]
             if len(lines) < len(message.parts):
-                raise Unsupported("System and developer messages can contain only text.", param="messages")
+                raise Unsupported(
+                    "System and developer messages can contain only text.", param="messages"
+                )
             texts.append("\n".join(lines))
-        role = Role.DEVELOPER if any(message.role is Role.DEVELOPER for message in leading) else Role.SYSTEM
+        role = (
+            Role.DEVELOPER
+            if any(message.role is Role.DEVELOPER for message in leading)
+            else Role.SYSTEM
+        )
         supported[:count] = [Message(role, (Text("\n\n".join(texts)),))]
     return [value for message in supported for value in converter.convert(message)]
 
 
 def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]:
-    """Build the template's `tools`: functions in OpenAI's format; a custom tool has one string parameter `input`."""
+    """Build the template's `tools`: functions in OpenAI's format; a custom tool has one
+    string parameter `input`.
+    """
     values: list[Json] = []
     for tool in tools:
-        description: JsonDict = {} if tool.description is None else {"description": visit(tool.description)}
+        description: JsonDict = (
+            {} if tool.description is None else {"description": visit(tool.description)}
+        )
         parameters: Json = {"type": "object", "properties": {}}
         if isinstance(tool, FunctionTool):
             if tool.parameters is not None:
@@ -97,9 +125,16 @@ def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]
         else:
             text = "The input of the tool, as free text."
             if tool.definition is not None:
-                text = f"The input of the tool. It must follow this {tool.syntax or 'lark'} grammar:\n{tool.definition}"
+                text = (
+                    f"The input of the tool. It must follow this {tool.syntax or 'lark'} "
+                    f"grammar:\n{tool.definition}"
+                )
             argument: JsonDict = {"type": "string", "description": visit(text)}
-            parameters = {"type": "object", "properties": {"input": argument}, "required": ["input"]}
+            parameters = {
+                "type": "object",
+                "properties": {"input": argument},
+                "required": ["input"],
+            }
         function: JsonDict = {"name": visit(tool.name), **description, "parameters": parameters}
         values.append({"type": "function", "function": function})
     return values
@@ -124,7 +159,9 @@ class _MessageConverter:
     names: tool names by call id.
     """
 
-    def __init__(self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor) -> None:
+    def __init__(
+        self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor
+    ) -> None:
         self._features = options.features
         self._reasoning_markers = options.reasoning_markers
         self._allows_images = options.allows_images
@@ -152,7 +189,9 @@ class _MessageConverter:
                     content = [Text("Error:"), first, *others]
                 elif not first.text.lower().startswith("error"):
                     content = [Text(f"Error: {first.text}"), *others]
-            name = self._names.get(part.call_id, message.name if message.role is Role.TOOL else None)
+            name = self._names.get(
+                part.call_id, message.name if message.role is Role.TOOL else None
+            )
             result_content = self._convert_content(content, "\n")
             yield {
                 "role": "tool",
@@ -175,12 +214,17 @@ class _MessageConverter:
         return {} if name is None else {"name": self._visit_string(name)}
 
     def _convert_assistant(self, message: Message) -> JsonDict:
-        calls: list[Json] = [self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)]
+        calls: list[Json] = [
+            self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)
+        ]
         reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
-        content_parts: list[Part] = [part for part in message.parts if not isinstance(part, (ToolCall, Reasoning))]
+        content_parts: list[Part] = [
+            part for part in message.parts if not isinstance(part, (ToolCall, Reasoning))
+        ]
         text = "".join(part.text for part in content_parts if isinstance(part, Text))
         for end_marker in () if reasoning else self._reasoning_markers:
-            # From the right: reasoning may mention its own marker, the answer after it does not.
+            # From the right: reasoning may mention its own marker, the answer after it
+            # does not.
             text_before, marker, text_after = text.rpartition(end_marker)
             if marker:
                 begin_marker = end_marker.replace("/", "", 1)
@@ -189,29 +233,44 @@ class _MessageConverter:
                 content_parts = [Text(text_after.lstrip("\n")), *other_parts]
                 break
         content = self._convert_content(content_parts, "")
-        # Templates test `content is none` to omit the text; an empty string would become an empty line in some.
+        # Templates test `content is none` to omit the text; an empty string would
+        # become an empty line in some.
         if calls and not content and self._features.accepts_null_content:
             content = None
-        value: JsonDict = {"role": "assistant", "content": content, **self._build_name_field(message.name)}
+        value: JsonDict = {
+            "role": "assistant",
+            "content": content,
+            **self._build_name_field(message.name),
+        }
         if reasoning:
             names = ("reasoning_content", "reasoning", "thinking")
             reasoning_value = self._visit_string(reasoning)
-            # Given under all names in use, as templates read different ones. `thinking` is also a switch in some.
-            value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
+            # Given under all names in use, as templates read different ones. `thinking`
+            # is also a switch in some.
+            value |= {
+                name: reasoning_value
+                for name in names
+                if name != "thinking" or name in self._features.fields
+            }
         return {**value, "tool_calls": calls} if calls else value
 
     def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
-        """Return a string, or a list of parts if there are several and the template supports lists.
+        """Return a string, or a list of parts if there are several and the template
+        supports lists.
 
         separator: joins texts in a string; an assistant's texts are chunks of one.
         """
         texts = [part.text for part in parts if isinstance(part, (Text, Refusal))]
         only_text = len(texts) == len(parts)
         has_several = len(parts) > 1 and separator != ""
-        if not self._features.accepts_parts or (only_text and self._features.accepts_strings and not has_several):
+        if not self._features.accepts_parts or (
+            only_text and self._features.accepts_strings and not has_several
+        ):
             others = [part for part in parts if not isinstance(part, (Text, Refusal, Reasoning))]
             if any(self._convert_part(part).keys() == {"type"} for part in others):
-                raise Unsupported("The chat template of this model supports only text.", param="messages")
+                raise Unsupported(
+                    "The chat template of this model supports only text.", param="messages"
+                )
             return self._visit_string(separator.join(texts))
         return [self._convert_part(part) for part in parts]
 
@@ -222,21 +281,33 @@ class _MessageConverter:
             case Image() | Audio() | File():
                 kind = type(part).__name__.lower()
                 if not (self._allows_images and isinstance(part, Image)):
-                    raise Unsupported(f"This model does not support {kind} input.", param="messages")
+                    raise Unsupported(
+                        f"This model does not support {kind} input.", param="messages"
+                    )
                 return {"type": kind}
             case ToolCall():
-                raise RequestError("Only an assistant message can contain tool calls.", param="messages")
+                raise RequestError(
+                    "Only an assistant message can contain tool calls.", param="messages"
+                )
             case ToolResult():
-                raise RequestError("An assistant message cannot contain tool results.", param="messages")
+                raise RequestError(
+                    "An assistant message cannot contain tool results.", param="messages"
+                )
 
     def _convert_call(self, call: ToolCall) -> JsonDict:
         if self._features.needs_string_arguments:
-            text = msgspec.json.encode({"input": call.arguments}).decode() if call.custom else call.arguments or "{}"
+            text = (
+                msgspec.json.encode({"input": call.arguments}).decode()
+                if call.custom
+                else call.arguments or "{}"
+            )
             arguments: Json = self._visit_string(text)
         elif call.custom:
             arguments = {"input": self._visit_string(call.arguments)}
         else:
-            arguments = map_strings(_decode_object_or_text(call.arguments or "{}"), self._visit_string)
+            arguments = map_strings(
+                _decode_object_or_text(call.arguments or "{}"), self._visit_string
+            )
         function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}
         return {"id": self._visit_string(call.id), "type": "function", "function": function}
 
@@ -250,10 +321,15 @@ def _decode_object_or_text(text: str) -> JsonDict | str:
     return value if isinstance(value, dict) else text
 
 
-_NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
+_NONCHARACTERS = (
+    *range(0xFDD0, 0xFDF0),
+    *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)),
+)
 _USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
 _NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
-"""The first bytes of the noncharacters up to U+FDEF in UTF-8, and of any JSON escape, however deeply it is nested."""
+"""The first bytes of the noncharacters up to U+FDEF in UTF-8, and of any JSON escape,
+however deeply it is nested.
+"""
 _MAX_TAIL_CHARS = 64
 
 
@@ -272,7 +348,9 @@ class Rendering(Struct, frozen=True):
 
 
 Steps = Generator[Rendering, str, T]
-"""Work that needs renderings of the template: it yields each rendering, and receives its text or error."""
+"""Work that needs renderings of the template: it yields each rendering, and receives
+its text or error.
+"""
 
 
 class Rendered(Struct, frozen=True):
@@ -280,7 +358,8 @@ class Rendered(Struct, frozen=True):
 
     text: the prompt.
     ids: its token ids.
-    tail: the end of the text from the start of the assistant's turn; empty if it does not start.
+    tail: the end of the text from the start of the assistant's turn; empty if it does
+        not start.
     ignored_options: options that the template does not read; for a warning.
     """
 
@@ -301,7 +380,8 @@ class ImagePlaceholders(Struct, frozen=True):
     replacements: tuple[str, ...]
 
     def insert_into(self, text: str) -> str:
-        """Replace the placeholders. User text contains none, as control tokens in it are broken.
+        """Replace the placeholders. User text contains none, as control tokens in it
+        are broken.
 
         Raises:
             RequestError: the template does not render every image exactly once.
@@ -309,10 +389,14 @@ class ImagePlaceholders(Struct, frozen=True):
         pieces = text.split(self.placeholder)
         if len(pieces) != len(self.replacements) + 1:
             message = (
-                f"The chat template shows {len(pieces) - 1} of the {len(self.replacements)} images of these messages."
+                f"The chat template shows {len(pieces) - 1} of the {len(self.replacements)} "
+                f"images of these messages."
             )
             raise RequestError(message, param="messages")
-        return "".join(piece + replacement for piece, replacement in zip(pieces, (*self.replacements, ""), strict=True))
+        return "".join(
+            piece + replacement
+            for piece, replacement in zip(pieces, (*self.replacements, ""), strict=True)
+        )
 
 
 class Renderer:
@@ -331,7 +415,8 @@ class Renderer:
         )
         # For conversations without images, and with; the index is a bool.
         self._message_options = tuple(
-            MessageOptions(features, reasoning_markers, allows_images=allows) for allows in (False, True)
+            MessageOptions(features, reasoning_markers, allows_images=allows)
+            for allows in (False, True)
         )
         self._build_breaker = partial(
             ControlTokenBreaker,
@@ -361,14 +446,17 @@ class Renderer:
         """Run `steps` with a template that renders in this process."""
         template = self._template
         assert isinstance(template, ChatTemplate)
-        steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders, cache_owner=cache_owner)
+        steps = self.steps(
+            conversation, now=now, tools=tools, pictures=placeholders, cache_owner=cache_owner
+        )
         try:
             step = next(steps)
             while True:
                 try:
                     text = template.render(step.variables, now=step.now, characters=step.characters)
                 except RequestError as error:
-                    # The steps may handle the rejection: some render a shorter conversation for comparison.
+                    # The steps may handle the rejection: some render a shorter
+                    # conversation for comparison.
                     step = steps.throw(error)
                 else:
                     step = steps.send(text)
@@ -402,10 +490,16 @@ class Renderer:
         except UnicodeEncodeError as error:
             message = "The messages are not valid Unicode: they contain an unpaired surrogate."
             raise RequestError(message, param="messages") from error
-        # Almost no conversation contains a noncharacter or an escape. Only for those that do, all texts are searched
-        # for characters that are not in use.
-        if self._has_noncharacters or _NONCHARACTER_STARTS[0] in encoded or _NONCHARACTER_STARTS[1] in encoded:
-            break_char, marker_char = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
+        # Almost no conversation contains a noncharacter or an escape. Only for those
+        # that do, all texts are searched for characters that are not in use.
+        if (
+            self._has_noncharacters
+            or _NONCHARACTER_STARTS[0] in encoded
+            or _NONCHARACTER_STARTS[1] in encoded
+        ):
+            break_char, marker_char = _choose_unused_chars(
+                " ".join([*values.collect_texts(), self._template.source])
+            )
             breaker = self._build_breaker(break_char)
         else:
             (break_char, marker_char) = _USUAL_MARKS
@@ -423,9 +517,13 @@ class Renderer:
         tokenizer = self._tokenizer
         prefixes = None
         if conversation.sampled_turns:
-            prefixes = SampledPrefixes(conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes)
+            prefixes = SampledPrefixes(
+                conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes
+            )
         ids = tuple(tokenizer.encode_broken(text, break_char, prefixes, cache_owner=cache_owner))
-        return Rendered(text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options)
+        return Rendered(
+            text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options
+        )
 
 
 class _TemplateValues:
@@ -435,7 +533,11 @@ class _TemplateValues:
     """
 
     def __init__(
-        self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
+        self,
+        template: Template,
+        message_options: MessageOptions,
+        conversation: Conversation,
+        tools: Sequence[Tool],
     ) -> None:
         options = conversation.template
         self._message_options = message_options
@@ -444,25 +546,39 @@ class _TemplateValues:
         reasoning = conversation.reasoning
         self._reasoning_variables: JsonDict = {}
         if reasoning.enabled is not None:
-            # DeepSeek's and Granite's templates call the switch `thinking`, most others as Qwen3 does.
+            # DeepSeek's and Granite's templates call the switch `thinking`, most others
+            # as Qwen3 does.
             has_thinking = "thinking" in template.features.variables - {"enable_thinking"}
-            self._reasoning_variables["thinking" if has_thinking else "enable_thinking"] = reasoning.enabled
+            self._reasoning_variables["thinking" if has_thinking else "enable_thinking"] = (
+                reasoning.enabled
+            )
         if reasoning.effort is not None:
             self._reasoning_variables["reasoning_effort"] = reasoning.effort
         kwargs = _decode_json(options.kwargs, "chat_template_kwargs") if options.kwargs else {}
         if not isinstance(kwargs, dict):
-            raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+            raise RequestError(
+                "chat_template_kwargs must be an object.", param="chat_template_kwargs"
+            )
         for name in kwargs:
-            # `return_...` are options of transformers' `apply_chat_template` for its result, not variables.
+            # `return_...` are options of transformers' `apply_chat_template` for its
+            # result, not variables.
             if name in template.reserved_names or name.startswith("return_"):
-                raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
+                raise RequestError(
+                    f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs"
+                )
         documents = _decode_json(options.documents, "documents") if options.documents else None
         if documents is not None and not isinstance(documents, list):
             raise RequestError("documents must be a list.", param="documents")
         self._kwargs = kwargs
         self._documents = documents
-        names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
-        self.ignored_options = tuple(name for name in names if name not in template.features.variables)
+        names = [
+            *self._reasoning_variables,
+            *self._kwargs,
+            *(["documents"] if self._documents else []),
+        ]
+        self.ignored_options = tuple(
+            name for name in names if name not in template.features.variables
+        )
 
     def build_all(self, visit: StringVisitor) -> JsonDict:
         messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
@@ -471,7 +587,9 @@ class _TemplateValues:
             values[name] = map_strings(value, visit)
         values["tools"] = build_tool_values(self._tools, visit) if self._tools else None
         values["messages"] = messages
-        values["documents"] = None if self._documents is None else map_strings(self._documents, visit)
+        values["documents"] = (
+            None if self._documents is None else map_strings(self._documents, visit)
+        )
         return values
 
     def collect_texts(self) -> list[str]:
@@ -492,7 +610,9 @@ class _Prompt:
     n_chars: number of characters in the values.
     """
 
-    def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
+    def __init__(
+        self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str
+    ) -> None:
         self._values = values
         self._now = now
         self._n_chars = n_chars
@@ -502,11 +622,13 @@ class _Prompt:
         """Return the text and its tail.
 
         generate: whether to add the generation prompt.
-        mark_char: the character that the template writes at the beginning of the generation prompt; None if it marks
-        none.
+        mark_char: the character that the template writes at the beginning of the
+        generation prompt; None if it marks none.
         """
         if generate and mark_char is not None:
-            marked = yield from self._render_text({"add_generation_prompt": True, GENERATION_MARK: mark_char})
+            marked = yield from self._render_text(
+                {"add_generation_prompt": True, GENERATION_MARK: mark_char}
+            )
             before, _, tail = marked.rpartition(mark_char)
             text = before + tail
             return text, tail or text[-_MAX_TAIL_CHARS:]
@@ -514,21 +636,25 @@ class _Prompt:
         return text, (yield from self._find_tail(text, {})) if generate else ""
 
     def render_open_ended(self, end_marker: str) -> Steps[tuple[str, str]]:
-        """Cut the prompt where the text of the final message ends, however the template closes it.
+        """Cut the prompt where the text of the final message ends, however the template
+        closes it.
 
-        As in transformers, white space at its end stays if the template does not trim the message.
+        As in transformers, white space at its end stays if the template does not trim
+        the message.
         """
         messages = self._values["messages"]
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
-        text = yield from self._render_text({"messages": [*earlier, _append_end_marker(final, f"{end_marker} ")]})
+        text = yield from self._render_text(
+            {"messages": [*earlier, _append_end_marker(final, f"{end_marker} ")]}
+        )
         end = text.rfind(end_marker)
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
-        # If the space after the marker is missing, the template trims the message, and would have removed the white
-        # space at its end too.
+        # If the space after the marker is missing, the template trims the message, and
+        # would have removed the white space at its end too.
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
@@ -536,7 +662,8 @@ class _Prompt:
         """Return the end of the text that the same prompt with these changes lacks."""
         try:
             shorter_text = yield from self._render_text(changes)
-        # The template may not accept the shorter conversation, such as one that ends with the assistant.
+        # The template may not accept the shorter conversation, such as one that ends
+        # with the assistant.
         except RequestError:
             shorter_text = text
         return (
@@ -549,13 +676,22 @@ class _Prompt:
         values = {**self._values, "add_generation_prompt": False, **changes}
         text = yield Rendering(values, self._now, self._n_chars)
         # A template's `tojson` may have escaped the break character.
-        return text.replace(_escape_char(self._break_char), self._break_char) if "\\u" in text else text
+        return (
+            text.replace(_escape_char(self._break_char), self._break_char)
+            if "\\u" in text
+            else text
+        )
 
 
 def _choose_unused_chars(texts: str) -> tuple[str, str]:
     """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
-    # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66 exist to choose from.
-    unused_chars = (char for char in map(chr, _NONCHARACTERS) if char not in texts and _escape_char(char) not in texts)
+    # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66
+    # exist to choose from.
+    unused_chars = (
+        char
+        for char in map(chr, _NONCHARACTERS)
+        if char not in texts and _escape_char(char) not in texts
+    )
     chars = tuple(islice(unused_chars, 2))
     if len(chars) < 2:
         raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
@@ -565,7 +701,9 @@ def _choose_unused_chars(texts: str) -> tuple[str, str]:
 def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
     param = "continue_final_message"
     if generate:
-        raise RequestError("continue_final_message and add_generation_prompt cannot be combined.", param=param)
+        raise RequestError(
+            "continue_final_message and add_generation_prompt cannot be combined.", param=param
+        )
     if not messages or messages[-1].role is not Role.ASSISTANT:
         raise RequestError("Only a final message of the assistant can be continued.", param=param)
     parts = messages[-1].parts
@@ -585,7 +723,9 @@ def _append_end_marker(message: JsonDict, end_marker: str) -> JsonDict:
             return message | {"content": content + end_marker}
         case _:
             names = ("reasoning_content", "reasoning", "thinking")
-            reasoning_fields: JsonDict = {name: f"{message[name]}{end_marker}" for name in names if name in message}
+            reasoning_fields: JsonDict = {
+                name: f"{message[name]}{end_marker}" for name in names if name in message
+            }
             return message | (reasoning_fields or {"content": end_marker})
 
 

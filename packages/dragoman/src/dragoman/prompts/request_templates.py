@@ -1,4 +1,6 @@
-"""Chat templates from requests, compiled and rendered in worker processes that can be killed."""
+"""Chat templates from requests, compiled and rendered in worker processes that can be
+killed.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,25 @@ class RequestTemplates:
         self._renderers: OrderedDict[tuple[int, str], Renderer] = OrderedDict()
 
     async def renderer(self, base: Renderer, source: str) -> Renderer:
-        """Return the model's renderer with another template; pass its `steps` to `render`.
+        """Return the model's renderer with another template; pass its `steps` to
+        `render`.
 
         Raises:
-            RequestError: the template does not compile, or exceeds its time or memory (param "chat_template").
+            RequestError: the template does not compile, or exceeds its time or memory
+                (param "chat_template").
             Overloaded: too many calls wait.
         """
-        # A model's renderer lives as long as the model, so its id is not reused while the model is served.
+        # A model's renderer lives as long as the model, so its id is not reused while
+        # the model is served.
         key = id(base), source
         renderer = self._renderers.get(key)
         if renderer is None:
             special_tokens = base.template.special_tokens
             reply = await self._ask(TemplateCall(_source(source, special_tokens)))
             assert reply.info is not None
-            template = RequestTemplate(source, special_tokens, reply.info.features, reply.info.reserved_names)
+            template = RequestTemplate(
+                source, special_tokens, reply.info.features, reply.info.reserved_names
+            )
             renderer = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
             self._renderers[key] = renderer
             if len(self._renderers) > _CACHE_SIZE:
@@ -58,7 +65,9 @@ class RequestTemplates:
         return renderer
 
     async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
-        """Run the steps. Raises the errors of `renderer`, and RequestError if the template rejects the messages."""
+        """Run the steps. Raises the errors of `renderer`, and RequestError if the
+        template rejects the messages.
+        """
         template = _source(renderer.template.source, renderer.template.special_tokens)
         step = await anyio.to_thread.run_sync(_advance, steps, None)
         while not isinstance(step, Rendered):
@@ -78,7 +87,9 @@ class RequestTemplates:
             data = await anyio.to_thread.run_sync(msgspec.msgpack.encode, call)
             reply = msgspec.msgpack.decode(await self.pool.run(data), type=TemplateReply)
         except UnicodeEncodeError as error:
-            raise RequestError("The chat template is not valid Unicode.", param="chat_template") from error
+            raise RequestError(
+                "The chat template is not valid Unicode.", param="chat_template"
+            ) from error
         except LimitExceeded as exceeded:
             message = f"The chat template takes too much {exceeded.resource}."
             raise RequestError(message, param="chat_template") from exceeded

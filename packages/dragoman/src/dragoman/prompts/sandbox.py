@@ -1,8 +1,8 @@
 """Sandboxed Jinja for chat templates.
 
-In addition to Jinja's immutable sandbox every rendering has a budget: each loop iteration and macro call is a step, and
-every string is charged when it is created. Hooks are inserted into the syntax tree before it is compiled, see
-`HookInserter`.
+In addition to Jinja's immutable sandbox every rendering has a budget: each loop
+iteration and macro call is a step, and every string is charged when it is created.
+Hooks are inserted into the syntax tree before it is compiled, see `HookInserter`.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -31,8 +31,33 @@ WIDTH_FILTERS = frozenset({"batch", "center", "indent", "round", "slice", "trunc
 """Filters whose arguments determine how much text they create."""
 CONTAINER_FILTERS = frozenset(
     [
-        *("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "join", "last", "length"),
-        *("list", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice"),
+        *(
+            "attr",
+            "batch",
+            "count",
+            "d",
+            "default",
+            "dictsort",
+            "first",
+            "groupby",
+            "items",
+            "join",
+            "last",
+            "length",
+        ),
+        *(
+            "list",
+            "map",
+            "max",
+            "min",
+            "random",
+            "reject",
+            "rejectattr",
+            "reverse",
+            "select",
+            "selectattr",
+            "slice",
+        ),
         *("sort", "sum", "tojson", "unique"),
     ]
 )
@@ -58,11 +83,15 @@ class HookInserter(NodeTransformer):
         self.generic_visit(node)
         n_chars = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
         node.nodes = [
-            child if isinstance(child, nodes.TemplateData) else self._build_hook_call("charge_value", child)
+            child
+            if isinstance(child, nodes.TemplateData)
+            else self._build_hook_call("charge_value", child)
             for child in node.nodes
         ]
         if n_chars:
-            node.nodes.insert(0, self._build_hook_call("charge_literal", nodes.Const(n_chars, lineno=node.lineno)))
+            node.nodes.insert(
+                0, self._build_hook_call("charge_literal", nodes.Const(n_chars, lineno=node.lineno))
+            )
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -76,7 +105,8 @@ class HookInserter(NodeTransformer):
             node.args = [self._build_hook_call("check_width", argument) for argument in node.args]
             for keyword in node.kwargs:
                 keyword.value = self._build_hook_call("check_width", keyword.value)
-        # The innermost filter of a filter block has no input node: its input is the rendered block.
+        # The innermost filter of a filter block has no input node: its input is the
+        # rendered block.
         node_input: nodes.Expr | None = node
         while isinstance(node_input, nodes.Filter):
             node_input = node_input.node
@@ -98,8 +128,11 @@ class HookInserter(NodeTransformer):
 
     def _hook_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
-        # A literal of constants alone is no longer than its source, whatever the request holds.
-        return self._build_hook_call("charge_value", node) if any(node.find_all(nodes.Name)) else node
+        # A literal of constants alone is no longer than its source, whatever the
+        # request holds.
+        return (
+            self._build_hook_call("charge_value", node) if any(node.find_all(nodes.Name)) else node
+        )
 
     def _insert_step(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
@@ -116,10 +149,13 @@ class HookInserter(NodeTransformer):
 Value = Any
 """Any value in a template; nearly all of Jinja's types are Any."""
 _MAX_WIDTH = 100_000
-"""Maximum integer where it could be a width or a count; for a string, a hundredth of it."""
+"""Maximum integer where it could be a width or a count; for a string, a hundredth of
+it.
+"""
 _ITEM_CHARS = 4
 """Characters charged for any value other than a string."""
-# A width or precision of at least five digits in a format string, or one that is taken from an argument (`*`).
+# A width or precision of at least five digits in a format string, or one that is taken
+# from an argument (`*`).
 _WIDTH = re.compile(r"\d{5}|\*")
 _MAX_BITS = 4096
 """Maximum bits of an integer product or power."""
@@ -135,7 +171,9 @@ class BudgetExceeded(jinja2.TemplateError):
 class Budget:
     """The budget of one rendering: characters created, steps, seconds."""
 
-    def __init__(self, characters: int, steps: int, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, characters: int, steps: int, seconds: float, clock: Callable[[], float]
+    ) -> None:
         self._characters = characters
         self._steps = steps
         self._seconds = seconds
@@ -168,10 +206,13 @@ class Budget:
 
 
 class _HookCodeGenerator(CodeGenerator):
-    """Calls hooks directly: Jinja's sandbox would check for each call whether it is safe."""
+    """Calls hooks directly: Jinja's sandbox would check for each call whether it is
+    safe.
+    """
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
-        # Only `HookInserter` makes these nodes: no template source can name an attribute of the environment.
+        # Only `HookInserter` makes these nodes: no template source can name an
+        # attribute of the environment.
         if not isinstance(node.node, nodes.EnvironmentAttribute):
             super().visit_Call(node, frame, forward_caller=forward_caller)
             return
@@ -183,7 +224,9 @@ class _HookCodeGenerator(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja with the settings of transformers. `budget` belongs to one rendering, see `build_template`."""
+    """Jinja with the settings of transformers. `budget` belongs to one rendering, see
+    `build_template`.
+    """
 
     code_generator_class = _HookCodeGenerator
 
@@ -192,8 +235,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         extensions: list[type[Extension]] = [LoopControlExtension, _Generation]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
-        filters: dict[str, Value] = {"format": _format, "tojson": _tojson, "replace": _replace, "join": _join}
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions
+        )
+        filters: dict[str, Value] = {
+            "format": _format,
+            "tojson": _tojson,
+            "replace": _replace,
+            "join": _join,
+        }
         filters |= {"indent": _indent, "wordwrap": _wordwrap}
         self.filters.update(filters)
         names: dict[str, Value] = {"raise_exception": _raise_exception, "namespace": _Namespace}
@@ -202,15 +252,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals.pop("lipsum")
 
     def parse_with_hooks(self, source: str) -> nodes.Template:
-        """Parse a template and insert the hooks. Only this tree may be compiled: the code generator folds constants."""
+        """Parse a template and insert the hooks. Only this tree may be compiled: the
+        code generator folds constants.
+        """
         return HookInserter(self).visit(self.parse(source))
 
     def build_template(self, code: CodeType) -> SandboxedTemplate:
         """Build a template with its own environment, for one rendering at a time."""
-        # An overlay shares filters and globals but has its own budget, so renderings can run in parallel.
+        # An overlay shares filters and globals but has its own budget, so renderings
+        # can run in parallel.
         environment = self.overlay()
-        # A plain dictionary: Jinja copies the globals for every rendering, and its chain of mappings is slow to copy.
-        return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
+        # A plain dictionary: Jinja copies the globals for every rendering, and its
+        # chain of mappings is slow to copy.
+        return SandboxedTemplate(
+            environment, jinja2.Template.from_code(environment, code, dict(environment.globals))
+        )
 
     def step(self) -> str:
         """Hook: count a loop iteration or a macro call."""
@@ -245,7 +301,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def getattr(self, obj: Value, attribute: str) -> Value:
-        """Get an attribute or item like the base class, but faster for dictionaries, which have few attributes."""
+        """Get an attribute or item like the base class, but faster for dictionaries,
+        which have few attributes.
+        """
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
@@ -311,7 +369,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class SandboxedTemplate(NamedTuple):
-    """A compiled template and its environment, whose `budget` must be set before each rendering."""
+    """A compiled template and its environment, whose `budget` must be set before each
+    rendering.
+    """
 
     environment: Sandbox
     template: jinja2.Template
@@ -364,11 +424,15 @@ def _tojson(
     environment.charge_value(value)
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise BudgetExceeded("an indentation is too wide")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 @pass_environment
-def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: int | None = None) -> str:
+def _replace(
+    environment: Sandbox, text: Value, old: Value, new: Value, count: int | None = None
+) -> str:
     source = str(text)
     old = str(old)
     new = str(new)
@@ -377,10 +441,18 @@ def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: i
 
 
 @pass_environment
-def _indent(environment: Sandbox, text: Value, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(
+    environment: Sandbox,
+    text: Value,
+    width: int | str = 4,
+    first: bool = False,
+    blank: bool = False,
+) -> str:
     source = str(text)
     lines = source.count("\n") + 1
-    environment.budget.spend_chars(len(source) + lines * (len(width) if isinstance(width, str) else abs(width)))
+    environment.budget.spend_chars(
+        len(source) + lines * (len(width) if isinstance(width, str) else abs(width))
+    )
     return do_indent(source, width, first, blank)
 
 
@@ -400,12 +472,17 @@ def _wordwrap(
 
 
 @pass_environment
-def _join(environment: Sandbox, value: Value, d: Value = "", attribute: str | int | None = None) -> str:
+def _join(
+    environment: Sandbox, value: Value, d: Value = "", attribute: str | int | None = None
+) -> str:
     items = list(value)
     if attribute is not None:
         steps = attribute.split(".") if isinstance(attribute, str) else [attribute]
         for name in steps:
-            items = [environment.getitem(item, int(name) if str(name).isdigit() else name) for item in items]
+            items = [
+                environment.getitem(item, int(name) if str(name).isdigit() else name)
+                for item in items
+            ]
     environment.budget.spend_chars(len(str(d)) * len(items))
     for item in items:
         environment.charge_value(item)

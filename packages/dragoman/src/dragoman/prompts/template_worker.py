@@ -32,7 +32,8 @@ class TemplateCall(Struct, frozen=True):
     """A call of the worker.
 
     template: the template to compile.
-    variables: as in `ChatTemplate.render`; None asks for the template's `TemplateInfo` instead of a rendering.
+    variables: as in `ChatTemplate.render`; None asks for the template's `TemplateInfo`
+        instead of a rendering.
     now, characters: as in `ChatTemplate.render`.
     """
 
@@ -73,10 +74,14 @@ def work(data: bytes) -> bytes:
         if call.variables is None or call.now is None:
             reply = TemplateReply(info=TemplateInfo(template.features, template.reserved_names))
         else:
-            reply = TemplateReply(text=template.render(call.variables, now=call.now, characters=call.characters))
+            reply = TemplateReply(
+                text=template.render(call.variables, now=call.now, characters=call.characters)
+            )
         return msgspec.msgpack.encode(reply)
     except UnicodeEncodeError:
-        reply = TemplateReply(error=("The chat template writes half of a surrogate pair.", "chat_template"))
+        reply = TemplateReply(
+            error=("The chat template writes half of a surrogate pair.", "chat_template")
+        )
     except RequestError as error:
         reply = TemplateReply(error=(error.message[:2000], error.param))
     return msgspec.msgpack.encode(reply)

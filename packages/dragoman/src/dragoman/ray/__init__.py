@@ -1,4 +1,6 @@
-"""Dragoman on Ray Serve: `serve run dragoman.ray:app model=tiny replicas=2`. Ray is imported on first use of `app`."""
+"""Dragoman on Ray Serve: `serve run dragoman.ray:app model=tiny replicas=2`. Ray is
+imported on first use of `app`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,7 +1,9 @@
-"""Routing of requests to the replica that has their conversation in the KV cache, by the beginning of their bodies.
+"""Routing of requests to the replica that has their conversation in the KV cache, by
+the beginning of their bodies.
 
-The fields of all dialects are in one struct, because the router sees neither the path nor the headers of a request.
-It may also see only the beginning of the body, so a body that is cut off is read up to its end.
+The fields of all dialects are in one struct, because the router sees neither the path
+nor the headers of a request. It may also see only the beginning of the body, so a body
+that is cut off is read up to its end.
 """
 
 from __future__ import annotations
@@ -27,18 +29,27 @@ MAX_ROUTED_BYTES = 256 * 1024
 """Bytes at the beginning of a decompressed body that are read."""
 LOAD_FACTOR = 1.25
 LOAD_SLACK = 8.0
-"""A replica is ranked last if its load exceeds the mean load times LOAD_FACTOR plus LOAD_SLACK requests."""
+"""A replica is ranked last if its load exceeds the mean load times LOAD_FACTOR plus
+LOAD_SLACK requests.
+"""
 
 LOAD = "load"
 ENDED = "ended"
-"""Keys of a replica's reports: requests that run or wait, and all requests that have ended since its start."""
+"""Keys of a replica's reports: requests that run or wait, and all requests that have
+ended since its start.
+"""
 RECENT = 3.0
-"""Seconds for which the router counts a request that it sent, unless the replica's reports already include it."""
+"""Seconds for which the router counts a request that it sent, unless the replica's
+reports already include it.
+"""
 
-# An id of a replica: prefix, the replica's tag, random digits; 32 hexadecimal digits in all.
+# An id of a replica: prefix, the replica's tag, random digits; 32 hexadecimal digits in
+# all.
 _ID_TAG = re.compile(rf"^[a-z_]+_([0-9a-f]{{{TAG_LENGTH}}})[0-9a-f]{{{32 - TAG_LENGTH}}}$")
 _PROMPT_FIELDS = ("messages", "input", "prompt", "inputs", "text", "token_ids", "input_ids")
-"""Fields that hold the prompt in Chat, Messages and Ollama; Responses; Completions; TGI; SGLang; token ids."""
+"""Fields that hold the prompt in Chat, Messages and Ollama; Responses; Completions;
+TGI; SGLang; token ids.
+"""
 _ITEM_FIELDS = frozenset({"messages", "input"})
 _NOTHING = msgspec.Raw(b"null")
 # The magic numbers at the beginning of compressed data.
@@ -76,8 +87,10 @@ _ITEMS_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 class RoutingKey:
     """The key of a request: requests with equal keys are routed to the same replica.
 
-    tag: the tag of the replica that created the response that the request continues; None if unknown.
-    text: the session, the previous id, the model, or the hash of the prompt's beginning.
+    tag: the tag of the replica that created the response that the request continues;
+        None if unknown.
+    text: the session, the previous id, the model, or the hash of the prompt's
+        beginning.
     """
 
     tag: str | None = None
@@ -85,7 +98,9 @@ class RoutingKey:
 
 
 class TaggedIdGenerator:
-    """Generates random ids that begin with the replica's tag, so that continuations are routed to the same replica."""
+    """Generates random ids that begin with the replica's tag, so that continuations are
+    routed to the same replica.
+    """
 
     def __init__(self, replica: str) -> None:
         self._tag = compute_tag(replica)
@@ -101,12 +116,15 @@ def compute_tag(replica: str) -> str:
     return hashlib.blake2b(replica.encode(), digest_size=TAG_LENGTH // 2).hexdigest()
 
 
-def find_key(body: bytes, session: str | None = None, *, by_model: bool = False) -> RoutingKey | None:
+def find_key(
+    body: bytes, session: str | None = None, *, by_model: bool = False
+) -> RoutingKey | None:
     """Find the key of a request; None if it may be routed to any replica. Never raises.
 
     body: the body of the request, or its beginning; may be compressed.
     session: the value of the session header.
-    by_model: all requests for the same model or adapter get one key, unless they continue a response.
+    by_model: all requests for the same model or adapter get one key, unless they
+        continue a response.
     """
     if session:
         return RoutingKey(text=f"session {session}")
@@ -116,14 +134,20 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
     thread = _get_object(fields, "thread")
     if isinstance(conversation, dict):
         conversation = cast("dict[str, object]", conversation).get("id")
-    for previous in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
+    for previous in (
+        fields.get("previous_response_id"),
+        conversation,
+        thread.get("previous_message_id"),
+    ):
         if isinstance(previous, str) and previous:
-            # Continuations of an id without a tag (another server's, or an old one) still share one replica.
+            # Continuations of an id without a tag (another server's, or an old one)
+            # still share one replica.
             match = _ID_TAG.match(previous)
             return RoutingKey(match[1] if match else None, f"id {previous}")
     if by_model:
         return RoutingKey(text=f"model {fields.get('model')}")
-    # The client's session: OpenAI's `prompt_cache_key`, or a session in the user id, as coding agents send it.
+    # The client's session: OpenAI's `prompt_cache_key`, or a session in the user id, as
+    # coding agents send it.
     user = _get_object(fields, "metadata").get("user_id")
     for name in (fields.get("prompt_cache_key"), user if "session" in str(user) else None):
         if isinstance(name, str) and name:
@@ -133,8 +157,11 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
 
 
 def _read_envelope(body: bytes) -> Mapping[str, object]:
-    """Read the fields that a key is made of. Nothing else is decoded if the body is complete: prompts can be long."""
-    # Only gzip and zstd can be recognized without headers; other compressed bodies have no key.
+    """Read the fields that a key is made of. Nothing else is decoded if the body is
+    complete: prompts can be long.
+    """
+    # Only gzip and zstd can be recognized without headers; other compressed bodies have
+    # no key.
     try:
         if body.startswith(_GZIP):
             body = zlib.decompressobj(wbits=31).decompress(body, MAX_ROUTED_BYTES)
@@ -146,7 +173,9 @@ def _read_envelope(body: bytes) -> Mapping[str, object]:
     body = body[:MAX_ROUTED_BYTES]
     try:
         envelope = _ENVELOPE_DECODER.decode(body)
-        fields: dict[str, object] = {name: getattr(envelope, name) for name in _Envelope.__struct_fields__}
+        fields: dict[str, object] = {
+            name: getattr(envelope, name) for name in _Envelope.__struct_fields__
+        }
         for name in _ITEM_FIELDS:
             raw = cast("msgspec.Raw", fields[name])
             if bytes(memoryview(raw)[:1]) != b"[":
@@ -165,7 +194,9 @@ def _read_envelope(body: bytes) -> Mapping[str, object]:
 
 
 def _read_fields(text: str) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a JSON object until one is cut off. Messages that are cut off are yielded up to there."""
+    """Yield the fields of a JSON object until one is cut off. Messages that are cut off
+    are yielded up to there.
+    """
     position = _skip_blanks(text, 0)
     if text[position : position + 1] != "{":
         return
@@ -218,12 +249,16 @@ def _get_object(fields: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _find_beginning(fields: Mapping[str, object]) -> str | None:
-    """Return a hash of the system prompt and the items up to the first user message, which a conversation keeps."""
+    """Return a hash of the system prompt and the items up to the first user message,
+    which a conversation keeps.
+    """
     prompt = next((fields[name] for name in _PROMPT_FIELDS if fields.get(name)), None)
     if prompt is None:
         return None
     parts = [_flatten(fields.get(name)) for name in ("system", "instructions")]
-    if isinstance(prompt, list) and any(isinstance(item, dict) for item in cast("list[object]", prompt)):
+    if isinstance(prompt, list) and any(
+        isinstance(item, dict) for item in cast("list[object]", prompt)
+    ):
         for item in cast("list[object]", prompt):
             parts.append(_flatten(item))
             if isinstance(item, dict) and cast("dict[str, object]", item).get("role") == "user":
@@ -234,9 +269,11 @@ def _find_beginning(fields: Mapping[str, object]) -> str | None:
 
 
 def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
-    """Return the text of a prompt or message, the same for a string and a list of parts; other content as JSON.
+    """Return the text of a prompt or message, the same for a string and a list of
+    parts; other content as JSON.
 
-    `cache_control` is left out: agents move it from message to message, and write that message's text as a list.
+    `cache_control` is left out: agents move it from message to message, and write that
+    message's text as a list.
     """
     match value:
         case None | "":
@@ -244,7 +281,8 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
         case str() | {"text": str()}:
             text = value if isinstance(value, str) else value["text"]
         case [int(), *_]:
-            # 1024 token ids suffice to tell prompts apart, and a prompt may have a million.
+            # 1024 token ids suffice to tell prompts apart, and a prompt may have a
+            # million.
             text = json.dumps(value[:1024])
         case list():
             text = "\0".join(map(_flatten, cast("list[object]", value)))
@@ -252,7 +290,9 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
             text = _flatten(content)
         case dict():
             fields = cast("dict[str, object]", value)
-            text = json.dumps({name: fields[name] for name in fields if name != "cache_control"}, sort_keys=True)
+            text = json.dumps(
+                {name: fields[name] for name in fields if name != "cache_control"}, sort_keys=True
+            )
         case _:
             text = json.dumps(value)
     return text
@@ -261,8 +301,9 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
 def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequence[str]:
     """Return the replicas, best first.
 
-    Rendezvous hashing: all routers agree without communication, and adding or removing a replica moves only its own
-    share of the conversations. Overloaded replicas come last.
+    Rendezvous hashing: all routers agree without communication, and adding or removing
+    a replica moves only its own share of the conversations. Overloaded replicas come
+    last.
 
     loads: requests that run or wait at each replica.
     """
@@ -272,8 +313,11 @@ def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequenc
     limit = LOAD_FACTOR * sum(loads.values()) / max(1, len(loads)) + LOAD_SLACK
 
     def compute_rank(replica: str) -> tuple[bool, bool, bytes]:
-        score = hashlib.blake2b(f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8).digest()
-        # Load before the tag: with a shared store any replica can continue a response, but without the KV cache.
+        score = hashlib.blake2b(
+            f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8
+        ).digest()
+        # Load before the tag: with a shared store any replica can continue a response,
+        # but without the KV cache.
         return loads[replica] > limit, compute_tag(replica) != key.tag, score
 
     return sorted(loads, key=compute_rank)
@@ -282,8 +326,9 @@ def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequenc
 class LoadEstimates:
     """Estimates of the replicas' loads between their reports, which come every second.
 
-    The estimate is the reported load plus the requests sent since, minus those that have probably ended: a replica is
-    assumed to end requests at the same rate as between its last two reports.
+    The estimate is the reported load plus the requests sent since, minus those that
+    have probably ended: a replica is assumed to end requests at the same rate as
+    between its last two reports.
 
     now: monotonic clock, seconds.
     """
@@ -316,12 +361,18 @@ class LoadEstimates:
         for replica in self._reports.keys() - set(replicas):
             del self._reports[replica]
         loads = {replica: self._reports.get(replica, _NO_REPORT) for replica in replicas}
-        sent = Counter(replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time)
-        # Without a report the rate is 0 and the time since the last report infinite: their product would be NaN.
+        sent = Counter(
+            replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time
+        )
+        # Without a report the rate is 0 and the time since the last report infinite:
+        # their product would be NaN.
         ended = {
-            replica: report.rate * (now - report.time) if report.rate else 0.0 for replica, report in loads.items()
+            replica: report.rate * (now - report.time) if report.rate else 0.0
+            for replica, report in loads.items()
         }
-        return {name: report.load + max(0.0, sent[name] - ended[name]) for name, report in loads.items()}
+        return {
+            name: report.load + max(0.0, sent[name] - ended[name]) for name, report in loads.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""The Ray Serve application: builds the deployments of replicas and of the router from the settings."""
+"""The Ray Serve application: builds the deployments of replicas and of the router from
+the settings.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ ray_router: Any = import_module("ray.serve.request_router")
 STATS_INTERVAL = 1.0
 """Seconds between two reports of a replica's load to the routers."""
 LOOK_BACK = 15.0
-"""Seconds over which the autoscaler averages the load: more than the 10 between two reports of a replica."""
+"""Seconds over which the autoscaler averages the load: more than the 10 between two
+reports of a replica.
+"""
 HEALTH_INTERVAL = 2.0
-"""Seconds between two health checks of a replica, which also detect that it has died; Ray's default is 10."""
+"""Seconds between two health checks of a replica, which also detect that it has died;
+Ray's default is 10.
+"""
 ROUTER_REQUESTS = 1000
 """Concurrent routing requests of a router; Ray's default is 5."""
 LOGGING = {"enable_access_log": False}
@@ -44,10 +50,11 @@ LOGGING = {"enable_access_log": False}
 
 
 def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray has no types
-    """Build the application, for `serve run dragoman.ray:app` and for configuration files of Ray Serve.
+    """Build the application, for `serve run dragoman.ray:app` and for configuration
+    files of Ray Serve.
 
-    args: settings by name, including those inside `ray`. Other settings come from the environment and the file
-        `config`.
+    args: settings by name, including those inside `ray`. Other settings come from the
+        environment and the file `config`.
 
     Raises SettingsError.
     """
@@ -57,19 +64,25 @@ def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray
     for name in values:
         if name not in names | ray_names:
             raise SettingsError(f"{name}: unknown setting.{suggest_name(name)}")
-    settings = load_settings({name: value for name, value in values.items() if name in names}, os.environ)
+    settings = load_settings(
+        {name: value for name, value in values.items() if name in names}, os.environ
+    )
     settings = override_ray(settings, {name: values[name] for name in values if name in ray_names})
     return build_application(settings, is_exposed=os.environ.get(HAPROXY_VARIABLE) == "1")
 
 
 def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: ANN401 - as above
-    """Build the application for the cluster that this process is connected to. Raises SettingsError.
+    """Build the application for the cluster that this process is connected to. Raises
+    SettingsError.
 
-    is_exposed: whether other machines can reach Ray's proxy, regardless of the setting `host`.
+    is_exposed: whether other machines can reach Ray's proxy, regardless of the setting
+        `host`.
     """
     options = settings.ray
     check_settings(settings, is_exposed=is_exposed)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+    nodes = (
+        [node["NodeID"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+    )
     home = find_state_home(settings, nodes)
     secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
     uses_haproxy = os.environ.get(HAPROXY_VARIABLE) == "1"
@@ -84,7 +97,8 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     replica = serve.deployment(
         serve.ingress()(Replica),
         name="Dragoman",
-        # Ray must not queue requests: the server's own limits and queues count tokens and know API keys.
+        # Ray must not queue requests: the server's own limits and queues count tokens
+        # and know API keys.
         max_ongoing_requests=settings.max_connections,
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         graceful_shutdown_timeout_s=options.drain_timeout,
@@ -95,17 +109,24 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         **scaling,
     )
     # Without the settings that only Ray uses.
-    replica_settings = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
+    replica_settings = msgspec.structs.replace(
+        settings, ray=RaySettings(drain_timeout=options.drain_timeout)
+    )
     application = replica.bind(replica_settings, secret, home)
     if not uses_haproxy or options.routing == "load":
         return application
-    # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
+    # Ray's own LLM applications use this method, which is not public:
+    # https://github.com/ray-project/ray/issues/59681
     if not hasattr(application, "_with_ingress_request_router"):
-        raise SettingsError("ray: this version of Ray asks no router of ours behind HAProxy: set `routing` to `load`")
+        raise SettingsError(
+            "ray: this version of Ray asks no router of ours behind HAProxy: set `routing` to "
+            "`load`"
+        )
     reads_bodies = options.routing in ("prefix", "model")
     if reads_bodies and os.environ.get(BODY_VARIABLE) != "1":
         raise SettingsError(
-            f"ray: `routing: {options.routing}` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set "
+            f"ray: `routing: {options.routing}` needs {BODY_VARIABLE}=1 in the environment of all "
+            f"nodes; otherwise set "
             "`routing`"
         )
     router = serve.deployment(
@@ -120,8 +141,12 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
 
 
 def is_exposed() -> bool:
-    """Whether a running proxy is reachable from other machines; a new proxy listens on the setting `host`."""
-    client = import_module("ray.serve.context")._get_global_client(raise_if_no_controller_running=False)
+    """Whether a running proxy is reachable from other machines; a new proxy listens on
+    the setting `host`.
+    """
+    client = import_module("ray.serve.context")._get_global_client(
+        raise_if_no_controller_running=False
+    )
     return client is not None and not is_loopback(client.http_config.host or "")
 
 
@@ -155,23 +180,32 @@ class AffinityRouter(ray_router.RequestRouter):
         candidate_replicas: Sequence[Any],
         pending_request: Any = None,  # noqa: ANN401 - Ray's PendingRequest
     ) -> list[list[Any]]:
-        """Return groups of replicas, best first: one replica per group, or two if the request has no key."""
+        """Return groups of replicas, best first: one replica per group, or two if the
+        request has no key.
+        """
         key = None
         if pending_request is not None:
-            # Without backoff, Ray calls this method in a busy loop while all replicas are full.
+            # Without backoff, Ray calls this method in a busy loop while all replicas
+            # are full.
             pending_request.routing_context.should_backoff = True
-            # The key that IngressRouter found, or the session header that Ray's proxy saw.
+            # The key that IngressRouter found, or the session header that Ray's proxy
+            # saw.
             argument = pending_request.args[0] if pending_request.args else None
             is_key = isinstance(argument, RoutingKey)
             key = argument if is_key else find_key(b"", pending_request.metadata.session_id)
         replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         for name, replica in replicas.items():
-            self._loads.report(name, replica.routing_stats.get(LOAD, 0), replica.routing_stats.get(ENDED, 0))
+            self._loads.report(
+                name, replica.routing_stats.get(LOAD, 0), replica.routing_stats.get(ENDED, 0)
+            )
         ranked = rank_replicas(key, self._loads.estimate(list(replicas)))
         if ranked and pending_request is not None:
             self._loads.note_sent(ranked[0])
         width = 2 if key is None else 1
-        return [[replicas[name] for name in ranked[index : index + width]] for index in range(0, len(ranked), width)]
+        return [
+            [replicas[name] for name in ranked[index : index + width]]
+            for index in range(0, len(ranked), width)
+        ]
 
 
 class IngressRouter:
@@ -196,7 +230,9 @@ class RoutingApplication:
     def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
         self._replicas = replicas
         self._routing = routing
-        self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
+        self._session_header = (
+            os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -207,7 +243,9 @@ class RoutingApplication:
         status = 404
         answer = b"{}"
         if scope["type"] == "http" and scope["path"] == "/internal/route":
-            session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
+            session = next(
+                (value for name, value in scope["headers"] if name == self._session_header), b""
+            )
             body = bytearray()
             has_more = self._routing != "session"
             while has_more:
@@ -215,15 +253,24 @@ class RoutingApplication:
                 body += message.get("body", b"")
                 # A disconnect message has no `more_body`, so it ends the loop too.
                 has_more = message.get("more_body", False)
-            key = find_key(bytes(body), session.decode("latin-1"), by_model=self._routing == "model")
+            key = find_key(
+                bytes(body), session.decode("latin-1"), by_model=self._routing == "model"
+            )
             arguments = () if key is None else (key,)
             # No slot is reserved, because the request itself goes through HAProxy.
             async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
                 replica = selection._replica
                 host, port = replica.backend_http_endpoint
-                backend = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+                backend = {
+                    "host": host,
+                    "port": port,
+                    "replica_id": replica.replica_id.to_full_id_str(),
+                }
             status = 200
             answer = msgspec.json.encode(backend)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(answer)).encode()),
+        ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

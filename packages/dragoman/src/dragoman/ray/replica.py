@@ -1,4 +1,5 @@
-"""A replica on Ray Serve: runs the server's ASGI application in a Ray process and reports its health and load.
+"""A replica on Ray Serve: runs the server's ASGI application in a Ray process and
+reports its health and load.
 
 Also the autoscaling policy, which computes the number of replicas from these reports.
 """
@@ -23,7 +24,8 @@ from ..settings import RaySettings, Settings, SettingsError
 from .affinity import ENDED, LOAD, TaggedIdGenerator
 from .options import StateHome
 
-# The autoscaling policy: computes the number of replicas from their load. Ray applies the bounds and the delays.
+# The autoscaling policy: computes the number of replicas from their load. Ray applies
+# the bounds and the delays.
 
 REQUESTS = "requests"
 WAITING_TOKENS = "waiting_tokens"
@@ -43,7 +45,9 @@ class AutoscalingContext(Protocol):
 
 
 def measure_load(models: Models) -> dict[str, float]:
-    """Measure the load of a replica: requests that run or wait, waiting prompt tokens, share of the KV cache in use."""
+    """Measure the load of a replica: requests that run or wait, waiting prompt tokens,
+    share of the KV cache in use.
+    """
     requests = 0
     usage = 0.0
     for model in models:
@@ -52,7 +56,8 @@ def measure_load(models: Models) -> dict[str, float]:
         shares: Sequence[float | None] = [state.kv_cache_usage for state in states]
         if model.stats_source is not None:
             shares = [stats.kv_cache_usage for stats in model.stats_source.stats()]
-        # The fullest cache counts: requests to its engine wait, even if the others are empty.
+        # The fullest cache counts: requests to its engine wait, even if the others are
+        # empty.
         usage = max([usage, *(share or 0.0 for share in shares)])
     return {
         REQUESTS: float(requests),
@@ -62,13 +67,16 @@ def measure_load(models: Models) -> dict[str, float]:
 
 
 class LoadPolicy:
-    """An autoscaling policy: compares the load of all replicas with the target per replica.
+    """An autoscaling policy: compares the load of all replicas with the target per
+    replica.
 
-    Of the three metrics, the one that needs most replicas decides. The arguments are those of RaySettings; Ray passes
-    them by name.
+    Of the three metrics, the one that needs most replicas decides. The arguments are
+    those of RaySettings; Ray passes them by name.
     """
 
-    def __init__(self, target_requests: float, target_waiting_tokens: int, target_kv_usage: float) -> None:
+    def __init__(
+        self, target_requests: float, target_waiting_tokens: int, target_kv_usage: float
+    ) -> None:
         self._target_requests = target_requests
         self._target_waiting_tokens = target_waiting_tokens
         self._target_kv_usage = target_kv_usage
@@ -78,12 +86,15 @@ class LoadPolicy:
         metrics = context.aggregated_metrics or {}
         requests = sum(metrics.get(REQUESTS, {}).values())
         waiting_tokens = sum(metrics.get(WAITING_TOKENS, {}).values())
-        # Each replica has its own KV cache, so the sum of the shares is a number of caches.
+        # Each replica has its own KV cache, so the sum of the shares is a number of
+        # caches.
         kv_caches = sum(metrics.get(KV_USAGE, {}).values())
         needed = max(
-            # Ray also counts streams without work for an engine, such as replays of a stored response.
+            # Ray also counts streams without work for an engine, such as replays of a
+            # stored response.
             max(requests, context.total_num_requests) / self._target_requests,
-            # Tokens wait because all current replicas are busy, so the waiting tokens need additional replicas.
+            # Tokens wait because all current replicas are busy, so the waiting tokens
+            # need additional replicas.
             context.current_num_replicas + waiting_tokens / self._target_waiting_tokens
             if waiting_tokens > self._target_waiting_tokens * context.current_num_replicas
             else 0.0,
@@ -105,11 +116,14 @@ def build_policy_arguments(options: RaySettings) -> dict[str, float]:
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
-"""Seconds between two checks: of the models at the start, and of unfinished work at the end."""
+"""Seconds between two checks: of the models at the start, and of unfinished work at the
+end.
+"""
 
 
 class Replica:
-    """The class of the replicas' deployment. Ray calls its methods by name, on the application's event loop.
+    """The class of the replicas' deployment. Ray calls its methods by name, on the
+    application's event loop.
 
     settings: the resolved settings, the same for all replicas.
     secret: encrypts and signs reasoning, the same for all replicas.
@@ -137,7 +151,9 @@ class Replica:
         return self._application
 
     async def check_health(self) -> None:
-        """Raise RuntimeError if Ray should replace the replica: an engine hangs or does not recover."""
+        """Raise RuntimeError if Ray should replace the replica: an engine hangs or does
+        not recover.
+        """
         server = self._server
         if server is not None and not server.models.is_closed:
             unready = find_unready_model(server.models, self._settings.progress_timeout)
@@ -152,13 +168,16 @@ class Replica:
         application = self._application
         if server is None or application is None:
             return {}
-        # The engines also count background responses, the application also requests that have not reached an engine.
+        # The engines also count background responses, the application also requests
+        # that have not reached an engine.
         load = max(measure_load(server.models)[REQUESTS], application.started - application.ended)
         return {LOAD: load, ENDED: application.ended}
 
 
 class ReplicaApplication:
-    """The application of a replica: completes its startup once the models are loaded, and drains before it stops."""
+    """The application of a replica: completes its startup once the models are loaded,
+    and drains before it stops.
+    """
 
     def __init__(self, server: AssembledServer, drain_timeout: float) -> None:
         self._server = server
@@ -179,15 +198,22 @@ class ReplicaApplication:
 
             async def send_when_loaded(message: Message) -> None:
                 if message["type"] == "lifespan.startup.complete":
-                    # Ray sends requests to a replica as soon as its startup is complete.
-                    await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
+                    # Ray sends requests to a replica as soon as its startup is
+                    # complete.
+                    await self._wait_until(
+                        lambda: not any(slot.is_starting for slot in self._server.models.slots)
+                    )
                     if self._start_failure is not None:
-                        message = {"type": "lifespan.startup.failed", "message": self._start_failure}
+                        message = {
+                            "type": "lifespan.startup.failed",
+                            "message": self._start_failure,
+                        }
                 await send(message)
 
             await self._server.application(scope, receive_when_idle, send_when_loaded)
         elif scope.get("method") == "POST":
-            # Only requests that generate count; health probes and scrapes of metrics are GETs.
+            # Only requests that generate count; health probes and scrapes of metrics
+            # are GETs.
             self.started += 1
             try:
                 await self._server.application(scope, receive, send)
@@ -205,11 +231,15 @@ class ReplicaApplication:
             await asyncio.sleep(POLL_INTERVAL)
 
     async def _drain(self) -> None:
-        """Wait until background work has ended. Requests of clients have: Ray waits for them before the shutdown."""
+        """Wait until background work has ended. Requests of clients have: Ray waits for
+        them before the shutdown.
+        """
         models = self._server.models
         models.close()
         try:
             async with asyncio.timeout(self._drain_timeout):
                 await self._wait_until(lambda: measure_load(models)[REQUESTS] == 0)
         except TimeoutError:
-            log.warning("background work did not finish within %g s and is stopped", self._drain_timeout)
+            log.warning(
+                "background work did not finish within %g s and is stopped", self._drain_timeout
+            )

@@ -1,1 +1,3 @@
-"""The HTTP and WebSocket API: Starlette routing, pure ASGI endpoints, server-sent events."""
+"""The HTTP and WebSocket API: Starlette routing, pure ASGI endpoints, server-sent
+events.
+"""

@@ -1,4 +1,6 @@
-"""The ASGI application: routing, its factory `create_app`, and its lifespan. It has no global state."""
+"""The ASGI application: routing, its factory `create_app`, and its lifespan. It has no
+global state.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,22 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Router:
-    """Maps a path to its endpoint: literal paths by lookup, others by the first matching pattern."""
+    """Maps a path to its endpoint: literal paths by lookup, others by the first
+    matching pattern.
+    """
 
     def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
-        # Literal paths precede patterns: /v1/chat/completions/render is not a completion with the id `render`.
+        # Literal paths precede patterns: /v1/chat/completions/render is not a
+        # completion with the id `render`.
         endpoints = sorted(endpoints, key=lambda endpoint: "{" in endpoint.route.path)
-        self._exact = {endpoint.route.path: endpoint for endpoint in endpoints if "{" not in endpoint.route.path}
-        self._patterns = [(PathPattern(endpoint.route.path, endpoint.handle), endpoint) for endpoint in endpoints]
+        self._exact = {
+            endpoint.route.path: endpoint
+            for endpoint in endpoints
+            if "{" not in endpoint.route.path
+        }
+        self._patterns = [
+            (PathPattern(endpoint.route.path, endpoint.handle), endpoint) for endpoint in endpoints
+        ]
         self._fallback = fallback
 
     def find_endpoint(self, scope: Scope) -> Endpoint:
@@ -75,9 +86,11 @@ class Router:
 
 
 class FallbackEndpoint(Endpoint):
-    """Answers unknown paths, in the error envelope of the nearest route above, or else `BY_CLIENT`.
+    """Answers unknown paths, in the error envelope of the nearest route above, or else
+    `BY_CLIENT`.
 
-    So a client that appends something to its dialect's path, such as /v1/messages/unknown, can parse the error.
+    So a client that appends something to its dialect's path, such as
+    /v1/messages/unknown, can parse the error.
     """
 
     def __init__(
@@ -89,7 +102,12 @@ class FallbackEndpoint(Endpoint):
         policy: AccessPolicy,
         http_metrics: HttpMetrics,
     ) -> None:
-        super().__init__(Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, handler)), service, policy, http_metrics)
+        super().__init__(
+            Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, handler)),
+            service,
+            policy,
+            http_metrics,
+        )
         self._envelopes: Mapping[str, ErrorEnvelope] = {
             **{route.root: route.envelope for route in routes if route.root is not None},
             **{route.path: route.envelope for route in routes},
@@ -107,7 +125,9 @@ class FallbackEndpoint(Endpoint):
 def build_not_found_handler(routes: Sequence[Route]) -> Handler:
     """Build the handler of unknown paths."""
     # Only /v1: these are the paths that clients build from a base URL.
-    known_paths = [route.path for route in routes if route.path.startswith("/v1/") and "{" not in route.path]
+    known_paths = [
+        route.path for route in routes if route.path.startswith("/v1/") and "{" not in route.path
+    ]
 
     async def raise_not_found(http: HttpRequest) -> JsonResponse:
         # A wrong base URL lacks `/v1`, repeats it, or contains a whole route.
@@ -124,7 +144,9 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
             None,
         )
         hint = (
-            "See the documentation for the available routes." if suggestion is None else f"Did you mean {suggestion}?"
+            "See the documentation for the available routes."
+            if suggestion is None
+            else f"Did you mean {suggestion}?"
         )
         raise NotFound(f"No such route: {abbreviate(http.path)}. {hint}")
 
@@ -134,7 +156,8 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
 async def raise_not_started(_: HttpRequest) -> JsonResponse:
     """Handle all paths while the application's lifespan does not run."""
     raise NotStarted(
-        "This application has not been started: its lifespan does not run. A mounted application needs "
+        "This application has not been started: its lifespan does not run. A mounted application "
+        "needs "
         "`lifespan=app.lifespan` in the application that it is mounted in."
     )
 
@@ -157,19 +180,25 @@ def create_app(
     metrics_exchange: MetricsExchange | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
-    """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
+    """Create the ASGI application. Its lifespan starts and stops the engines and opens
+    the store.
 
-    secret: encrypts and signs reasoning; None generates one for the lifetime of this process.
+    secret: encrypts and signs reasoning; None generates one for the lifetime of this
+        process.
     store: None stores nothing.
     media: None fetches nothing from URLs.
     request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
-    puller: downloads models, for /models, /models/pull and /api/pull; None rejects such requests.
-    tenants: named keys, in addition to those of `options`; None if there is no file of keys.
+    puller: downloads models, for /models, /models/pull and /api/pull; None rejects such
+        requests.
+    tenants: named keys, in addition to those of `options`; None if there is no file of
+        keys.
     counters: count the use of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
-    metrics_exchange: adds the other workers of the server to `/metrics`; None if there are none.
-    requires_lifespan: requests get a 500 unless the lifespan runs; if false, the caller may start the engines itself.
+    metrics_exchange: adds the other workers of the server to `/metrics`; None if there
+        are none.
+    requires_lifespan: requests get a 500 unless the lifespan runs; if false, the caller
+        may start the engines itself.
     """
     options = options or ServingOptions()
     clock = clock or SystemClock()
@@ -189,7 +218,9 @@ def create_app(
             drop_nonces=options.drop_agent_nonces,
             tokens_as_ids=options.return_tokens_as_token_ids,
         ),
-        sealer=Sealer(secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)),
+        sealer=Sealer(
+            secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)
+        ),
         fingerprint=f"dragoman-{__version__}",
         media=media or MediaResolver(MediaOptions()),
         meters=ModelMetrics(models, clock.monotonic),
@@ -207,7 +238,9 @@ def create_app(
         generation=generation,
         stream_monitor=StreamMonitor(options.timeouts),
         body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
-        tenancy=Tenancy(keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock),
+        tenancy=Tenancy(
+            keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock
+        ),
         store=store,
         telemetry=telemetry,
     )
@@ -217,7 +250,9 @@ def create_app(
 def _build_application(
     service: Service, features: Features, http_metrics: HttpMetrics, *, requires_lifespan: bool
 ) -> Application:
-    """Build the endpoints of the routes, the WebSocket, the batch workers and the lifespan."""
+    """Build the endpoints of the routes, the WebSocket, the batch workers and the
+    lifespan.
+    """
     options = service.options
     policy = AccessPolicy(
         service.tenancy.keyring,
@@ -225,25 +260,39 @@ def _build_application(
         options.cors,
     )
     routes = [
-        route for group in build_routes(features, service.generation.meters, http_metrics).values() for route in group
+        route
+        for group in build_routes(features, service.generation.meters, http_metrics).values()
+        for route in group
     ]
     router = Router(
         [Endpoint(route, service, policy, http_metrics) for route in routes],
-        # Unknown paths require a key too, so that they reveal nothing to unauthenticated clients.
-        FallbackEndpoint(Access.USER, build_not_found_handler(routes), routes, service, policy, http_metrics),
+        # Unknown paths require a key too, so that they reveal nothing to
+        # unauthenticated clients.
+        FallbackEndpoint(
+            Access.USER, build_not_found_handler(routes), routes, service, policy, http_metrics
+        ),
     )
     websocket = ResponsesWebSocket(service, policy, features.conversation_locks)
-    not_started = FallbackEndpoint(Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics)
+    not_started = FallbackEndpoint(
+        Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics
+    )
     client = InternalClient(service, routes)
     slots = asyncio.Semaphore(options.batch_concurrency)
-    # Both kinds of batches share the slots: `batch_concurrency` limits all work that no client waits for.
+    # Both kinds of batches share the slots: `batch_concurrency` limits all work that no
+    # client waits for.
     workers = (
         run_cleanup,
         batches.build_worker(service, client, slots, features.new_batches),
         message_batches.build_worker(service, client, slots, features.new_message_batches),
     )
     lifespan = build_lifespan(service, features.background, features.downloads, workers)
-    return Application(router, websocket, lifespan, not_started if requires_lifespan else None, service.tenancy.keyring)
+    return Application(
+        router,
+        websocket,
+        lifespan,
+        not_started if requires_lifespan else None,
+        service.tenancy.keyring,
+    )
 
 
 class Application:
@@ -251,7 +300,8 @@ class Application:
 
     websocket: serves the only path that accepts WebSockets.
     lifespan_factory: builds the context that is open while the application runs.
-    not_started: answers all requests while the lifespan does not run; None if the caller may start the engines itself.
+    not_started: answers all requests while the lifespan does not run; None if the
+        caller may start the engines itself.
     keyring: the accepted keys, which may change while the application runs.
     """
 
@@ -272,9 +322,11 @@ class Application:
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
-        """Start the engines and the store, and stop them at the end: `Starlette(lifespan=app.lifespan)`.
+        """Start the engines and the store, and stop them at the end:
+        `Starlette(lifespan=app.lifespan)`.
 
-        For an application that is mounted in another, since servers send lifespan events to the outer one only.
+        For an application that is mounted in another, since servers send lifespan
+        events to the outer one only.
 
         _app: the outer application; ignored.
 
@@ -283,7 +335,8 @@ class Application:
         """
         if self._is_started:
             raise RuntimeError(
-                "the lifespan of this application is already running; start it once, in the outer application"
+                "the lifespan of this application is already running; start it once, in the outer "
+                "application"
             )
         self._is_started = True
         try:
@@ -296,11 +349,14 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
-        # The path of a mounted application includes the prefix (`root_path` in ASGI 3.0); the routes do not.
+        # The path of a mounted application includes the prefix (`root_path` in ASGI
+        # 3.0); the routes do not.
         if scope.get("root_path"):
             root = scope["root_path"].rstrip("/")
             path = scope["path"]
-            relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
+            relative = (
+                path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
+            )
             scope = {**scope, "path": relative or "/", "root_path": ""}
         if scope["type"] == "websocket":
             if self._not_started is not None and not self._is_started:
@@ -317,7 +373,8 @@ class Application:
             endpoint = not_started or self._router.find_endpoint(scope)
             lifecycle = endpoint.open_request(scope, receive, on_disconnect)
             direct = find_direct_response(scope)
-            # Without these references a running stream does not keep its request in memory.
+            # Without these references a running stream does not keep its request in
+            # memory.
             del scope, receive
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send, direct)

@@ -1,6 +1,8 @@
-"""Authentication and access control, with `Authorization: Bearer` and `x-api-key` on every route.
+"""Authentication and access control, with `Authorization: Bearer` and `x-api-key` on
+every route.
 
-Each route declares the `Access` that it requires; it is never derived from the text of a URL.
+Each route declares the `Access` that it requires; it is never derived from the text of
+a URL.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from ..core.errors import AuthenticationError, PermissionDenied
 from ..tenants import Tenant, hash_key
 from .cors import CorsPolicy, check_headers
 
-MISSING_KEY = "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
+MISSING_KEY = (
+    "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
+)
 
 
 class Access(StrEnum):
-    """The access that a route requires. Without configured keys every client has access.
+    """The access that a route requires. Without configured keys every client has
+    access.
 
     PUBLIC: no key.
     USER: any accepted key.
@@ -37,10 +42,11 @@ class Access(StrEnum):
 class Caller(Struct, frozen=True):
     """An authenticated client.
 
-    owner: separates store records and cache salts: the id of a named key, or a digest of an unnamed key, which does
-        not reveal it; empty without keys.
+    owner: separates store records and cache salts: the id of a named key, or a digest
+        of an unnamed key, which does not reveal it; empty without keys.
     is_admin: whether the key is an administrator's.
-    is_background: no client waits for the response, so the request has the lowest priority.
+    is_background: no client waits for the response, so the request has the lowest
+        priority.
     """
 
     owner: str = ""
@@ -63,10 +69,12 @@ class _NamedKey(Struct, frozen=True):
 
 
 class Keyring:
-    """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM CVE-2025-59425).
+    """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM
+    CVE-2025-59425).
 
     keys, admin_keys: unnamed keys.
-    tenants: named keys, which `replace_tenants` changes while the server runs; None if there is no file of keys.
+    tenants: named keys, which `replace_tenants` changes while the server runs; None if
+        there is no file of keys.
     now: Unix time in seconds.
     """
 
@@ -80,7 +88,9 @@ class Keyring:
     ) -> None:
         self._user_digests = tuple({hash_key(key) for key in keys})
         self._admin_digests = tuple({hash_key(key) for key in admin_keys})
-        self._unnamed_owners = {_build_owner(digest) for digest in (*self._user_digests, *self._admin_digests)}
+        self._unnamed_owners = {
+            _build_owner(digest) for digest in (*self._user_digests, *self._admin_digests)
+        }
         self._has_file = tenants is not None
         self._now = now
         self.replace_tenants(tenants or {})
@@ -90,7 +100,8 @@ class Keyring:
         self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
         self._named = {
             key.sha256: _NamedKey(
-                Caller(tenant.id, tenant.role == "admin"), None if key.expires is None else key.expires.timestamp()
+                Caller(tenant.id, tenant.role == "admin"),
+                None if key.expires is None else key.expires.timestamp(),
             )
             for tenant in tenants.values()
             if not tenant.disabled
@@ -102,13 +113,17 @@ class Keyring:
         return len(self._unnamed_owners) + len(self._tenants)
 
     def find_tenant(self, owner: str) -> Tenant | None:
-        """Return the owner's tenant; None for an unnamed key. Raises AuthenticationError if the key was revoked."""
+        """Return the owner's tenant; None for an unnamed key. Raises
+        AuthenticationError if the key was revoked.
+        """
         tenant = self.peek_tenant(owner)
         if tenant is None:
             is_revoked = not self.is_open and owner not in self._unnamed_owners
         else:
             now = self._now()
-            has_secret = any(key.expires is None or key.expires.timestamp() > now for key in tenant.secrets)
+            has_secret = any(
+                key.expires is None or key.expires.timestamp() > now for key in tenant.secrets
+            )
             is_revoked = tenant.disabled or not has_secret
         # A WebSocket or a batch can outlive its key.
         if is_revoked:
@@ -121,13 +136,17 @@ class Keyring:
         return None if entry is None else entry[1]
 
     def find_name(self, owner: str) -> str | None:
-        """Return the name of the key for logs and metrics: part of the digest if it is unnamed, None without a key."""
+        """Return the name of the key for logs and metrics: part of the digest if it is
+        unnamed, None without a key.
+        """
         entry = self._tenants.get(owner)
         return entry[0] if entry is not None else owner[:12] or None
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is configured, so every client has access. With an empty file of keys, no client has."""
+        """Whether no key is configured, so every client has access. With an empty file
+        of keys, no client has.
+        """
         return not self._has_file and not self._user_digests and not self._admin_digests
 
     def authenticate(self, headers: Headers, access: Access) -> Caller:
@@ -139,8 +158,9 @@ class Keyring:
         """
         if self.is_open:
             return ANONYMOUS
-        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both. All values of both
-        # headers are read, so that a proxy and this server cannot disagree on the key.
+        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may
+        # carry both. All values of both headers are read, so that a proxy and this
+        # server cannot disagree on the key.
         keys = [key for key in headers.getlist("x-api-key") if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")
@@ -148,14 +168,17 @@ class Keyring:
                 keys.append(key.strip())
         callers = [self._find_caller(key) for key in keys]
         known_callers = [caller for caller in callers if caller is not None]
-        # A wrong key on a public route is not an error: probes are often sent with a key that is not valid here.
+        # A wrong key on a public route is not an error: probes are often sent with a
+        # key that is not valid here.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
             raise AuthenticationError("Incorrect API key provided." if callers else MISSING_KEY)
         if any(caller != known_callers[0] for caller in known_callers):
             # Two valid keys of different owners: the owner of the request is ambiguous.
-            raise AuthenticationError("`Authorization` and `x-api-key` carry the keys of two different owners.")
+            raise AuthenticationError(
+                "`Authorization` and `x-api-key` carry the keys of two different owners."
+            )
         if access is Access.ADMIN and not known_callers[0].is_admin:
             raise PermissionDenied("This route needs an administrator's key.")
         return known_callers[0]
@@ -163,18 +186,28 @@ class Keyring:
     def _find_caller(self, key: str) -> Caller | None:
         digest = hash_key(key)
         # All comparisons are made, so that timing does not reveal which key matched.
-        user_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests]
-        admin_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests]
+        user_matches = [
+            hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests
+        ]
+        admin_matches = [
+            hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests
+        ]
         if any(user_matches) or any(admin_matches):
             return Caller(_build_owner(digest), any(admin_matches))
-        # Named keys can be thousands, so they are looked up. Its timing reveals nothing: clients cannot choose digests.
+        # Named keys can be thousands, so they are looked up. Its timing reveals
+        # nothing: clients cannot choose digests.
         named = self._named.get(digest)
-        return None if named is None or (named.expires is not None and named.expires <= self._now()) else named.caller
+        return (
+            None
+            if named is None or (named.expires is not None and named.expires <= self._now())
+            else named.caller
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """The checks before a request reaches its handler, the same over HTTP and WebSocket.
+    """The checks before a request reaches its handler, the same over HTTP and
+    WebSocket.
 
     allowed_hosts: names allowed in the Host header, besides loopback.
     """
@@ -184,20 +217,26 @@ class AccessPolicy:
     cors: CorsPolicy
 
     def check_headers(self, headers: Headers) -> None:
-        """Check the number of headers and the Host header. Raises as `cors.check_headers`."""
+        """Check the number of headers and the Host header. Raises as
+        `cors.check_headers`.
+        """
         check_headers(headers, self.allowed_hosts)
 
     def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
-        """Reject requests that pages of other origins cause, unless the route is public.
+        """Reject requests that pages of other origins cause, unless the route is
+        public.
 
-        reads: the request is a GET or HEAD, which a link on another page may cause, except on administrators' routes.
+        reads: the request is a GET or HEAD, which a link on another page may cause,
+            except on administrators' routes.
 
         Raises:
             PermissionDenied: the request comes from an origin that is not allowed.
         """
         if access is not Access.PUBLIC:
             is_admin = access is Access.ADMIN
-            self.cors.check_origin(headers, by_name=is_admin, allow_navigation=reads and not is_admin)
+            self.cors.check_origin(
+                headers, by_name=is_admin, allow_navigation=reads and not is_admin
+            )
 
 
 def _build_owner(digest: str) -> str:

@@ -1,4 +1,6 @@
-"""Processing of an OpenAI batch, from its input file to its result files; the routes are in `routes.batches`."""
+"""Processing of an OpenAI batch, from its input file to its result files; the routes
+are in `routes.batches`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ from .service import Service
 from .uploads import build_put
 
 WRITING_STATE = "writing"
-"""The state of a result file while its batch runs; in this state the owner cannot see it."""
+"""The state of a result file while its batch runs; in this state the owner cannot see
+it.
+"""
 FINAL_STATES = frozenset({"failed", "completed", "expired", "cancelled"})
 MAX_LINES = 50_000
 MAX_ERRORS = 100
@@ -69,7 +73,8 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
             await job.validate()
         if job.batch.status == "in_progress":
             await jobs.run_job(job)
-    # Results that cannot be stored are lost, so the batch ends; those stored so far are published.
+    # Results that cannot be stored are lost, so the batch ends; those stored so far are
+    # published.
     except* StoreFull as error_group:
         await job.fail(_build_file_error(StoreFull.code, str(error_group.exceptions[0])))
     if job.batch.status not in FINAL_STATES:
@@ -96,7 +101,8 @@ class _BatchJob:
         return self._key.owner
 
     async def validate(self) -> None:
-        """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid.
+        """Validate the input file: the batch becomes `in_progress`, or `failed` if a
+        line is invalid.
 
         A concurrent cancellation takes precedence.
         """
@@ -114,18 +120,28 @@ class _BatchJob:
                     message = f"`custom_id` {abbreviate(line.custom_id)} was used before."
                     raise InvalidBatchLine("duplicate_custom_id", message, "custom_id")
             except InvalidBatchLine as error:
-                errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
+                errors.append(
+                    BatchError(
+                        code=error.code, message=error.message, line=number, param=error.param
+                    )
+                )
             else:
                 # A batch names one model, but its lines may name several.
                 model = model or line.model
                 custom_ids.add(line.custom_id)
             if len(custom_ids) > MAX_LINES:
-                errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
+                errors.append(
+                    _build_file_error(
+                        "too_many_tasks", f"A batch has at most {MAX_LINES} requests."
+                    )
+                )
             # The batch fails in any case, so reading the rest would only cost time.
             if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
                 break
         if not custom_ids and not errors:
-            errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
+            errors.append(
+                _build_file_error("empty_file", "The input file has no request, or was deleted.")
+            )
         if errors:
             await self.fail(*errors)
             return
@@ -140,8 +156,11 @@ class _BatchJob:
             output_file_id=output_file.id,
             error_file_id=error_file.id,
         )
-        # The result files exist from the start, so that each result and the counts are stored in one commit.
-        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output_file, error_file))
+        # The result files exist from the start, so that each result and the counts are
+        # stored in one commit.
+        file_puts = (
+            build_put(self.owner, file, WRITING_STATE) for file in (output_file, error_file)
+        )
         await self._save_unless_cancelled(started, *file_puts)
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
@@ -157,18 +176,26 @@ class _BatchJob:
         """Store the result line and the counts in one commit.
 
         Raises:
-            CommitConflict: the batch is no longer in progress, or another process owns it.
+            CommitConflict: the batch is no longer in progress, or another process owns
+                it.
         """
         has_succeeded = response.status < 400
         line = encode_result_line(
-            self._service.ids.new("batch_req_"), task.id, response.status, response.id, response.body
+            self._service.ids.new("batch_req_"),
+            task.id,
+            response.status,
+            response.id,
+            response.body,
         )
-        # Results arrive concurrently, and each commit expects the version that the previous one wrote.
+        # Results arrive concurrently, and each commit expects the version that the
+        # previous one wrote.
         async with self._write_lock:
             counts = self.batch.request_counts
             usage = self.batch.usage
             counts = replace(
-                counts, completed=counts.completed + has_succeeded, failed=counts.failed + (not has_succeeded)
+                counts,
+                completed=counts.completed + has_succeeded,
+                failed=counts.failed + (not has_succeeded),
             )
             if has_succeeded:
                 usage = (usage or BatchUsage()).add(read_usage(response.body))
@@ -178,10 +205,16 @@ class _BatchJob:
 
     async def can_continue(self) -> bool:
         record = await self._store.get(self._key)
-        return record is not None and record.state == "in_progress" and self._now() < self.batch.expires_at
+        return (
+            record is not None
+            and record.state == "in_progress"
+            and self._now() < self.batch.expires_at
+        )
 
     async def finish(self) -> None:
-        """Publish the result files and set the final status; requests that did not run get an error line."""
+        """Publish the result files and set the final status; requests that did not run
+        get an error line.
+        """
         # A client may have cancelled the batch meanwhile, so the stored status decides.
         await self._reload()
         counts = self.batch.request_counts
@@ -189,19 +222,29 @@ class _BatchJob:
         if self.batch.status == "in_progress" and not is_done:
             if self._now() < self.batch.expires_at:
                 await self._finalize(
-                    "failed", errors=BatchErrors((_build_file_error("invalid_file", "The input file was deleted."),))
+                    "failed",
+                    errors=BatchErrors(
+                        (_build_file_error("invalid_file", "The input file was deleted."),)
+                    ),
                 )
                 return
             reason = "This request could not be executed before the completion window expired."
             async with aclosing(self.pending_tasks()) as remaining:
                 async for task in remaining:
-                    line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
+                    line = encode_unexecuted_line(
+                        self._service.ids.new("batch_req_"), task.id, "batch_expired", reason
+                    )
                     counts = self.batch.request_counts
-                    updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
-                    await self._save(updated, self._build_append(self.batch.error_file_id, Item(line, task.id)))
+                    updated = replace(
+                        self.batch, request_counts=replace(counts, failed=counts.failed + 1)
+                    )
+                    await self._save(
+                        updated, self._build_append(self.batch.error_file_id, Item(line, task.id))
+                    )
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
-            # The cancellation may have overwritten the latest counts, see `routes.batches.cancel`.
+            # The cancellation may have overwritten the latest counts, see
+            # `routes.batches.cancel`.
             completed = 0
             failed = 0
             usage = BatchUsage()
@@ -211,10 +254,14 @@ class _BatchJob:
             async for _ in self._load_results(self.batch.error_file_id):
                 failed += 1
             counts = replace(counts, completed=completed, failed=failed)
-            self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
+            self.batch = replace(
+                self.batch, request_counts=counts, usage=usage if completed else None
+            )
             await self._finalize("cancelled", cancelled_at=self._now())
         else:
-            await self._save_unless_cancelled(replace(self.batch, status="finalizing", finalizing_at=self._now()))
+            await self._save_unless_cancelled(
+                replace(self.batch, status="finalizing", finalizing_at=self._now())
+            )
             await self._finalize("completed", completed_at=self._now())
 
     async def fail(self, *errors: BatchError) -> None:
@@ -224,15 +271,22 @@ class _BatchJob:
     async def _finalize(self, status: BatchStatus, **times: object) -> None:
         if status == "failed":
             times["failed_at"] = self._now()
-        # Published before the final state: a client that sees `completed` finds the files.
+        # Published before the final state: a client that sees `completed` finds the
+        # files.
         output = await self._publish_file(self.batch.output_file_id)
         errors = await self._publish_file(self.batch.error_file_id)
-        final_batch = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
+        final_batch = replace(
+            self.batch, status=status, output_file_id=output, error_file_id=errors, **times
+        )
         await self._save(final_batch, release=True)
 
     async def _publish_file(self, id: str | None) -> str | None:
-        """Make the file visible to its owner and return its id; delete it and return None if it is empty."""
-        record = None if id is None else await self._store.get(Key(self.owner, file_store.FILE_KIND, id))
+        """Make the file visible to its owner and return its id; delete it and return
+        None if it is empty.
+        """
+        record = (
+            None if id is None else await self._store.get(Key(self.owner, file_store.FILE_KIND, id))
+        )
         if record is None or record.state != WRITING_STATE:
             return None if record is None else id
         size = 0
@@ -242,7 +296,8 @@ class _BatchJob:
         if not size:
             await self._store.commit(Delete(record.key))
             return None
-        # Its lifetime begins now: a batch can run for longer than its results are to be kept.
+        # Its lifetime begins now: a batch can run for longer than its results are to be
+        # kept.
         created = self._now()
         file = replace(
             msgspec.json.decode(record.body, type=FileObject),
@@ -251,7 +306,9 @@ class _BatchJob:
             expires_at=created + self._file_ttl,
         )
         body = msgspec.json.encode(file)
-        await self._store.commit(Replace(record.key, file_store.PROCESSED, body, expires=file.expires_at))
+        await self._store.commit(
+            Replace(record.key, file_store.PROCESSED, body, expires=file.expires_at)
+        )
         return id
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
@@ -259,7 +316,9 @@ class _BatchJob:
         # 100 at a time: a result file can be larger than the memory.
         while file is not None:
             key = Key(self.owner, file_store.FILE_KIND, file)
-            entries = await self._store.load_entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)
+            entries = await self._store.load_entries(
+                key, file_store.CONTENT_SERIES, after=cursor, limit=100
+            )
             for entry in entries:
                 yield entry
             if not entries:
@@ -267,11 +326,15 @@ class _BatchJob:
             cursor = entries[-1].position
 
     def _read_lines(self) -> AsyncGenerator[tuple[int, bytes]]:
-        return file_store.read_lines(self._store, Key(self.owner, file_store.FILE_KIND, self.batch.input_file_id))
+        return file_store.read_lines(
+            self._store, Key(self.owner, file_store.FILE_KIND, self.batch.input_file_id)
+        )
 
     def _build_append(self, file: str | None, item: Item) -> Append:
         assert file is not None, "the files of a batch in progress cannot be deleted"
-        return Append(Key(self.owner, file_store.FILE_KIND, file), file_store.CONTENT_SERIES, (item,))
+        return Append(
+            Key(self.owner, file_store.FILE_KIND, file), file_store.CONTENT_SERIES, (item,)
+        )
 
     def _build_file(self, role: str) -> FileObject:
         return FileObject(
@@ -280,7 +343,8 @@ class _BatchJob:
             created_at=self._now(),
             filename=f"{self.batch.id}_{role}.jsonl",
             purpose="batch_output",
-            # Of the unpublished file: later than the end of the batch. `_publish_file` sets the final expiry.
+            # Of the unpublished file: later than the end of the batch. `_publish_file`
+            # sets the final expiry.
             expires_at=self.batch.expires_at + self._file_ttl,
         )
 
@@ -291,7 +355,9 @@ class _BatchJob:
         return _FILES_TTL if expiry is None else expiry.seconds
 
     async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
-        """Save the batch, unless it was cancelled meanwhile; then reload it. The lease remains valid."""
+        """Save the batch, unless it was cancelled meanwhile; then reload it. The lease
+        remains valid.
+        """
         try:
             await self._save(batch, *changes)
         except CommitConflict:
@@ -300,7 +366,9 @@ class _BatchJob:
                 raise
 
     async def _save(self, batch: BatchObject, *changes: Change, release: bool = False) -> None:
-        await self._lease.commit(batch.status, msgspec.json.encode(batch), *changes, release=release)
+        await self._lease.commit(
+            batch.status, msgspec.json.encode(batch), *changes, release=release
+        )
         self.batch = batch
 
     async def _reload(self) -> None:

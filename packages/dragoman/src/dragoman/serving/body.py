@@ -1,4 +1,6 @@
-"""Request bodies: reading with a size limit and a shared memory budget, and decoding of content codings."""
+"""Request bodies: reading with a size limit and a shared memory budget, and decoding of
+content codings.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class ClientGone(Exception):
 
 
 class BodyMemoryBudget:
-    """The memory budget for all request bodies in flight, in bytes. A body that is alone may exceed `limit`."""
+    """The memory budget for all request bodies in flight, in bytes. A body that is
+    alone may exceed `limit`.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -29,7 +33,9 @@ class BodyMemoryBudget:
 
 
 class BodyMemoryShare:
-    """The part of the budget that one request uses, from the first byte of its body until it is parsed."""
+    """The part of the budget that one request uses, from the first byte of its body
+    until it is parsed.
+    """
 
     __slots__ = ("_budget", "_reserved")
 
@@ -43,7 +49,8 @@ class BodyMemoryShare:
         Raises:
             Overloaded: the budget is exhausted.
         """
-        # Without other bodies in flight the budget does not apply: only the limit of a single body does.
+        # Without other bodies in flight the budget does not apply: only the limit of a
+        # single body does.
         budget = self._budget
         used_by_others = self._budget.used - self._reserved
         if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
@@ -55,7 +62,9 @@ class BodyMemoryShare:
         self.reserve(0)
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyMemoryShare | None = None) -> bytes:
+async def read_body(
+    receive: Receive, headers: Headers, limit: int, share: BodyMemoryShare | None = None
+) -> bytes:
     """Read and decode the body, at most `limit` bytes both on the wire and decoded.
 
     share: accounts for the body's memory; None means no budget.
@@ -69,7 +78,8 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
     """
     share = share or BodyMemoryShare(BodyMemoryBudget(limit))
     declared = headers.get("content-length", "")
-    # A body that is too large by its Content-Length is rejected before it is read. 19 digits: int() is quadratic.
+    # A body that is too large by its Content-Length is rejected before it is read. 19
+    # digits: int() is quadratic.
     if declared.isdecimal() and int(declared[:19]) > limit:
         raise _build_too_large_error(limit)
     # A list of several codings matches none of those below and is rejected.
@@ -84,7 +94,8 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         size += len(chunk)
         if size > limit:
             raise _build_too_large_error(limit)
-        # Reserved before the chunk is appended, so that the budget limits the memory in use.
+        # Reserved before the chunk is appended, so that the budget limits the memory in
+        # use.
         share.reserve(size)
         chunks.append(chunk)
         if not message.get("more_body", False):
@@ -105,10 +116,21 @@ def _decode(data: bytes, coding: str, limit: int) -> bytes:
         if coding in ("gzip", "x-gzip"):
             return _decompress_zlib(zlib.decompressobj(16 + zlib.MAX_WBITS), data, limit)
         if coding == "deflate":
-            # RFC 9110, 8.4.1.2 specifies the zlib format; some clients send raw deflate.
-            has_zlib_header = data[:1] in (b"\x78", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
+            # RFC 9110, 8.4.1.2 specifies the zlib format; some clients send raw
+            # deflate.
+            has_zlib_header = data[:1] in (
+                b"\x78",
+                b"\x58",
+                b"\x48",
+                b"\x38",
+                b"\x28",
+                b"\x18",
+                b"\x08",
+            )
             return _decompress_zlib(
-                zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS), data, limit
+                zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS),
+                data,
+                limit,
             )
         if coding == "zstd":
             return _decompress_zstd(data, limit)
@@ -116,7 +138,9 @@ def _decode(data: bytes, coding: str, limit: int) -> bytes:
             return _decompress_brotli(data, limit)
     except (brotli.error, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise RequestError(f"The body is not valid {coding}.") from error
-    raise UnsupportedMediaType(f"Content-Encoding `{coding[:40]}` is not supported; use one of {SUPPORTED_CODINGS}.")
+    raise UnsupportedMediaType(
+        f"Content-Encoding `{coding[:40]}` is not supported; use one of {SUPPORTED_CODINGS}."
+    )
 
 
 class _Inflater(Protocol):
@@ -139,7 +163,8 @@ def _decompress_zlib(stream: _Inflater, data: bytes, limit: int) -> bytes:
 
 def _decompress_brotli(data: bytes, limit: int) -> bytes:
     stream = brotli.Decompressor()
-    # The library stops soon after the limit of a call; further calls, without input, return more of the output.
+    # The library stops soon after the limit of a call; further calls, without input,
+    # return more of the output.
     chunks = [stream.process(data, output_buffer_limit=limit + 1)]
     while not stream.is_finished():
         if sum(map(len, chunks)) > limit:
@@ -154,9 +179,10 @@ def _decompress_brotli(data: bytes, limit: int) -> bytes:
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
-    # The reader yields at most the requested bytes, so a decompression bomb costs no more than the limit, but it does
-    # not detect a truncated frame. Once the size is known to be safe, a decompression object detects that. Windows over
-    # 8 MiB are rejected, as RFC 8878 recommends for content codings.
+    # The reader yields at most the requested bytes, so a decompression bomb costs no
+    # more than the limit, but it does not detect a truncated frame. Once the size is
+    # known to be safe, a decompression object detects that. Windows over 8 MiB are
+    # rejected, as RFC 8878 recommends for content codings.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
     with decompressor.stream_reader(data) as reader:
         if len(reader.read(limit + 1)) > limit:

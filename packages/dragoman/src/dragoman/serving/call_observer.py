@@ -1,7 +1,7 @@
 """Observation of a call to a model, from its admission to its end.
 
-One `RequestLogLine` collects the data for the request log, the limits and usage of the API key, the trace span and the
-access log.
+One `RequestLogLine` collects the data for the request log, the limits and usage of the
+API key, the trace span and the access log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .tracing import TracedCall
 
 
 class CallObserver:
-    """A context manager for one call. It exits when the call is rejected, finishes, fails or is cancelled.
+    """A context manager for one call. It exits when the call is rejected, finishes,
+    fails or is cancelled.
 
     line: the data of the call.
     account: charges the call to the limits of its key; None without keys.
@@ -49,11 +50,17 @@ class CallObserver:
         self._started_at = now()
 
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
-        """Return the same batches. This context exits when they end, are closed or are dropped before the first."""
-        return _ObservedBatches(self, batches, None if self._traced is None else self._traced.span.context)
+        """Return the same batches. This context exits when they end, are closed or are
+        dropped before the first.
+        """
+        return _ObservedBatches(
+            self, batches, None if self._traced is None else self._traced.span.context
+        )
 
     def record(self, batch: list[Event]) -> None:
-        """Record a batch. Callers must call this for batches that do not pass through `observe`."""
+        """Record a batch. Callers must call this for batches that do not pass through
+        `observe`.
+        """
         line = self.line
         # A fast path for the most frequent batch, which changes only a count.
         if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
@@ -80,7 +87,10 @@ class CallObserver:
             self.account.__enter__()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         line = self.line
         if isinstance(error, Exception):
@@ -106,13 +116,17 @@ class CallObserver:
 class _ObservedBatches(Lease):
     """The batches of a call, which are recorded when they are consumed.
 
-    span_context: the call's span, for the engine's requests to other servers; None without telemetry.
+    span_context: the call's span, for the engine's requests to other servers; None
+        without telemetry.
     """
 
     __slots__ = ("_observer", "_span_context")
 
     def __init__(
-        self, observer: CallObserver, batches: AsyncGenerator[list[Event]], span_context: SpanContext | None
+        self,
+        observer: CallObserver,
+        batches: AsyncGenerator[list[Event]],
+        span_context: SpanContext | None,
     ) -> None:
         super().__init__(observer, batches)
         self._observer = observer
@@ -120,7 +134,8 @@ class _ObservedBatches(Lease):
 
     async def asend(self, value: None) -> list[Event]:
         if self._span_context is not None:
-            # Other requests do not see this: each runs in its own task with its own context.
+            # Other requests do not see this: each runs in its own task with its own
+            # context.
             CURRENT_SPAN.set(self._span_context)
         try:
             batch = await self._batches.asend(value)
@@ -134,7 +149,11 @@ class _ObservedBatches(Lease):
 
 
 async def observe_call(
-    context: RequestContext, model: str, kind: str, request: GenerateRequest | None = None, response_id: str = ""
+    context: RequestContext,
+    model: str,
+    kind: str,
+    request: GenerateRequest | None = None,
+    response_id: str = "",
 ) -> CallObserver | None:
     """Start to observe a call. Return None if no log, limit or telemetry needs it.
 
@@ -172,14 +191,17 @@ async def observe_call(
     if telemetry is not None:
         if record.span is None:
             # A WebSocket message or a line of a batch has no server span.
-            parent = parse_trace_context(context.headers.get("traceparent"), context.headers.get("tracestate", ""))
+            parent = parse_trace_context(
+                context.headers.get("traceparent"), context.headers.get("tracestate", "")
+            )
         else:
             parent = record.span.context
         traced = telemetry.start_call(parent, model, kind, request, response_id)
     recent = None if recent_requests is None else recent_requests.add(line)
     observer = CallObserver(line, None, request_log, clock.monotonic, traced, recent)
     try:
-        # By the slot's name: aliases can be patterns, so the number of names that clients can send is unlimited.
+        # By the slot's name: aliases can be patterns, so the number of names that
+        # clients can send is unlimited.
         account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
     except BaseException as error:
         # Rejected requests are logged too: they are part of the load.

@@ -18,7 +18,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of the operating system. Static methods avoid the cost of a Python function per call."""
+    """The clocks of the operating system. Static methods avoid the cost of a Python
+    function per call.
+    """
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)

@@ -18,14 +18,18 @@ from .service import Service
 class RequestHeaders(Headers):
     """The headers of a request, by name; `get` and `getlist` need lower-case names.
 
-    A request looks up a dozen names, most of them absent; each lookup of the base class compares all headers.
+    A request looks up a dozen names, most of them absent; each lookup of the base class
+    compares all headers.
     """
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
         # Of repeated headers the first wins, as in the base class.
-        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)}
-        # dict.get is implemented in C; overriding `get` would add a Python call to each lookup.
+        self._first = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)
+        }
+        # dict.get is implemented in C; overriding `get` would add a Python call to each
+        # lookup.
         self.get = self._first.get  # pyright: ignore[reportAttributeAccessIssue]
 
     def __contains__(self, key: object) -> bool:
@@ -42,7 +46,9 @@ class RequestHeaders(Headers):
 
 
 class RequestContext(Protocol):
-    """What handlers know about the sender: an HTTP request, or a WebSocket connection that carries several requests."""
+    """What handlers know about the sender: an HTTP request, or a WebSocket connection
+    that carries several requests.
+    """
 
     @property
     def service(self) -> Service: ...
@@ -93,11 +99,14 @@ class TrackedQuery(QueryParams):
 
 
 class RequestRecord:
-    """Data about a request that its handler collects for response headers and the access log.
+    """Data about a request that its handler collects for response headers and the
+    access log.
 
     owner: the owner whose rate limits the response headers report.
-    body_received_at: when its JSON body was complete, on the event loop's clock; None without one.
-    call: its last call that used a model; None if there was none, or if nothing observes calls.
+    body_received_at: when its JSON body was complete, on the event loop's clock; None
+        without one.
+    call: its last call that used a model; None if there was none, or if nothing
+        observes calls.
     span: of the request; None if it is not traced.
     read_query: names of query parameters that its handler has looked for.
     """

@@ -1,8 +1,9 @@
 """Protection against web pages: CORS, and the checks of Origin and Host.
 
-By default no page's script can call this server: a page that a user opens must not reach the model on their machine.
-An allowed script sends its API key itself. The server uses no credentials that browsers attach automatically, so `*`
-grants no access to another user's data.
+By default no page's script can call this server: a page that a user opens must not
+reach the model on their machine. An allowed script sends its API key itself. The server
+uses no credentials that browsers attach automatically, so `*` grants no access to
+another user's data.
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
@@ -24,27 +25,36 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+|null|\*")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _MAX_HEADER_NAMES = 4096
 """Maximum characters of Access-Control-Request-Headers."""
-_EXPOSED_HEADERS = b"x-request-id, request-id, retry-after, x-dragoman-warnings, openai-processing-ms, openai-version"
+_EXPOSED_HEADERS = (
+    b"x-request-id, request-id, retry-after, x-dragoman-warnings, "
+    b"openai-processing-ms, openai-version"
+)
 """Response headers that a script can read in addition to the safelisted ones."""
 _MAX_AGE = b"7200"
-"""Seconds for which a browser may cache a preflight: 2 hours is the maximum in Chromium."""
+"""Seconds for which a browser may cache a preflight: 2 hours is the maximum in
+Chromium.
+"""
 
 
 _OWN_SITES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site without another origin; `none` is a navigation by the user."""
+"""Values of Sec-Fetch-Site without another origin; `none` is a navigation by the user.
+"""
 
 
 class CorsPolicy:
     """The allowed origins.
 
-    allowed: in the browser's form (`https://app.example`, `http://localhost:3000`, `null`), or `*` for all.
+    allowed: in the browser's form (`https://app.example`, `http://localhost:3000`,
+        `null`), or `*` for all.
     """
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
         """Raise ValueError if an origin has a form that no browser sends."""
         for origin in allowed:
             if not _ORIGIN.fullmatch(origin.lower()):
-                raise ValueError(f"an origin is SCHEME://HOST[:PORT] without a path, or *; not {origin}")
+                raise ValueError(
+                    f"an origin is SCHEME://HOST[:PORT] without a path, or *; not {origin}"
+                )
         self._allowed = frozenset(origin.lower() for origin in allowed)
 
     def build_headers(self, headers: Headers) -> RawHeaders:
@@ -52,8 +62,12 @@ class CorsPolicy:
         if not self._allowed:
             return []
         if "*" in self._allowed:
-            # No `Vary`: the response is the same for all origins, so caches may share it.
-            return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
+            # No `Vary`: the response is the same for all origins, so caches may share
+            # it.
+            return [
+                (b"access-control-allow-origin", b"*"),
+                (b"access-control-expose-headers", _EXPOSED_HEADERS),
+            ]
         origin = self._find_allowed_origin(headers)
         vary = (b"vary", b"origin")
         if origin is None:
@@ -62,10 +76,13 @@ class CorsPolicy:
         allow = (b"access-control-allow-origin", origin.encode())
         return [vary, allow, (b"access-control-expose-headers", _EXPOSED_HEADERS)]
 
-    def build_preflight_headers(self, method: str, headers: Headers, methods: Iterable[str]) -> RawHeaders | None:
+    def build_preflight_headers(
+        self, method: str, headers: Headers, methods: Iterable[str]
+    ) -> RawHeaders | None:
         """Return the headers of a preflight's response.
 
-        None for any other request, and for a preflight from an origin that is not allowed.
+        None for any other request, and for a preflight from an origin that is not
+        allowed.
 
         methods: the methods that the path supports.
         """
@@ -87,16 +104,20 @@ class CorsPolicy:
             response_headers.append((b"access-control-allow-private-network", b"true"))
         return response_headers
 
-    def check_origin(self, headers: Headers, *, by_name: bool, allow_navigation: bool = False) -> None:
+    def check_origin(
+        self, headers: Headers, *, by_name: bool, allow_navigation: bool = False
+    ) -> None:
         """Reject requests that pages of other origins cause.
 
-        Browsers send many of these without a preflight: a WebSocket handshake, a form, a POST of a `Blob` without a
-        type, an `<img>`. The last has no Origin, but Sec-Fetch-Site. `same-site` counts as another origin: all ports of
-        localhost are one site. Clients that are not browsers send neither header.
+        Browsers send many of these without a preflight: a WebSocket handshake, a form,
+        a POST of a `Blob` without a type, an `<img>`. The last has no Origin, but
+        Sec-Fetch-Site. `same-site` counts as another origin: all ports of localhost are
+        one site. Clients that are not browsers send neither header.
         https://www.w3.org/TR/fetch-metadata/
 
         by_name: the origin must be listed explicitly; `*` is not sufficient.
-        allow_navigation: allow links from other origins, whose pages cannot read the response.
+        allow_navigation: allow links from other origins, whose pages cannot read the
+            response.
 
         Raises:
             PermissionDenied: the request comes from an origin that is not allowed.
@@ -113,7 +134,10 @@ class CorsPolicy:
         if origins or not sites or all(site in _OWN_SITES for site in sites):
             return
         # Loading an iframe is a navigation too, but with another destination.
-        is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        is_navigation = (
+            headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
         if not (allow_navigation and is_navigation):
             raise _build_foreign_origin_error()
 
@@ -124,7 +148,9 @@ class CorsPolicy:
 
 
 def _build_foreign_origin_error() -> PermissionDenied:
-    return PermissionDenied("Pages of other origins may not send requests to this server. See --allowed-origins.")
+    return PermissionDenied(
+        "Pages of other origins may not send requests to this server. See --allowed-origins."
+    )
 
 
 # Checks of request headers: their number, and the allowed Host names.
@@ -142,7 +168,8 @@ def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[st
     # Loopback stays allowed, so that health checks on the machine work.
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
-    # A server on a network does not know its names, so it rejects none unless names are configured.
+    # A server on a network does not know its names, so it rejects none unless names are
+    # configured.
     return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
 
 
@@ -154,7 +181,9 @@ def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
         RequestError, MisdirectedRequest: as `check_host`.
     """
     if len(headers.raw) > MAX_HEADERS:
-        raise HeadersTooLarge(f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}.")
+        raise HeadersTooLarge(
+            f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}."
+        )
     check_host(headers, allowed)
 
 
@@ -176,15 +205,22 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
 
 @lru_cache(maxsize=256)  # The clients of a server send few different hosts.
 def _read_name(host: str) -> str | None:
-    """Return the name in lower case, without the port, which forwarding changes; None for a malformed header."""
+    """Return the name in lower case, without the port, which forwarding changes; None
+    for a malformed header.
+    """
     is_bracketed = host.startswith("[")
-    # An IPv6 address without its closing bracket yields an empty name, which is rejected.
+    # An IPv6 address without its closing bracket yields an empty name, which is
+    # rejected.
     name = host[: host.find("]") + 1] if is_bracketed else host.partition(":")[0]
     port = host[len(name) :]
-    if not name or (port and not (port[0] == ":" and (port == ":" or port[1:].isdecimal()) and len(port) <= 6)):
+    if not name or (
+        port and not (port[0] == ":" and (port == ":" or port[1:].isdecimal()) and len(port) <= 6)
+    ):
         return None
     if is_bracketed:
         is_valid = all(char in "0123456789abcdefABCDEF:.%[]" for char in name)
     else:
-        is_valid = len(name) <= 253 and all(char.isascii() and (char.isalnum() or char in "-._") for char in name)
+        is_valid = len(name) <= 253 and all(
+            char.isascii() and (char.isalnum() or char in "-._") for char in name
+        )
     return name.lower() if is_valid else None

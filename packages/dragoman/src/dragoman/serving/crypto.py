@@ -1,7 +1,9 @@
-"""Encryption and signatures for data that clients hold: reasoning and compacted conversations.
+"""Encryption and signatures for data that clients hold: reasoning and compacted
+conversations.
 
-Each purpose and each owner of an API key has its own key, derived by HKDF-SHA256, so that data of one is invalid for
-another. Encryption is AES-256-GCM with a random nonce; signatures are HMAC-SHA256.
+Each purpose and each owner of an API key has its own key, derived by HKDF-SHA256, so
+that data of one is invalid for another. Encryption is AES-256-GCM with a random nonce;
+signatures are HMAC-SHA256.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class OwnerSealer:
     check: VerificationMode
 
     def seal(self, purpose: Purpose, text: str) -> str:
-        # 96 random bits, as NIST SP 800-38D recommends; a key belongs to one owner, so collisions are negligible.
+        # 96 random bits, as NIST SP 800-38D recommends; a key belongs to one owner, so
+        # collisions are negligible.
         nonce = secrets.token_bytes(NONCE_SIZE)
         ciphertext = _build_cipher(self._derive_key(purpose)).encrypt(
             nonce, text.encode("utf-8", "surrogatepass"), SEALED_PREFIX
@@ -61,7 +64,8 @@ class OwnerSealer:
         data = _decode_base64(sealed)
         nonce = data[1 : 1 + NONCE_SIZE]
         ciphertext = data[1 + NONCE_SIZE :]
-        # Clients also send data that other servers, or later versions of this one, have encrypted.
+        # Clients also send data that other servers, or later versions of this one, have
+        # encrypted.
         if data[:1] != SEALED_PREFIX or len(nonce) < NONCE_SIZE:
             return None
         try:
@@ -77,10 +81,14 @@ class OwnerSealer:
         return base64.b64encode(SIGNED_PREFIX + self._compute_signature(thought)).decode()
 
     def verify_signature(self, thought: str, signature: str) -> bool:
-        return hmac.compare_digest(_decode_base64(signature), SIGNED_PREFIX + self._compute_signature(thought))
+        return hmac.compare_digest(
+            _decode_base64(signature), SIGNED_PREFIX + self._compute_signature(thought)
+        )
 
     def _compute_signature(self, thought: str) -> bytes:
-        return hmac.digest(self._derive_key("signature"), thought.encode("utf-8", "surrogatepass"), "sha256")
+        return hmac.digest(
+            self._derive_key("signature"), thought.encode("utf-8", "surrogatepass"), "sha256"
+        )
 
     def _derive_key(self, purpose: str) -> bytes:
         # Imported lazily, to keep startup fast: most servers encrypt nothing.

@@ -1,4 +1,5 @@
-"""Monitoring of client connections: cancellation on disconnect, keepalives and detection of stalled clients.
+"""Monitoring of client connections: cancellation on disconnect, keepalives and
+detection of stalled clients.
 
 Servers without the disconnect extension get a fallback.
 """
@@ -23,12 +24,14 @@ def never(_: Callable[[], object] | None, /) -> None:
 
 
 async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, cancelling it when the client disconnects. Call it after the body has been read.
+    """Return the result of `work`, cancelling it when the client disconnects. Call it
+    after the body has been read.
 
     Raises:
         ClientGone: the client has disconnected.
     """
-    # A task of its own: cancelling the current one would also cancel the sending of the response.
+    # A task of its own: cancelling the current one would also cancel the sending of the
+    # response.
     task = asyncio.get_running_loop().create_task(work)
     is_disconnected = False
 
@@ -49,17 +52,25 @@ async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any,
 
 
 async def with_disconnect_events(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the application with an emulated disconnect extension, for servers that lack it."""
+    """Run the application with an emulated disconnect extension, for servers that lack
+    it.
+    """
     watcher = _DisconnectWatcher(receive)
     extensions: dict[str, object] = scope.get("extensions") or {}
     try:
-        await app({**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: watcher.on_disconnect}}, receive, send)
+        await app(
+            {**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: watcher.on_disconnect}},
+            receive,
+            send,
+        )
     finally:
         await watcher.close()
 
 
 class _DisconnectWatcher:
-    """Emulates the extension by a task that waits in `receive`; it requires that the body has been read."""
+    """Emulates the extension by a task that waits in `receive`; it requires that the
+    body has been read.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -94,8 +105,10 @@ class _DisconnectWatcher:
 class StreamTimeouts(Struct, frozen=True):
     """Timeouts of a stream, in seconds.
 
-    headers: how long response headers wait for the `Started` event, so that an error can still set the status.
-    admitted_headers: the same after admission, when only overload or a failure can still occur.
+    headers: how long response headers wait for the `Started` event, so that an error
+        can still set the status.
+    admitted_headers: the same after admission, when only overload or a failure can
+        still occur.
     keepalive: maximum silence before a keepalive is sent.
     stall: how long one write may block before the client counts as disconnected.
     """
@@ -113,10 +126,11 @@ class MonitoredStream(Protocol):
 
 
 class StreamMonitor:
-    """Monitors all streams of a server with one timer, which ticks TICKS_PER_TIMEOUT times within the shorter timeout.
+    """Monitors all streams of a server with one timer, which ticks TICKS_PER_TIMEOUT
+    times within the shorter timeout.
 
-    A timer per stream would cost half a kilobyte each and a clock read per write; instead, streams count ticks since
-    their last write.
+    A timer per stream would cost half a kilobyte each and a clock read per write;
+    instead, streams count ticks since their last write.
 
     keepalive_ticks: ticks after a write at which a keepalive is due.
     stall_ticks: ticks after which a blocked write counts as a disconnect.
@@ -129,7 +143,8 @@ class StreamMonitor:
         # So a keepalive is late by at most one interval.
         self._interval = min(timeouts.keepalive, timeouts.stall) / self.TICKS_PER_TIMEOUT
         self.keepalive_ticks = int(timeouts.keepalive / self._interval)
-        # One more: the first tick may come right after the write has begun, and the timeout has to pass completely.
+        # One more: the first tick may come right after the write has begun, and the
+        # timeout has to pass completely.
         self.stall_ticks = int(timeouts.stall / self._interval) + 1
         self._streams: set[MonitoredStream] = set()
         self._timer: asyncio.TimerHandle | None = None

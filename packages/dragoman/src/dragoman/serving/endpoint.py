@@ -1,4 +1,5 @@
-"""Routes, and the endpoint that serves each of them: Host, CORS, authentication, method, errors, access log.
+"""Routes, and the endpoint that serves each of them: Host, CORS, authentication,
+method, errors, access log.
 
 Pure ASGI: no middleware wraps `send`, so streamed tokens incur no overhead.
 """
@@ -18,7 +19,13 @@ import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, NotStarted, UnsupportedMediaType
+from ..core.errors import (
+    BudgetExhausted,
+    DragomanError,
+    MethodNotAllowed,
+    NotStarted,
+    UnsupportedMediaType,
+)
 from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
 from ..dialects.anthropic.batches import is_anthropic_request
 from ..dialects.base import Profile
@@ -61,27 +68,38 @@ class ErrorEnvelope:
     name: the name in the docs.
     render: renders the body from an error, the request's id and the server's profile.
     map_status: maps an error to the dialect's HTTP status.
-    anthropic: the envelope for requests of Anthropic's clients, on paths that both vendors have.
-    render_rate_limits: renders the headers that report the limits of a key, at a Unix time.
+    anthropic: the envelope for requests of Anthropic's clients, on paths that both
+        vendors have.
+    render_rate_limits: renders the headers that report the limits of a key, at a Unix
+        time.
     """
 
     name: str
     render: Callable[[DragomanError, str, Profile], bytes]
     map_status: Callable[[DragomanError], int]
     anthropic: ErrorEnvelope | None = None
-    render_rate_limits: Callable[[Sequence[RateLimitState], float], RawHeaders] = render_openai_rate_limits
+    render_rate_limits: Callable[[Sequence[RateLimitState], float], RawHeaders] = (
+        render_openai_rate_limits
+    )
 
     def resolve(self, headers: Mapping[str, str]) -> ErrorEnvelope:
         """Return the envelope for a request with these headers."""
-        # Anthropic's SDKs send `anthropic-version` with every request, and OpenAI's never do.
-        return self if self.anthropic is None or not is_anthropic_request(headers) else self.anthropic
+        # Anthropic's SDKs send `anthropic-version` with every request, and OpenAI's
+        # never do.
+        return (
+            self if self.anthropic is None or not is_anthropic_request(headers) else self.anthropic
+        )
 
 
 OPENAI = ErrorEnvelope(
-    "OpenAI", lambda error, _, profile: render_openai_error(error, profile), lambda error: error.status
+    "OpenAI",
+    lambda error, _, profile: render_openai_error(error, profile),
+    lambda error: error.status,
 )
 RESPONSES = ErrorEnvelope(
-    "Responses", lambda error, _, profile: render_responses_error(error, profile), lambda error: error.status
+    "Responses",
+    lambda error, _, profile: render_responses_error(error, profile),
+    lambda error: error.status,
 )
 ANTHROPIC = ErrorEnvelope(
     "Anthropic",
@@ -89,7 +107,9 @@ ANTHROPIC = ErrorEnvelope(
     map_anthropic_status,
     render_rate_limits=render_anthropic_rate_limits,
 )
-OLLAMA = ErrorEnvelope("Ollama", lambda error, _, __: render_ollama_error(error), lambda error: error.status)
+OLLAMA = ErrorEnvelope(
+    "Ollama", lambda error, _, __: render_ollama_error(error), lambda error: error.status
+)
 TGI = ErrorEnvelope("TGI", lambda error, _, __: render_tgi_error(error), map_tgi_status)
 BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
 """OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""
@@ -104,7 +124,9 @@ LOG_FIELDS = "fields"
 # Client-supplied request ids that are safe in logs and headers.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
-"""In a response, the header with the warnings; in a request, the value `body` asks for them in the body too."""
+"""In a response, the header with the warnings; in a request, the value `body` asks for
+them in the body too.
+"""
 JSON_CONTENT_TYPE: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _IGNORED_QUERY_PARAMS = frozenset({"beta", "api-version"})
 """Query parameters that the SDKs of Anthropic and Azure add to every URL."""
@@ -149,8 +171,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
         """Return warnings for query parameters that the handler did not read."""
         if not self.query_string:
             return ()
-        unread = sorted(QueryParams(self.query_string).keys() - self.record.read_query - _IGNORED_QUERY_PARAMS)
-        return tuple(f"{abbreviate(name)} is ignored: unknown query parameter" for name in unread[:_MAX_UNREAD])
+        unread = sorted(
+            QueryParams(self.query_string).keys() - self.record.read_query - _IGNORED_QUERY_PARAMS
+        )
+        return tuple(
+            f"{abbreviate(name)} is ignored: unknown query parameter"
+            for name in unread[:_MAX_UNREAD]
+        )
 
     @property
     def content_length(self) -> int:
@@ -166,23 +193,32 @@ class HttpRequest(msgspec.Struct, frozen=True):
     async def read_json(self, *, allow_untyped: bool = False) -> bytes:
         """Read the JSON body of a POST.
 
-        A content type other than JSON is rejected: browsers send `application/json` across origins only after a
-        preflight, but other types without one. An empty body needs no content type.
+        A content type other than JSON is rejected: browsers send `application/json`
+        across origins only after a preflight, but other types without one. An empty
+        body needs no content type.
 
-        allow_untyped: accept a body without a content type, as some clients of a dialect send it, and without `Origin`
-            also curl's default, `application/x-www-form-urlencoded`. A web page's request with such a body is rejected
-            only by the check of `Origin`, which browsers send with every POST.
+        allow_untyped: accept a body without a content type, as some clients of a
+            dialect send it, and without `Origin` also curl's default,
+            `application/x-www-form-urlencoded`. A web page's request with such a body
+            is rejected only by the check of `Origin`, which browsers send with every
+            POST.
         """
         media_type = self.headers.get("content-type", "")
         if media_type != "application/json":
             media_type = media_type.partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
-        if allow_untyped and media_type == "application/x-www-form-urlencoded" and "origin" not in self.headers:
+        if (
+            allow_untyped
+            and media_type == "application/x-www-form-urlencoded"
+            and "origin" not in self.headers
+        ):
             media_type = ""
         if not is_json and (media_type or (self._has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
-        body = await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
+        body = await read_body(
+            self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory
+        )
         self.record.body_received_at = asyncio.get_running_loop().time()
         return body
 
@@ -212,9 +248,11 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return headers
 
     def render_warnings(self, warnings: Sequence[str], *, is_required: bool = False) -> bytes:
-        """Render warnings as a JSON array for the body, for clients that do not show headers.
+        """Render warnings as a JSON array for the body, for clients that do not show
+        headers.
 
-        Empty if there are none, or if the client did not ask for them; the `vllm` API profile always includes them.
+        Empty if there are none, or if the client did not ask for them; the `vllm` API
+        profile always includes them.
 
         is_required: include them even if the client did not ask for them.
         """
@@ -223,22 +261,29 @@ class HttpRequest(msgspec.Struct, frozen=True):
         is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
         if not (is_wanted or self.service.options.profile is Profile.VLLM):
             return b""
-        return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
+        return escape_line_breaks(
+            msgspec.json.encode([replace_surrogates(warning) for warning in warnings])
+        )
 
-    def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
+    def build_response_start(
+        self, headers: RawHeaders, max_wait: float | None = None
+    ) -> ResponseStart:
         """Build the start of a streamed response.
 
-        max_wait: seconds after which the headers are sent; None means the limit for requests that may still be
-            rejected.
+        max_wait: seconds after which the headers are sent; None means the limit for
+            requests that may still be rejected.
         """
         return ResponseStart(
-            headers, self.service.options.timeouts.headers if max_wait is None else max_wait, self.render_error
+            headers,
+            self.service.options.timeouts.headers if max_wait is None else max_wait,
+            self.render_error,
         )
 
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
-            # At least 1, because SDKs would retry at once after 0. Rounded up: an earlier retry would be rejected too.
+            # At least 1, because SDKs would retry at once after 0. Rounded up: an
+            # earlier retry would be rejected too.
             headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
         if isinstance(error, BudgetExhausted | NotStarted):
             # Otherwise OpenAI's and Anthropic's SDKs would retry the 429 or 500.
@@ -268,7 +313,9 @@ class JsonResponse:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopedError:
-    """An error on a path that several dialects share, with the envelope of the dialect that the body uses."""
+    """An error on a path that several dialects share, with the envelope of the dialect
+    that the body uses.
+    """
 
     error: DragomanError
     envelope: ErrorEnvelope
@@ -287,10 +334,18 @@ class CompleteResponse:
     content_length: int
     error: DragomanError | None = None
 
-    async def __call__(self, _: OnDisconnect, send: Send, __: DirectResponse | None = None) -> ResponseOutcome:
+    async def __call__(
+        self, _: OnDisconnect, send: Send, __: DirectResponse | None = None
+    ) -> ResponseOutcome:
         # For HEAD, the length of the body that a GET would return (RFC 9110, 9.3.2).
         length_header = (b"content-length", str(self.content_length).encode())
-        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*self.headers, length_header],
+            }
+        )
         await send({"type": "http.response.body", "body": self.body})
         return ResponseOutcome(self.status, self.content_length, self.error)
 
@@ -305,10 +360,13 @@ class Route:
 
     path: literal, or a pattern such as `/v1/responses/{id}`.
     access: the required access.
-    envelope: the format of all its errors, including those of authentication and of the method.
+    envelope: the format of all its errors, including those of authentication and of the
+        method.
     handlers: handlers by method; HEAD is handled as GET without the body.
-    browser_handler: handles the GET of a browser that opens the address; needs no key, since browsers cannot send one.
-    root: a path without a route of its own; unknown paths below it get this route's envelope too.
+    browser_handler: handles the GET of a browser that opens the address; needs no key,
+        since browsers cannot send one.
+    root: a path without a route of its own; unknown paths below it get this route's
+        envelope too.
     """
 
     path: str
@@ -322,7 +380,9 @@ class Route:
 class Endpoint:
     """Serves one route."""
 
-    def __init__(self, route: Route, service: Service, policy: AccessPolicy, http_metrics: HttpMetrics) -> None:
+    def __init__(
+        self, route: Route, service: Service, policy: AccessPolicy, http_metrics: HttpMetrics
+    ) -> None:
         self.route = route
         self._service = service
         self._policy = policy
@@ -332,14 +392,18 @@ class Endpoint:
         """Return the envelope for a path that this endpoint serves."""
         return self.route.envelope
 
-    def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
+    def open_request(
+        self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect
+    ) -> RequestLifecycle:
         envelope = self.find_envelope(scope["path"])
         http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
         telemetry = self._service.telemetry
         method = scope["method"]
         if telemetry is not None:
             scheme = scope.get("scheme", "http")
-            span = ServerSpan(method, self.route.path, http.path, http.headers, http.client_host, scheme)
+            span = ServerSpan(
+                method, self.route.path, http.path, http.headers, http.client_host, scheme
+            )
             http.record.span = telemetry.start_request(span)
         return RequestLifecycle(self, http, scope["method"])
 
@@ -370,7 +434,9 @@ class Endpoint:
         http.record.owner = caller.owner
         try:
             return await handler(
-                msgspec.structs.replace(http, caller=caller, service=restrict_service(self._service, caller))
+                msgspec.structs.replace(
+                    http, caller=caller, service=restrict_service(self._service, caller)
+                )
             )
         finally:
             # The body is no longer needed while the response is sent.
@@ -382,13 +448,19 @@ class Endpoint:
         span = lifecycle.record.span
         elapsed = service.clock.monotonic() - lifecycle.started_at
         if span is not None and service.telemetry is not None:
-            # The error's own status, since a dialect may map it to one below 500 and a stream begins with 200.
+            # The error's own status, since a dialect may map it to one below 500 and a
+            # stream begins with 200.
             is_failure = outcome.error is not None and outcome.error.status >= 500
             reason = type(outcome.error).__name__ if is_failure else None
             service.telemetry.end_request(span, outcome.status, reason)
         # Labeled with the route's pattern: the number of actual paths is unbounded.
         self._http_metrics.record(
-            lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
+            lifecycle.method,
+            self.route.path,
+            outcome.status,
+            elapsed,
+            lifecycle.content_length,
+            outcome.length,
         )
         if service.options.access_log:
             # Escaped, so that a path cannot forge a line of the log.
@@ -397,7 +469,11 @@ class Endpoint:
             # Only the JSON log has fields.
             if service.options.observes_calls:
                 name = service.tenancy.keyring.find_name(lifecycle.record.owner)
-                fields = {LOG_FIELDS: build_log_fields(lifecycle, escaped_path, outcome.status, elapsed, name)}
+                fields = {
+                    LOG_FIELDS: build_log_fields(
+                        lifecycle, escaped_path, outcome.status, elapsed, name
+                    )
+                }
             log.info(
                 "%s %s %s %s %d %.1fms",
                 format_address(lifecycle.client),
@@ -451,7 +527,17 @@ class RequestLifecycle:
     Once there is a response, only the data for the log and the metrics is retained.
     """
 
-    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "record", "started_at")
+    __slots__ = (
+        "_endpoint",
+        "_http",
+        "client",
+        "content_length",
+        "id",
+        "method",
+        "path",
+        "record",
+        "started_at",
+    )
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint = endpoint
@@ -465,13 +551,18 @@ class RequestLifecycle:
         self.record = http.record
 
     async def respond(self) -> Responder | CompleteResponse:
-        """Call the handler and build the response. Raises ClientGone: the client has disconnected."""
-        # A stream can last for hours; the request with its body is released once the handler has returned.
+        """Call the handler and build the response. Raises ClientGone: the client has
+        disconnected.
+        """
+        # A stream can last for hours; the request with its body is released once the
+        # handler has returned.
         http = self._http
         self._http = None
         assert http is not None
         return build_response(
-            http, await call_handler(self._endpoint.handle(http, self.method)), with_body=self.method != "HEAD"
+            http,
+            await call_handler(self._endpoint.handle(http, self.method)),
+            with_body=self.method != "HEAD",
         )
 
     def finish(self, outcome: ResponseOutcome) -> None:
@@ -479,7 +570,11 @@ class RequestLifecycle:
 
 
 def build_http_request(
-    scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, envelope: ErrorEnvelope
+    scope: Scope,
+    receive: Receive,
+    on_disconnect: OnDisconnect,
+    service: Service,
+    envelope: ErrorEnvelope,
 ) -> HttpRequest:
     """Build the request before authentication, with an anonymous caller."""
     headers = RequestHeaders(scope)
@@ -489,7 +584,8 @@ def build_http_request(
         Caller(),
         headers,
         scope.get("path_params", {}),
-        # The id appears in logs and headers, so a client's id is used only if it has plain characters.
+        # The id appears in logs and headers, so a client's id is used only if it has
+        # plain characters.
         client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_"),
         service.clock.monotonic(),
         envelope.resolve(headers),
@@ -503,7 +599,8 @@ def build_http_request(
 
 
 async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | DragomanError:
-    """Return the handler's result, or the error that it raised; unexpected errors are logged and wrapped.
+    """Return the handler's result, or the error that it raised; unexpected errors are
+    logged and wrapped.
 
     Raises:
         ClientGone: the client has disconnected.
@@ -517,7 +614,8 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     except ClientGone:
         raise
     except BaseException as error:
-        # A cancellation of this task must propagate; one that comes from an engine must become a 500.
+        # A cancellation of this task must propagate; one that comes from an engine must
+        # become a 500.
         failure = translate_engine_exception(error, task)
         if not isinstance(failure, Exception):
             raise
@@ -551,7 +649,9 @@ def build_response(
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
-        return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
+        return CompleteResponse(
+            status, headers, error_body if with_body else b"", len(error_body), result
+        )
     warnings = result.warnings
     if http.query_string and result.status < HTTPStatus.BAD_REQUEST:
         warnings += http.describe_unread_query()
@@ -561,7 +661,9 @@ def build_response(
 
 
 def accepts_html(headers: Headers) -> bool:
-    """Whether a browser navigates to the address: API clients and scripts do not ask for HTML."""
+    """Whether a browser navigates to the address: API clients and scripts do not ask
+    for HTML.
+    """
     return "text/html" in headers.get("accept", "").lower()
 
 

@@ -1,8 +1,9 @@
 """Fetching of media from URLs in requests, from public internet addresses only.
 
-Clients must not use this server to reach internal hosts (SSRF: CVE-2025-6242, CVE-2026-33626). A name is resolved once,
-all its addresses must be public, the connection uses the checked address (no DNS rebinding), and each redirect is
-checked like a new URL.
+Clients must not use this server to reach internal hosts (SSRF: CVE-2025-6242,
+CVE-2026-33626). A name is resolved once, all its addresses must be public, the
+connection uses the checked address (no DNS rebinding), and each redirect is checked
+like a new URL.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Address = IPv4Address | IPv6Address
 
 
 ResolveHost = Callable[[str, int], Awaitable[list[str]]]
-"""Resolves a host to addresses for connections to a port. Raises OSError if there are none."""
+"""Resolves a host to addresses for connections to a port. Raises OSError if there are
+none.
+"""
 
 
 MAX_REDIRECTS = 3
@@ -34,7 +37,9 @@ TIMEOUT = 10.0
 
 
 _GLOBAL = IPv6Network("2000::/3")
-"""Global unicast (RFC 4291); other prefixes can contain mapped IPv4, link-local or site-local addresses."""
+"""Global unicast (RFC 4291); other prefixes can contain mapped IPv4, link-local or
+site-local addresses.
+"""
 
 
 _NOT_PUBLIC = tuple(
@@ -48,7 +53,8 @@ _NOT_PUBLIC = tuple(
         "3fff::/20",  # documentation (RFC 9637)
     )
 )
-"""Networks without public hosts that `ipaddress` counts as global, at least in some versions.
+"""Networks without public hosts that `ipaddress` counts as global, at least in some
+versions.
 
 https://www.iana.org/assignments/iana-ipv6-special-registry/
 """
@@ -89,7 +95,9 @@ class Fetcher:
             RequestError: the URL is not allowed, or the download failed.
         """
         # A proxy from the environment would connect to an unchecked address.
-        client = httpx2.AsyncClient(transport=self._transport, timeout=self._timeout, trust_env=False)
+        client = httpx2.AsyncClient(
+            transport=self._transport, timeout=self._timeout, trust_env=False
+        )
         try:
             async with asyncio.timeout(self._timeout), client:
                 return await self._follow_redirects(client, url, param)
@@ -107,46 +115,69 @@ class Fetcher:
                     return await _read_content(response, url, param)
                 current_url = str(httpx2.URL(current_url).join(response.headers["location"]))
             except httpx2.InvalidURL:
-                raise _build_invalid_url_error(param, f"{abbreviate(url)} redirects to an invalid URL") from None
+                raise _build_invalid_url_error(
+                    param, f"{abbreviate(url)} redirects to an invalid URL"
+                ) from None
             finally:
                 await response.aclose()
         raise _build_download_error(param, f"{abbreviate(url)} redirects too often")
 
-    async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
-        """Build a request to the checked address, with the URL's host name in Host and SNI."""
+    async def _build_request(
+        self, client: httpx2.AsyncClient, url: str, param: str
+    ) -> httpx2.Request:
+        """Build a request to the checked address, with the URL's host name in Host and
+        SNI.
+        """
         try:
             parsed = httpx2.URL(url)
         except httpx2.InvalidURL:
             raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
         # `%` begins a zone id, which names a local interface.
         if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
-            raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
+            raise _build_invalid_url_error(
+                param, "only http and https URLs of named hosts are fetched"
+            )
         # https://trusted@evil.example looks like another host than it is, and credentials would be sent to any host.
         if parsed.userinfo:
-            raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
+            raise _build_invalid_url_error(
+                param, "a URL with a user or a password in it is not fetched"
+            )
         host = parsed.host
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
-            raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
+            raise _build_invalid_url_error(
+                param, f"this server does not fetch from {abbreviate(host)}"
+            )
         resolved = [ip_address(text) for text in await self._resolve(host, port)]
         # All addresses must be allowed: a host with one internal address is suspicious.
         if not resolved or not all(map(self._is_allowed, resolved)):
             raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
         return client.build_request(
             "GET",
-            # The checked address itself, so that no second resolution can differ (DNS rebinding).
+            # The checked address itself, so that no second resolution can differ (DNS
+            # rebinding).
             parsed.copy_with(host=str(resolved[0]), fragment=None),
             # Not compressed, since a small download could decompress to a large one.
-            headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
+            headers={
+                "host": parsed.netloc.decode("ascii"),
+                "accept": "*/*",
+                "accept-encoding": "identity",
+            },
             extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
         )
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address is public: not local or private, and not an IPv6 address that embeds an IPv4 one."""
-    if any(address in network for network in _NOT_PUBLIC) or (address.version == 6 and address not in _GLOBAL):
+    """Whether the address is public: not local or private, and not an IPv6 address that
+    embeds an IPv4 one.
+    """
+    if any(address in network for network in _NOT_PUBLIC) or (
+        address.version == 6 and address not in _GLOBAL
+    ):
         return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    return address.is_global and not (
+        address.is_multicast or address.is_reserved or address.is_unspecified
+    )
 
 
 async def resolve_addresses(host: str, port: int) -> list[str]:
@@ -158,9 +189,13 @@ async def resolve_addresses(host: str, port: int) -> list[str]:
 async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
     """Read the body as sent; nothing is decompressed."""
     if response.status_code != 200:
-        raise _build_download_error(param, f"{abbreviate(url)} returned HTTP {response.status_code}")
+        raise _build_download_error(
+            param, f"{abbreviate(url)} returned HTTP {response.status_code}"
+        )
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise _build_download_error(param, f"{abbreviate(url)} sent a compressed response, which was not requested")
+        raise _build_download_error(
+            param, f"{abbreviate(url)} sent a compressed response, which was not requested"
+        )
     chunks: list[bytes] = []
     size = 0
     # Content-Length cannot be trusted, so the bytes are counted.
@@ -177,8 +212,12 @@ async def _read_content(response: httpx2.Response, url: str, param: str) -> byte
 
 
 def _build_invalid_url_error(param: str, reason: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_image_url")
+    return RequestError(
+        f"Invalid value for '{param}': {reason}.", param=param, code="invalid_image_url"
+    )
 
 
 def _build_download_error(param: str, reason: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="failed_to_download_image")
+    return RequestError(
+        f"Invalid value for '{param}': {reason}.", param=param, code="failed_to_download_image"
+    )

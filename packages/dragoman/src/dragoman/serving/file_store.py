@@ -1,4 +1,6 @@
-"""Storage of files, independent of HTTP: a file is a record of the store, its content a series of chunks."""
+"""Storage of files, independent of HTTP: a file is a record of the store, its content a
+series of chunks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class OwnerFiles(Struct, frozen=True):
         """Return the content of an existing file."""
         if self.store is None:
             return b""
-        return b"".join([chunk async for chunk in read_chunks(self.store, Key(self.owner, FILE_KIND, id))])
+        return b"".join(
+            [chunk async for chunk in read_chunks(self.store, Key(self.owner, FILE_KIND, id))]
+        )
 
 
 async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGenerator[bytes]:
@@ -49,7 +53,8 @@ async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]
     """Iterate over the non-blank lines with their numbers, from 1."""
     number = 0
     partial_line = b""
-    # One chunk at a time, since the lines of a chunk are processed without yielding to the event loop.
+    # One chunk at a time, since the lines of a chunk are processed without yielding to
+    # the event loop.
     async for chunk in read_chunks(store, key, batch_size=1):
         # A line can span chunks.
         *complete_lines, partial_line = (partial_line + chunk).split(b"\n")
@@ -74,7 +79,11 @@ async def delete_abandoned_uploads(store: Store) -> None:
 async def find_file(store: Store, owner: str, id: str) -> FileObject | None:
     """Return the file, or None if it is missing or incomplete."""
     record = await store.get(Key(owner, FILE_KIND, id))
-    return None if record is None or not is_complete(record) else msgspec.json.decode(record.body, type=FileObject)
+    return (
+        None
+        if record is None or not is_complete(record)
+        else msgspec.json.decode(record.body, type=FileObject)
+    )
 
 
 def is_complete(record: Record) -> bool:

@@ -1,4 +1,6 @@
-"""Handlers of generation routes in any dialect: parse the body, admit the call, respond."""
+"""Handlers of generation routes in any dialect: parse the body, admit the call,
+respond.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ _MAX_SESSION_ID = 1024
 """Characters of a session id; longer ones are truncated."""
 
 LARGE_BODY = 256 * 1024
-"""Bytes above which a body is parsed in a thread, because parsing would block the event loop for too long."""
+"""Bytes above which a body is parsed in a thread, because parsing would block the event
+loop for too long.
+"""
 
 BACKGROUND_PRIORITY_OFFSET = 2**32
-"""Added to the priority of background requests, which keep their order among each other. Lower values run first."""
+"""Added to the priority of background requests, which keep their order among each
+other. Lower values run first.
+"""
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 # Otherwise buffering proxies would deliver a stream only when it is complete.
@@ -66,7 +72,9 @@ class AdmittedCall(msgspec.Struct, frozen=True):
     field_names: FieldNames = CORE_NAMES
 
     def join_warnings(self, later: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the warnings together with those that the engine reports when it starts."""
+        """Return the warnings together with those that the engine reports when it
+        starts.
+        """
         return tuple(dict.fromkeys((*self.warnings, *map(self.field_names.rename_warning, later))))
 
 
@@ -85,14 +93,18 @@ def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCa
 async def run_generation(http: HttpRequest, call: GenerationCall) -> Responder:
     """Admit a call and return its responder. Raises as `admit_call`."""
     admitted = await admit_call(http, call, build_header(http, call))
-    return build_responder(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
+    return build_responder(
+        http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream
+    )
 
 
 async def read_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
     return await parse_body(http, await http.read_json(), read)
 
 
-async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes, ReaderOptions], T]) -> T:
+async def parse_body(
+    context: RequestContext, body: bytes, read: Callable[[bytes, ReaderOptions], T]
+) -> T:
     options = build_reader_options(context)
     return await run_in_thread_if_large(lambda data: read(data, options), body)
 
@@ -102,7 +114,8 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     try:
         return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
     except RequestError as error:
-        # The reader has already named the dialect's field; translating the name again could change it.
+        # The reader has already named the dialect's field; translating the name again
+        # could change it.
         error.is_translated = True
         raise
 
@@ -133,11 +146,17 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
         call.field_names.translate(error)
         raise
     name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
-    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.generation.fingerprint)
+    return Header(
+        service.ids.new(call.id_prefix),
+        int(service.clock.now()),
+        name,
+        service.generation.fingerprint,
+    )
 
 
 async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepare and admit a call, record it in the request log, and remember its prompt for `explain`.
+    """Prepare and admit a call, record it in the request log, and remember its prompt
+    for `explain`.
 
     Raises:
         RequestError: the request is invalid.
@@ -145,7 +164,8 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
     """
     work = _prepare_and_observe(context, call, header)
     if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
-        # Compiling a schema can take seconds, so it is cancelled if the client disconnects.
+        # Compiling a schema can take seconds, so it is cancelled if the client
+        # disconnects.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
         admitted = await work
@@ -163,11 +183,15 @@ def _uses_workers(request: GenerateRequest) -> bool:
     Other requests do not justify the cost of a task that a disconnect can cancel.
     """
     prompt = request.prompt
-    has_program = isinstance(prompt, Conversation) and (bool(prompt.tools) or prompt.template.template is not None)
+    has_program = isinstance(prompt, Conversation) and (
+        bool(prompt.tools) or prompt.template.template is not None
+    )
     return request.constraint is not None or has_program
 
 
-async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+async def _prepare_and_observe(
+    context: RequestContext, call: GenerationCall, header: Header
+) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
@@ -177,7 +201,9 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
         observer.record_warnings(admitted.warnings)
         if observer.account is not None:
             try:
-                await observer.account.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
+                await observer.account.charge_prompt(
+                    sum(job.queue_ticket.tokens for job in admitted.run.jobs)
+                )
             except RequestError:
                 # The engine has not started, but the request is already in its queue.
                 await admitted.run.batches.aclose()
@@ -189,7 +215,9 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     run = admitted.run
     if run.direct is not None:
         run.direct.add_observer(observer.record)
-    return _add_timings(context, replace(admitted, run=replace(run, batches=observer.observe(run.batches))))
+    return _add_timings(
+        context, replace(admitted, run=replace(run, batches=observer.observe(run.batches)))
+    )
 
 
 def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
@@ -197,11 +225,14 @@ def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCal
     if not context.service.options.enable_per_request_metrics:
         return admitted
     batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
-    # Timings are added to the last batch, so batches must not bypass this generator (`direct`).
+    # Timings are added to the last batch, so batches must not bypass this generator
+    # (`direct`).
     return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
 
 
-async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+async def prepare_call(
+    context: RequestContext, call: GenerationCall, header: Header
+) -> AdmittedCall:
     """Prepare and admit a call without logging it or remembering its prompt."""
     generation = context.service.generation
     names = call.field_names
@@ -211,15 +242,23 @@ async def prepare_call(context: RequestContext, call: GenerationCall, header: He
         terms = build_terms(context, header.id, call.tool_prefix)
         # Before media is fetched: under overload a rejection must be cheap.
         model.queue.check_capacity(terms.queue_share)
-        resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
-        with_media = await generation.media.resolve_requests(build_owner_files(context), model, resolved)
+        resolved = [
+            _resolve_for_engine(request, header.model, model, context.caller)
+            for request in call.requests
+        ]
+        with_media = await generation.media.resolve_requests(
+            build_owner_files(context), model, resolved
+        )
         requests = [_apply_header_directives(request, context.headers) for request in with_media]
         if context.service.telemetry is None:
             traceparent = context.headers.get("traceparent")
-            # Without telemetry the server passes the client's trace context to engines that trace. The task may still
-            # hold the context of an earlier request, which must be replaced.
+            # Without telemetry the server passes the client's trace context to engines
+            # that trace. The task may still hold the context of an earlier request,
+            # which must be replaced.
             if traceparent is not None or CURRENT_SPAN.get() is not None:
-                CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
+                CURRENT_SPAN.set(
+                    parse_trace_context(traceparent, context.headers.get("tracestate", ""))
+                )
         run = await admit(model, requests, terms, generation.meters)
     except RequestError as error:
         names.translate(error)
@@ -238,7 +277,8 @@ def build_responder(
 ) -> Responder:
     """Build the responder of an admitted call.
 
-    batches: the batches of the admitted run, or a wrapper that observes them as its `direct` requires.
+    batches: the batches of the admitted run, or a wrapper that observes them as its
+        `direct` requires.
     content_type: the content type of a stream.
     """
     # A stream can carry warnings only in comments, which only server-sent events have.
@@ -249,13 +289,18 @@ def build_responder(
     def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
         warnings += unread_query
         response_headers = (
-            build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
+            build_stream_headers(http, warnings, content_type)
+            if stream
+            else http.build_headers(warnings=warnings)
         )
-        body_warnings = http.render_warnings(warnings, is_required=is_required) if can_carry_warnings else b""
+        body_warnings = (
+            http.render_warnings(warnings, is_required=is_required) if can_carry_warnings else b""
+        )
         return response_headers, body_warnings
 
     def add_warnings(later: tuple[str, ...], has_headers: bool) -> tuple[RawHeaders, bytes]:
-        # If the headers have already been sent, the body is the only place for the warnings.
+        # If the headers have already been sent, the body is the only place for the
+        # warnings.
         return render(admitted.join_warnings(later), is_required=has_headers)
 
     headers, rendered_warnings = render(admitted.warnings)
@@ -278,7 +323,9 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
 
 
 def build_stream_headers(
-    http: HttpRequest, warnings: tuple[str, ...] = (), content_type: tuple[bytes, bytes] = EVENT_STREAM
+    http: HttpRequest,
+    warnings: tuple[str, ...] = (),
+    content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> RawHeaders:
     return http.build_headers(content_type, warnings) + NO_BUFFERING_HEADERS
 
@@ -286,8 +333,11 @@ def build_stream_headers(
 async def find_queried_model(http: HttpRequest) -> ServedModel:
     """Load and return the model in the query, or else the default model."""
     models = http.service.models
-    # The key may permit only models that are not served; then the name is empty, and the model is not found.
-    return await models.load_and_find(http.query.get("model") or next((slot.name for slot in models.slots), ""))
+    # The key may permit only models that are not served; then the name is empty, and
+    # the model is not found.
+    return await models.load_and_find(
+        http.query.get("model") or next((slot.name for slot in models.slots), "")
+    )
 
 
 class WarningSource(Protocol):
@@ -318,7 +368,9 @@ def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
 
 
 async def count_with_engine(model: ServedModel, request: GenerateRequest) -> int:
-    """Count the prompt of an engine that renders it itself. Raises Unsupported if the engine cannot."""
+    """Count the prompt of an engine that renders it itself. Raises Unsupported if the
+    engine cannot.
+    """
     backend = model.backend
     if not isinstance(backend, EventBackend) or not isinstance(backend.engine, PromptCounter):
         raise Unsupported("This model's engine does not support counting tokens.", param="model")
@@ -351,7 +403,8 @@ def find_queue_share(context: RequestContext) -> QueueShare:
 
 
 def request_timeout(context: RequestContext) -> float | None:
-    """Return the timeout in seconds: the server's limit, or less if the client requests it.
+    """Return the timeout in seconds: the server's limit, or less if the client requests
+    it.
 
     Raises:
         RequestError: the header is malformed.
@@ -362,7 +415,9 @@ def request_timeout(context: RequestContext) -> float | None:
         return limit
     # float() would also accept nan, inf and 1_0.
     if not _SECONDS.fullmatch(requested) or not float(requested):
-        raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
+        raise RequestError(
+            f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header"
+        )
     return float(requested) if limit is None else min(float(requested), limit)
 
 
@@ -402,12 +457,18 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     return replace(request, extras=replace(request.extras, **directives))
 
 
-def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:
-    """Replace an alias by the model's own name, set the adapter, and lower the priority of background requests."""
+def _resolve_for_engine(
+    request: GenerateRequest, name: str, model: ServedModel, caller: Caller
+) -> GenerateRequest:
+    """Replace an alias by the model's own name, set the adapter, and lower the priority
+    of background requests.
+    """
     extras = request.extras
     if name != model.name:
         extras = replace(extras, lora=name)
-    priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
+    priority = (
+        request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
+    )
     # The most frequent case needs no copy of the request.
     if request.model == name and request.priority == priority and extras is request.extras:
         return request

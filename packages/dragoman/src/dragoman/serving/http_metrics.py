@@ -1,7 +1,7 @@
 """HTTP metrics, and merging of the metrics of several worker processes.
 
-The HTTP metrics have the names of vLLM's `/metrics`. Their paths are route patterns, which bounds the number of label
-values.
+The HTTP metrics have the names of vLLM's `/metrics`. Their paths are route patterns,
+which bounds the number of label values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,17 @@ FINE_BUCKETS = (
 )
 COARSE_BUCKETS = (0.1, 0.5, 1.0)
 EXCLUDED_PATHS = frozenset(
-    {"/metrics", "/health", "/healthz", "/livez", "/load", "/ping", "/readyz", "/version", "/server_info"}
+    {
+        "/metrics",
+        "/health",
+        "/healthz",
+        "/livez",
+        "/load",
+        "/ping",
+        "/readyz",
+        "/version",
+        "/server_info",
+    }
 )
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -64,12 +74,19 @@ class HttpMetrics:
         self.route_durations: dict[tuple[str, str], Histogram] = {}
 
     def record(
-        self, method: str, path: str, status: int, seconds: float, request_bytes: int, response_bytes: int
+        self,
+        method: str,
+        path: str,
+        status: int,
+        seconds: float,
+        request_bytes: int,
+        response_bytes: int,
     ) -> None:
         """Record a completed request.
 
         path: the route's pattern, or `*` if there is none.
-        request_bytes, response_bytes: by Content-Length; 0 without one (a stream has none).
+        request_bytes, response_bytes: by Content-Length; 0 without one (a stream has
+            none).
         """
         if path in EXCLUDED_PATHS:
             return
@@ -77,7 +94,10 @@ class HttpMetrics:
         # Clients choose the method, and every new label value costs memory for ever.
         method = method if method in _METHODS else "other"
         self.requests[method, f"{status // 100}xx", path] += 1
-        for sizes, size in ((self.request_sizes, request_bytes), (self.response_sizes, response_bytes)):
+        for sizes, size in (
+            (self.request_sizes, request_bytes),
+            (self.response_sizes, response_bytes),
+        ):
             count, total = sizes.get(path, (0, 0))
             sizes[path] = count + 1, total + size
         self.durations.observe(seconds)
@@ -86,10 +106,12 @@ class HttpMetrics:
         self.route_durations[method, path].observe(seconds)
 
 
-# Metrics of several worker processes as one: metric families as plain values, and how they add up.
+# Metrics of several worker processes as one: metric families as plain values, and how
+# they add up.
 
 CUMULATIVE = frozenset({"counter", "histogram", "summary"})
-"""Types whose values only grow, so that those of a worker that has ended still count."""
+"""Types whose values only grow, so that those of a worker that has ended still count.
+"""
 
 
 class MetricSample(Struct, array_like=True, frozen=True):
@@ -131,7 +153,10 @@ def read_families(registry: CollectorRegistry) -> list[MetricFamily]:
             family.name,
             family.documentation,
             family.type,
-            [MetricSample(sample.name, sample.labels, float(sample.value)) for sample in family.samples],
+            [
+                MetricSample(sample.name, sample.labels, float(sample.value))
+                for sample in family.samples
+            ],
         )
         for family in registry.collect()
     ]
@@ -159,8 +184,9 @@ class _FixedCollector(Collector):
 def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:
     """Merge the samples that have the same name and labels.
 
-    Counters, histograms and gauges are summed, except for gauges of ratios (`_perc`: the mean), of
-    `process_start_time_seconds` and `_up` (the minimum), and of `_info` and `_state`, which are equal in all workers.
+    Counters, histograms and gauges are summed, except for gauges of ratios (`_perc`:
+    the mean), of `process_start_time_seconds` and `_up` (the minimum), and of `_info`
+    and `_state`, which are equal in all workers.
     """
     families: dict[str, MetricFamily] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], list[float]]] = {}

@@ -1,4 +1,6 @@
-"""Internal requests: calls of a route's handler without a socket, at background priority."""
+"""Internal requests: calls of a route's handler without a socket, at background
+priority.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from starlette.types import Message
 from .auth import Caller
 from .body import BodyMemoryShare
 from .disconnect import never
-from .endpoint import HttpRequest, Route, WARNINGS_HEADER, build_response, call_handler, restrict_service
+from .endpoint import (
+    HttpRequest,
+    Route,
+    WARNINGS_HEADER,
+    build_response,
+    call_handler,
+    restrict_service,
+)
 from .service import Service
 
 
@@ -29,22 +38,28 @@ class InternalResponse(Struct, frozen=True):
 
 
 class InternalClient:
-    """Sends POST requests with JSON bodies to the handlers of routes with a literal path, on behalf of an owner."""
+    """Sends POST requests with JSON bodies to the handlers of routes with a literal
+    path, on behalf of an owner.
+    """
 
     def __init__(self, service: Service, routes: Iterable[Route]) -> None:
         self._service = service
         self._routes = {route.path: route for route in routes if "POST" in route.handlers}
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
-        """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
-        # The endpoint's checks are skipped: the owner was authenticated when the job was created.
+        """Call a handler. Errors of the request become a status, not an exception.
+        Cancellation frees the engine.
+        """
+        # The endpoint's checks are skipped: the owner was authenticated when the job
+        # was created.
         connection = _InMemoryConnection(body)
         route = self._routes[path]
         service = restrict_service(self._service, caller)
         http = HttpRequest(
             service,
             msgspec.structs.replace(caller, is_background=True),
-            # The headers of the response are dropped, so it must carry the warnings in its body.
+            # The headers of the response are dropped, so it must carry the warnings in
+            # its body.
             Headers({"content-type": "application/json", WARNINGS_HEADER: "body"}),
             {},
             service.ids.new("req_"),
@@ -75,7 +90,8 @@ class _InMemoryConnection:
 
     async def receive(self) -> Message:
         if self._body is None:
-            # Behave like a client that stays connected and sends nothing more: never return.
+            # Behave like a client that stays connected and sends nothing more: never
+            # return.
             await asyncio.get_running_loop().create_future()
         body = self._body
         self._body = None

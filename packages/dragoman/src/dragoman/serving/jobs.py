@@ -1,4 +1,5 @@
-"""Durable jobs: work that outlives its request and process, claimed from the store by one process at a time.
+"""Durable jobs: work that outlives its request and process, claimed from the store by
+one process at a time.
 
 Independent of the kind of job, which a `Job` implements.
 """
@@ -23,9 +24,13 @@ from .service import Service
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0
-"""Seconds between two checks for unclaimed jobs and for cancellation by other processes."""
+"""Seconds between two checks for unclaimed jobs and for cancellation by other
+processes.
+"""
 RETRY_DELAY = 0.5
-"""Initial delay in seconds before an overloaded request is retried; doubles up to MAX_RETRY_DELAY."""
+"""Initial delay in seconds before an overloaded request is retried; doubles up to
+MAX_RETRY_DELAY.
+"""
 MAX_RETRY_DELAY = 30.0
 _OVERLOADED_STATUSES = frozenset({429, 503, 529})
 
@@ -71,8 +76,8 @@ class Job(Protocol):
 class RecordLease:
     """A record that this process has claimed.
 
-    Every write is conditional on the expected version, so it never overwrites another process's change or a client's
-    cancellation.
+    Every write is conditional on the expected version, so it never overwrites another
+    process's change or a client's cancellation.
     """
 
     def __init__(self, store: Store, record: Record) -> None:
@@ -83,7 +88,9 @@ class RecordLease:
     def key(self) -> Key:
         return self.record.key
 
-    async def commit(self, state: str, body: bytes, *changes: Change, release: bool = False) -> None:
+    async def commit(
+        self, state: str, body: bytes, *changes: Change, release: bool = False
+    ) -> None:
         """Write the record with further changes.
 
         release: end this process's claim on the record.
@@ -92,13 +99,20 @@ class RecordLease:
             CommitConflict: the record has changed.
         """
         run = None if release else self._store.run
-        await self._store.commit(*changes, Replace(self.key, state, body, run, version=self.record.version))
-        # Every Replace increments the version, in all stores, so the record need not be read again.
+        await self._store.commit(
+            *changes, Replace(self.key, state, body, run, version=self.record.version)
+        )
+        # Every Replace increments the version, in all stores, so the record need not be
+        # read again.
         version = self.record.version + 1
-        self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
+        self.record = msgspec.structs.replace(
+            self.record, state=state, body=body, run=run, version=version
+        )
 
     async def reload(self) -> None:
-        """Read the record again. Raises CommitConflict: it was deleted, or another process has claimed it."""
+        """Read the record again. Raises CommitConflict: it was deleted, or another
+        process has claimed it.
+        """
         record = await self._store.get(self.key)
         if record is None or record.run != self._store.run:
             raise CommitConflict(Delete(self.key), None if record is None else record.state)
@@ -137,13 +151,17 @@ class JobRunner:
         self._max_jobs = max_jobs
 
     async def run(self, process: Callable[[Record, JobRunner], Awaitable[None]]) -> None:
-        """Claim and process jobs until cancelled; other processes then take over unfinished jobs."""
+        """Claim and process jobs until cancelled; other processes then take over
+        unfinished jobs.
+        """
         running: set[asyncio.Task[None]] = set()
         try:
             while True:
-                # Results of finished jobs are not read: `_run_guarded` handles their errors.
+                # Results of finished jobs are not read: `_run_guarded` handles their
+                # errors.
                 running = {task for task in running if not task.done()}
-                # Claim only as many as can run now, and leave the others to other processes.
+                # Claim only as many as can run now, and leave the others to other
+                # processes.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
                 try:
@@ -162,10 +180,12 @@ class JobRunner:
         """Run all tasks of a job, unless it stops first."""
         try:
             async with asyncio.TaskGroup() as group:
-                # If the job was cancelled, the watcher raises, and the group cancels its requests.
+                # If the job was cancelled, the watcher raises, and the group cancels
+                # its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
-                # Otherwise the group would wait for the watcher, which ends only when the job must stop.
+                # Otherwise the group would wait for the watcher, which ends only when
+                # the job must stop.
                 watcher.cancel()
         except* (JobStopped, CommitConflict):
             log.info("%s %s was stopped", self._kind, job.id)
@@ -173,20 +193,29 @@ class JobRunner:
     async def _run_tasks(self, job: Job) -> None:
         async with asyncio.TaskGroup() as group, aclosing(job.pending_tasks()) as tasks:
             async for task in tasks:
-                # Before the task is created: a batch of 50,000 lines must not create as many tasks.
+                # Before the task is created: a batch of 50,000 lines must not create as
+                # many tasks.
                 await self._slots.acquire()
                 running = group.create_task(self._run_task(job, task))
-                # Not in the task itself, which runs no code if it is cancelled before its first step.
+                # Not in the task itself, which runs no code if it is cancelled before
+                # its first step.
                 running.add_done_callback(lambda _: self._slots.release())
 
     async def _run_task(self, job: Job, task: JobTask) -> None:
-        """Run a task; retry with backoff while the server is overloaded, since no client waits for the result."""
+        """Run a task; retry with backoff while the server is overloaded, since no
+        client waits for the result.
+        """
         delay = RETRY_DELAY
         while True:
             response = await self._client(Caller(job.owner), task.path, task.body)
-            # Errors while the server shuts down are not caused by the request and must not become its result.
-            is_serving = any(engine.health().ready for model in self._service.models for engine in model.engines)
-            if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or is_serving):
+            # Errors while the server shuts down are not caused by the request and must
+            # not become its result.
+            is_serving = any(
+                engine.health().ready for model in self._service.models for engine in model.engines
+            )
+            if response.status not in _OVERLOADED_STATUSES and (
+                response.status < 500 or is_serving
+            ):
                 break
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_RETRY_DELAY)
@@ -199,8 +228,11 @@ class JobRunner:
             return claimed
         try:
             for record in await self._store.list_abandoned(self._kind, limit):
-                # Conditional on the version: of two processes that claim it, one gets a conflict.
-                claim = Replace(record.key, record.state, record.body, self._store.run, version=record.version)
+                # Conditional on the version: of two processes that claim it, one gets a
+                # conflict.
+                claim = Replace(
+                    record.key, record.state, record.body, self._store.run, version=record.version
+                )
                 try:
                     await self._store.commit(claim)
                 except CommitConflict:
@@ -212,8 +244,12 @@ class JobRunner:
             pass
         return claimed
 
-    async def _run_guarded(self, process: Callable[[Record, JobRunner], Awaitable[None]], record: Record) -> None:
-        """Process a job; after an internal error release it so that any process can retry it."""
+    async def _run_guarded(
+        self, process: Callable[[Record, JobRunner], Awaitable[None]], record: Record
+    ) -> None:
+        """Process a job; after an internal error release it so that any process can
+        retry it.
+        """
         try:
             await process(record, self)
         except CommitConflict:
@@ -225,13 +261,17 @@ class JobRunner:
             await self._release(record.key)
 
     async def _release(self, key: Key) -> None:
-        """Release the claim if this process still holds it. Retries until stored: otherwise the job would be stuck."""
+        """Release the claim if this process still holds it. Retries until stored:
+        otherwise the job would be stuck.
+        """
         while True:
             try:
                 current = await self._store.get(key)
                 if current is not None and current.run == self._store.run:
                     await self._store.commit(
-                        Replace(key, current.state, current.body, UNCLAIMED_RUN, version=current.version)
+                        Replace(
+                            key, current.state, current.body, UNCLAIMED_RUN, version=current.version
+                        )
                     )
                 return
             except CommitConflict:

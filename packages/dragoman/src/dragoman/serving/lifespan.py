@@ -1,4 +1,6 @@
-"""The server's lifespan, which starts and stops engines, store and workers, and ASGI's lifespan protocol."""
+"""The server's lifespan, which starts and stops engines, store and workers, and ASGI's
+lifespan protocol.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,18 @@ def build_lifespan(
 
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
-        # Resources close in reverse order, because each may use the ones opened before it. Background runs stop before
-        # the engines, and store their final state before the store closes. Everything can write to the logs, so these
-        # close last.
+        # Resources close in reverse order, because each may use the ones opened before
+        # it. Background runs stop before the engines, and store their final state
+        # before the store closes. Everything can write to the logs, so these close
+        # last.
         async with AsyncExitStack() as stack:
             if service.telemetry is not None and service.telemetry.exporter is not None:
                 stack.push_async_callback(asyncio.to_thread, service.telemetry.exporter.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
             await _open(stack, service.store)
-            # Opened before the models: requests that end while the models stop are still counted.
+            # Opened before the models: requests that end while the models stop are
+            # still counted.
             if not service.tenancy.keyring.is_open:
                 await _open(stack, service.tenancy.ledger)
                 await _open(stack, service.tenancy.counters)
@@ -62,11 +66,14 @@ def build_lifespan(
             await _open(stack, background)
             await _open(stack, downloads)
             store = service.store
-            running = [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
+            running = (
+                [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
+            )
             try:
                 yield
             finally:
-                # All are cancelled before any is awaited, so that they stop concurrently.
+                # All are cancelled before any is awaited, so that they stop
+                # concurrently.
                 for task in running:
                     task.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
@@ -74,8 +81,12 @@ def build_lifespan(
     return run
 
 
-async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
-    """Serve ASGI's lifespan protocol. Expected errors are reported by their message, bugs with a traceback."""
+async def serve_lifespan(
+    context: AbstractAsyncContextManager[object], receive: Receive, send: Send
+) -> None:
+    """Serve ASGI's lifespan protocol. Expected errors are reported by their message,
+    bugs with a traceback.
+    """
     await receive()
     has_started = False
     try:
@@ -83,11 +94,22 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
             has_started = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
-    # Expected errors, such as a missing model or a locked database: a traceback would hide the reason.
+    # Expected errors, such as a missing model or a locked database: a traceback would
+    # hide the reason.
     except (DragomanError, OSError, ValueError) as error:
-        await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": str(error)})
+        await send(
+            {
+                "type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed",
+                "message": str(error),
+            }
+        )
     except Exception:
-        await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": format_exc()})
+        await send(
+            {
+                "type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed",
+                "message": format_exc(),
+            }
+        )
     else:
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -99,7 +121,9 @@ async def _open(stack: AsyncExitStack, resource: LifespanResource | None) -> Non
 
 
 async def run_cleanup(store: Store) -> None:
-    """Delete abandoned uploads and expired records until cancelled, in small steps that let other writes interleave."""
+    """Delete abandoned uploads and expired records until cancelled, in small steps that
+    let other writes interleave.
+    """
     while True:
         try:
             await delete_abandoned_uploads(store)

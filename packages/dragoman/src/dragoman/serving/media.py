@@ -1,8 +1,9 @@
 """Resolution of media that a request refers to: uploaded files and URLs.
 
-Media is resolved before the engine is called and before headers are sent. Media that the engine does not support is
-left unchanged and rejected at admission, except that text files become text. The content is not interpreted, except the
-first bytes of an image.
+Media is resolved before the engine is called and before headers are sent. Media that
+the engine does not support is left unchanged and rejected at admission, except that
+text files become text. The content is not interpreted, except the first bytes of an
+image.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from msgspec import Struct
 from ..core.engine import Feature
 from ..core.errors import RequestError, Unsupported
 from ..core.images import MAX_BYTES, check_image
-from ..core.message import Audio, File, Image, InlineMedia, Message, Part, RemoteMedia, Text, ToolResult, UploadedMedia
+from ..core.message import (
+    Audio,
+    File,
+    Image,
+    InlineMedia,
+    Message,
+    Part,
+    RemoteMedia,
+    Text,
+    ToolResult,
+    UploadedMedia,
+)
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import abbreviate
 from ..pipeline.models import EventBackend, ServedModel
@@ -34,10 +46,20 @@ MAX_TOTAL = 64 * 1024 * 1024
 """Maximum size of all referenced media of a request, in bytes."""
 _MAX_CONCURRENT = 4
 """Media of a request that are loaded concurrently."""
-_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
+_TEXT_TYPES = (
+    "text/",
+    "application/json",
+    "application/xml",
+    "application/yaml",
+    "application/toml",
+)
 
 Medium = Image | Audio | File
-_FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
+_FEATURES: Mapping[type[Medium], Feature] = {
+    Image: Feature.IMAGES,
+    Audio: Feature.AUDIO,
+    File: Feature.FILES,
+}
 
 
 class MediaOptions(Struct, frozen=True):
@@ -64,13 +86,15 @@ class MediaResolver:
     async def resolve_requests(
         self, owner_files: OwnerFiles, model: ServedModel, requests: list[GenerateRequest]
     ) -> list[GenerateRequest]:
-        """Return the requests with their media inline. The model is not unloaded while the media is fetched.
+        """Return the requests with their media inline. The model is not unloaded while
+        the media is fetched.
 
         Raises as `resolve_request`.
         """
         # Most requests have no media.
         if not any(
-            isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages) for request in requests
+            isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages)
+            for request in requests
         ):
             return requests
         with model.keep_loaded():
@@ -89,7 +113,9 @@ class MediaResolver:
         if not isinstance(request.prompt, Conversation):
             return request
         prompt = await self.resolve_conversation(owner_files, model, request.prompt)
-        return request if prompt is request.prompt else msgspec.structs.replace(request, prompt=prompt)
+        return (
+            request if prompt is request.prompt else msgspec.structs.replace(request, prompt=prompt)
+        )
 
     async def resolve_conversation(
         self, owner_files: OwnerFiles, model: ServedModel, conversation: Conversation
@@ -112,10 +138,14 @@ class MediaResolver:
             if is_readable and not isinstance(medium.source, InlineMedia):
                 pending[medium] = f"messages[{index}].content"
         if images > MAX_IMAGES:
-            raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
+            raise RequestError(
+                f"A request can have at most {MAX_IMAGES} images; this has {images}.",
+                param="messages",
+            )
         if not pending and not unreadable_files:
             return conversation
-        # Only an event engine, such as an upstream, accepts URLs; a token engine needs the pixels.
+        # Only an event engine, such as an upstream, accepts URLs; a token engine needs
+        # the pixels.
         passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
         resolved = await self._resolve_all(
             owner_files,
@@ -138,7 +168,9 @@ class MediaResolver:
         )
         return msgspec.structs.replace(conversation, messages=messages)
 
-    async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
+    async def _resolve_all(
+        self, owner_files: OwnerFiles, pending: Mapping[Medium, str]
+    ) -> dict[Medium, Medium]:
         """Resolve each medium once, several concurrently."""
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
         total = 0
@@ -148,14 +180,21 @@ class MediaResolver:
             async with semaphore:
                 resolved = await self._resolve_one(owner_files, medium, param)
             total += len(resolved.source.data) if isinstance(resolved.source, InlineMedia) else 0
-            # Checked after each file, so that a request holds at most the limit plus the files in flight.
+            # Checked after each file, so that a request holds at most the limit plus
+            # the files in flight.
             if total > MAX_TOTAL:
-                message = f"The files and images of this request have more than {MAX_TOTAL} bytes together."
+                message = (
+                    f"The files and images of this request have more than {MAX_TOTAL} bytes "
+                    f"together."
+                )
                 raise RequestError(message, param=param, code="image_too_large")
             return resolved
 
         # Keyed by the medium, so that an image in several messages is fetched once.
-        tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
+        tasks = {
+            medium: asyncio.ensure_future(resolve(medium, param))
+            for medium, param in pending.items()
+        }
         try:
             await asyncio.gather(*tasks.values())
         finally:
@@ -170,11 +209,14 @@ class MediaResolver:
                 file = await owner_files.find(id)
                 if file is None:
                     raise RequestError(
-                        f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found"
+                        f"No such File object: {abbreviate(id)}",
+                        param=param,
+                        code="image_file_not_found",
                     )
                 if file.bytes > MAX_BYTES:
                     raise RequestError(
-                        f"The file {abbreviate(id)} has {file.bytes} bytes; the maximum is {MAX_BYTES}.",
+                        f"The file {abbreviate(id)} has {file.bytes} bytes; the maximum is "
+                        f"{MAX_BYTES}.",
                         param=param,
                         code="image_too_large",
                     )
@@ -184,7 +226,8 @@ class MediaResolver:
             case RemoteMedia(url):
                 if self._options.urls != "fetch":
                     raise Unsupported(
-                        "This server does not fetch URLs (--media-urls): send a data URL, or upload the file first.",
+                        "This server does not fetch URLs (--media-urls): send a data URL, or "
+                        "upload the file first.",
                         param=param,
                         code="invalid_image_url",
                     )
@@ -199,17 +242,25 @@ class MediaResolver:
                 return medium
         match medium:
             case Image():
-                # Media types from web servers and file names are often wrong, so the type is read from the bytes.
-                return msgspec.structs.replace(medium, source=check_image(InlineMedia(inline.data), param))
+                # Media types from web servers and file names are often wrong, so the
+                # type is read from the bytes.
+                return msgspec.structs.replace(
+                    medium, source=check_image(InlineMedia(inline.data), param)
+                )
             case File():
-                return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
+                return msgspec.structs.replace(
+                    medium, source=inline, filename=medium.filename or name
+                )
             case Audio():
                 return msgspec.structs.replace(medium, source=inline)
 
 
 def guess_media_type(path: str) -> str | None:
-    """Return the media type that belongs to the extension of a file's name, path or URL."""
-    # Without the directories: Python 3.13 parses the path as a URL and raises ValueError for one like `http://[x`.
+    """Return the media type that belongs to the extension of a file's name, path or
+    URL.
+    """
+    # Without the directories: Python 3.13 parses the path as a URL and raises
+    # ValueError for one like `http://[x`.
     return mimetypes.guess_type(path.rpartition("/")[2])[0]
 
 
@@ -243,7 +294,10 @@ def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -
     match part:
         case ToolResult(content=content):
             # Tool results can contain media too.
-            new_content = tuple(replacements.get(item, item) if isinstance(item, Medium) else item for item in content)
+            new_content = tuple(
+                replacements.get(item, item) if isinstance(item, Medium) else item
+                for item in content
+            )
             return msgspec.structs.replace(part, content=new_content)
         case Image() | Audio() | File():
             return replacements.get(part, part)

@@ -1,4 +1,6 @@
-"""Commands for the ports of simulated servers: refuse, reset or hang. Independent of sockets and routes."""
+"""Commands for the ports of simulated servers: refuse, reset or hang. Independent of
+sockets and routes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,14 @@ from typing import Annotated, Literal, Protocol
 from msgspec import Meta, Struct
 
 ListenState = Literal["listening", "closed", "resetting", "hanging"]
-"""The handling of new connections: served, refused, accepted and reset, or accepted without a response."""
+"""The handling of new connections: served, refused, accepted and reset, or accepted
+without a response.
+"""
 
 OpenConnectionPolicy = Literal["cut", "finish"]
-"""The handling of connections with a response in progress: reset at once, or closed after the response."""
+"""The handling of connections with a response in progress: reset at once, or closed
+after the response.
+"""
 
 MAX_SECONDS = 86400
 
@@ -49,16 +55,20 @@ class PortState(Struct, frozen=True):
 
 
 class PortController(Protocol):
-    """Controls the ports of a process through one of its servers. Called on the server's event loop."""
+    """Controls the ports of a process through one of its servers. Called on the
+    server's event loop.
+    """
 
     def states(self) -> Sequence[PortState]:
         """Return the states of the ports, in the order of the servers."""
         ...
 
     async def apply(self, commands: Sequence[PortCommand], client: tuple[str, int] | None) -> None:
-        """Replace the schedules of the affected ports; a port listens whenever no command applies.
+        """Replace the schedules of the affected ports; a port listens whenever no
+        command applies.
 
-        client: the administrator's address; its connection is closed after the response and never reset.
+        client: the administrator's address; its connection is closed after the response
+            and never reset.
 
         Raises:
             RequestError: a command is invalid; nothing has changed.

@@ -1,7 +1,8 @@
-"""The request log: a JSON line with times, model and token counts for each request to a model. It has no prompts.
+"""The request log: a JSON line with times, model and token counts for each request to a
+model. It has no prompts.
 
-A thread writes the lines from a queue, so that requests never wait for the disk. The web page's list of recent requests
-is kept in memory.
+A thread writes the lines from a queue, so that requests never wait for the disk. The
+web page's list of recent requests is kept in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started
 log = logging.getLogger(__name__)
 
 QUEUE_SIZE = 8192
-"""Maximum number of queued lines; more are dropped, and the server's log reports how many."""
+"""Maximum number of queued lines; more are dropped, and the server's log reports how
+many.
+"""
 
 MAX_RECENT_REQUESTS = 200
 """Number of recent requests that are kept in memory."""
@@ -34,7 +37,8 @@ CLIENT_CLOSED_REQUEST = 499
 class RequestLogLine(Struct):
     """One request. `dragoman calibrate` reads these field names.
 
-    arrival_s: Unix time of the request's arrival; the other times are seconds since then.
+    arrival_s: Unix time of the request's arrival; the other times are seconds since
+        then.
     status: the HTTP status, or the one that an error after the headers would have had.
     error: a code or exception type, never a message: that could quote a prompt.
     finish_reasons: one per finished choice, in order of finishing.
@@ -74,7 +78,9 @@ class RequestLogLine(Struct):
                     self.status = 200
                     # Many upstreams report the prompt's tokens only at the end.
                     self.prompt_tokens = usage.prompt or self.prompt_tokens
-                    self.cached_tokens = self.cached_tokens if usage.cached is None else usage.cached
+                    self.cached_tokens = (
+                        self.cached_tokens if usage.cached is None else usage.cached
+                    )
                 case PromptTokens():
                     pass
                 case _:
@@ -114,7 +120,8 @@ class RequestLog:
 
     def close(self) -> None:
         """Write all queued lines, then close."""
-        # None ends the thread after the lines before it. Unlike `put`, this waits until the queue has room.
+        # None ends the thread after the lines before it. Unlike `put`, this waits until
+        # the queue has room.
         self._lines.put(None)
         self._thread.join()
         self._file.close()

@@ -1,4 +1,6 @@
-"""The state that all handlers share: options, services and the limiter of request starts. `create_app` builds it."""
+"""The state that all handlers share: options, services and the limiter of request
+starts. `create_app` builds it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ STARTS_PER_TURN = 4
 
 
 class ServingOptions(ServingSettings, frozen=True, kw_only=True):
-    """Options of the HTTP API: its own settings, and values computed from other settings.
+    """Options of the HTTP API: its own settings, and values computed from other
+    settings.
 
     bind: address to listen on; None for a Unix socket.
     max_sockets: concurrent WebSockets.
@@ -45,15 +48,19 @@ class ServingOptions(ServingSettings, frozen=True, kw_only=True):
 
     @property
     def observes_calls(self) -> bool:
-        """Whether the access log needs a record of each call, even without a request log or keys."""
+        """Whether the access log needs a record of each call, even without a request
+        log or keys.
+        """
         return self.access_log and self.log_format == "json"
 
 
 class StartLimiter:
-    """Limits request starts in FIFO order: a burst of requests must not delay the tokens of running streams.
+    """Limits request starts in FIFO order: a burst of requests must not delay the
+    tokens of running streams.
 
-    Rendering and admitting a request costs as much as about thirty tokens. Rejecting one is cheap, so every check that
-    can reject it (authentication, validation, a full queue) runs first.
+    Rendering and admitting a request costs as much as about thirty tokens. Rejecting
+    one is cheap, so every check that can reject it (authentication, validation, a full
+    queue) runs first.
 
     starts_per_turn: starts per iteration of the event loop.
     """
@@ -64,7 +71,9 @@ class StartLimiter:
         self._is_scheduled = False
 
     def acquire(self) -> asyncio.Future[None] | None:
-        """Return None if this iteration has capacity, otherwise a future that is done when a later one has."""
+        """Return None if this iteration has capacity, otherwise a future that is done
+        when a later one has.
+        """
         if not self._is_scheduled:
             self._is_scheduled = True
             loop = asyncio.get_running_loop()
@@ -92,12 +101,15 @@ class StartLimiter:
 
 @dataclass(frozen=True, slots=True)
 class GenerationServices:
-    """The services that parse a request's body and admit its call to the engine, for every dialect.
+    """The services that parse a request's body and admit its call to the engine, for
+    every dialect.
 
     meters: metrics of the calls of each model.
     request_log: None if requests are not logged.
-    recent_prompts: the last prompts, for the `explain` endpoint; None unless `--explain` is set.
-    recent_requests: the last requests without their content, for the page at `/ui`; None without that page.
+    recent_prompts: the last prompts, for the `explain` endpoint; None unless
+        `--explain` is set.
+    recent_requests: the last requests without their content, for the page at `/ui`;
+        None without that page.
     start_limiter: paces the expensive part of admitting a call.
     """
 
@@ -114,7 +126,8 @@ class GenerationServices:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The state that the handlers of all routes share. A feature's own state is passed only to its own routes.
+    """The state that the handlers of all routes share. A feature's own state is passed
+    only to its own routes.
 
     body_budget: the memory for all request bodies in flight.
     tenancy: the API keys, with their limits and usage.

@@ -31,9 +31,14 @@ def require_store(context: RequestContext) -> Store:
 
 
 async def list_records(
-    store: Store, owner: str, kind: str, paging: PageQuery, matches: Callable[[Record], bool] = lambda _: True
+    store: Store,
+    owner: str,
+    kind: str,
+    paging: PageQuery,
+    matches: Callable[[Record], bool] = lambda _: True,
 ) -> bytes:
-    """Render a page of matching records in OpenAI's list format; a record's body is its JSON object.
+    """Render a page of matching records in OpenAI's list format; a record's body is its
+    JSON object.
 
     Raises:
         RequestError: the cursor is unknown.
@@ -44,15 +49,22 @@ async def list_records(
         if cursor is None:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
-    records = await _find_records(store, owner, kind, position, paging.limit, paging.descending, matches)
+    records = await _find_records(
+        store, owner, kind, position, paging.limit, paging.descending, matches
+    )
     rows = [(record.key.id, record.body) for record in records[: paging.limit]]
     return render_page(rows, has_more=len(records) > paging.limit)
 
 
 async def list_newest_first(
-    store: Store, owner: str, kind: str, listing: CursorQuery, matches: Callable[[Record], bool] = lambda _: True
+    store: Store,
+    owner: str,
+    kind: str,
+    listing: CursorQuery,
+    matches: Callable[[Record], bool] = lambda _: True,
 ) -> tuple[list[Record], bool]:
-    """Return a page of matching records with Anthropic's cursors, and whether there are more.
+    """Return a page of matching records with Anthropic's cursors, and whether there are
+    more.
 
     Raises:
         RequestError: the cursor is unknown.
@@ -62,10 +74,12 @@ async def list_newest_first(
         cursor = await store.get(Key(owner, kind, id))
         if cursor is None:
             raise invalid_value(
-                "after_id" if listing.after else "before_id", f"there is no {abbreviate(id)} in this list"
+                "after_id" if listing.after else "before_id",
+                f"there is no {abbreviate(id)} in this list",
             )
         position = cursor.position
-    # `before_id` requests the previous page: read the records nearest to the cursor first, and reverse them below.
+    # `before_id` requests the previous page: read the records nearest to the cursor
+    # first, and reverse them below.
     descending = listing.before is None
     records = await _find_records(store, owner, kind, position, listing.limit, descending, matches)
     rows = records[: listing.limit]
@@ -81,11 +95,15 @@ async def _find_records(
     descending: bool,
     matches: Callable[[Record], bool],
 ) -> list[Record]:
-    """Return the matching records in order; more than `limit` of them if there are more."""
+    """Return the matching records in order; more than `limit` of them if there are
+    more.
+    """
     records: list[Record] = []
     # Filters apply after the store has read a page, so several pages may be needed.
     while len(records) <= limit:
-        batch = await store.load_page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)
+        batch = await store.load_page(
+            owner, kind, after=position, limit=_BATCH_SIZE, descending=descending
+        )
         records += filter(matches, batch)
         if len(batch) < _BATCH_SIZE:
             break
@@ -96,12 +114,16 @@ async def _find_records(
 # Storing a reply before its stream ends.
 
 
-def persist_before_finish(run: AdmittedRun, persist: Callable[[Reply], Awaitable[None]]) -> EventBatches:
-    """Return the run's events, of which the last one comes only after `persist` has stored the whole reply.
+def persist_before_finish(
+    run: AdmittedRun, persist: Callable[[Reply], Awaitable[None]]
+) -> EventBatches:
+    """Return the run's events, of which the last one comes only after `persist` has
+    stored the whole reply.
 
     A client that has seen the end of a stream can rely on the stored reply.
 
-    An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
+    An error of `persist` ends the stream as a failure, so that an unstored reply never
+    appears complete.
     """
     builder = ReplyBuilder()
     # Batches that are delivered to a receiver directly bypass the generator below.

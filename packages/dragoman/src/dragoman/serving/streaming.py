@@ -1,10 +1,13 @@
-"""Responders: they deliver a generation to its client, streamed or not, in every dialect.
+"""Responders: they deliver a generation to its client, streamed or not, in every
+    dialect.
 
     admitted -> [wait] -> Started: headers -> events -> terminal event
                   |           not streamed: nothing is sent before Finished
-                  +-> an error before the headers is an HTTP status, after them the dialect's terminal event
+                  +-> an error before the headers is an HTTP status, after them the
+                  dialect's terminal event
 
-Closing the generator of events cancels the generation; a disconnect does that in every state.
+Closing the generator of events cancels the generation; a disconnect does that in every
+state.
 """
 
 from __future__ import annotations
@@ -51,9 +54,13 @@ class ResponseOutcome(Struct, frozen=True):
 
 
 def wrap_unexpected_error(error: Exception) -> EngineError:
-    """Log an unexpected error with its traceback, and return a generic one for the client."""
+    """Log an unexpected error with its traceback, and return a generic one for the
+    client.
+    """
     log.error("answering failed", exc_info=error)
-    return EngineError("The server failed to generate a response; see its log.", code="internal_error")
+    return EngineError(
+        "The server failed to generate a response; see its log.", code="internal_error"
+    )
 
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:
@@ -61,7 +68,8 @@ def add_warnings(body: bytes, warnings: bytes) -> bytes:
 
     warnings: a JSON array; empty for none.
     """
-    # The field is appended after a comma, which would be invalid JSON in an empty object.
+    # The field is appended after a comma, which would be invalid JSON in an empty
+    # object.
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
@@ -83,7 +91,9 @@ class StreamFraming(Protocol):
 
 
 class RawFraming:
-    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
+    """Raw content without framing. An error cannot be rendered in it, so it breaks the
+    connection.
+    """
 
     end = b""
     keepalive = b""
@@ -169,16 +179,21 @@ class Responder(ABC):
         """Send the response.
 
         on_disconnect: registers the callback that cancels it.
-        direct: writes pieces of a stream without a coroutine, where the server supports that.
+        direct: writes pieces of a stream without a coroutine, where the server supports
+            that.
         """
         self._send = send
         self._task = asyncio.current_task()
         self._direct = direct
-        # From here on a disconnect cancels this task; until now the handler had to watch for it.
+        # From here on a disconnect cancels this task; until now the handler had to
+        # watch for it.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
-            # Send headers and a keepalive if the first token is slow: proxies and clients would time out.
-            self._timer = asyncio.get_running_loop().call_later(self._response_start.max_wait, self._send_keepalive)
+            # Send headers and a keepalive if the first token is slow: proxies and
+            # clients would time out.
+            self._timer = asyncio.get_running_loop().call_later(
+                self._response_start.max_wait, self._send_keepalive
+            )
         try:
             try:
                 await self._produce()
@@ -186,10 +201,14 @@ class Responder(ABC):
                 failure = translate_engine_exception(error, self._task)
                 if not isinstance(failure, Exception):
                     raise
-                # If the error cannot be rendered or the client is gone, the connection is closed without a terminal
-                # event.
+                # If the error cannot be rendered or the client is gone, the connection
+                # is closed without a terminal event.
                 with suppress(DragomanError, OSError):
-                    await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
+                    await self._fail(
+                        failure
+                        if isinstance(failure, DragomanError)
+                        else wrap_unexpected_error(failure)
+                    )
         except asyncio.CancelledError:
             # Only our own cancellation ends here, as in asyncio.timeout.
             if not self._is_cancelled or self._task is None or self._task.uncancel():
@@ -197,7 +216,8 @@ class Responder(ABC):
         finally:
             self._task = None
             on_disconnect(None)
-            # Nothing may outlive the request: timers, tasks and the generation end here.
+            # Nothing may outlive the request: timers, tasks and the generation end
+            # here.
             self._monitor.remove(self)
             if self._timer is not None:
                 self._timer.cancel()
@@ -233,7 +253,8 @@ class Responder(ABC):
             self._timer.cancel()
             self._timer = None
         self._monitor.add(self)
-        # A keepalive that is due during this send must not overtake the events that are already rendered.
+        # A keepalive that is due during this send must not overtake the events that are
+        # already rendered.
         self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._is_writing = False
@@ -245,7 +266,9 @@ class Responder(ABC):
         # A keepalive task that has already started must not write before the body.
         self._is_writing = True
         length = (b"content-length", str(len(body)).encode())
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+        )
         await self._write(body, more_body=False)
 
     async def _write(self, body: bytes, *, more_body: bool = True) -> None:
@@ -271,7 +294,8 @@ class Responder(ABC):
     def _on_keepalive_done(self, task: asyncio.Task[None]) -> None:
         self._keepalive_task = None
         if not task.cancelled():
-            # Retrieve the exception to silence asyncio's warning; the next write fails with the same error.
+            # Retrieve the exception to silence asyncio's warning; the next write fails
+            # with the same error.
             task.exception()
 
     async def _write_keepalive(self) -> None:
@@ -288,10 +312,13 @@ class GenerationResponder(Responder):
 
     batches: batches of events; each becomes one write of a stream.
     writer: renders the events in the client's dialect.
-    warnings: a JSON array for the body; empty for none. A stream ends with them in a comment, which clients skip.
-    add_warnings: called with the warnings in the engine's `Started` event, and whether the headers have been sent.
-        Returns the new headers and `warnings`. None if the response cannot carry them.
-    run: delivers batches directly while this coroutine waits for the next of `batches`; None without direct delivery.
+    warnings: a JSON array for the body; empty for none. A stream ends with them in a
+        comment, which clients skip.
+    add_warnings: called with the warnings in the engine's `Started` event, and whether
+        the headers have been sent. Returns the new headers and `warnings`. None if the
+        response cannot carry them.
+    run: delivers batches directly while this coroutine waits for the next of `batches`;
+        None without direct delivery.
     """
 
     __slots__ = ("_add_warnings", "_batches", "_run", "_warnings", "_writer")
@@ -320,14 +347,18 @@ class GenerationResponder(Responder):
 
     @property
     def is_ready(self) -> bool:
-        """Whether batches can be delivered directly: the engine has started, and the client reads fast enough.
+        """Whether batches can be delivered directly: the engine has started, and the
+        client reads fast enough.
 
-        Headers that were sent early, before a slow engine has started, do not count: its warnings are still to come.
+        Headers that were sent early, before a slow engine has started, do not count:
+        its warnings are still to come.
         """
         return self._direct is not None and self._add_warnings is None and self._direct.can_write
 
     def receive(self, batch: list[Event]) -> None:
-        """Write a batch without resuming a coroutine: the hot path on Dragoman's own HTTP server."""
+        """Write a batch without resuming a coroutine: the hot path on Dragoman's own
+        HTTP server.
+        """
         feed = self._writer.feed
         chunk = feed(batch[0]) if len(batch) == 1 else self._render_batch(batch)
         if chunk and self._direct is not None:
@@ -344,7 +375,8 @@ class GenerationResponder(Responder):
         send = self._send
         run = self._run
         if run is not None and self._direct is not None:
-            # From now on the engine's step can write to the socket directly, while this coroutine stays suspended.
+            # From now on the engine's step can write to the socket directly, while this
+            # coroutine stays suspended.
             run.attach(self)
         async for batch in self._batches:
             if self._add_warnings is not None:
@@ -364,7 +396,9 @@ class GenerationResponder(Responder):
         await self._write(comment + self._writer.end, more_body=False)
 
     def _begin(self, batch: list[Event], add: WarningAdder) -> None:
-        """Add the engine's warnings, which are in the `Started` event of the first batch, to those of the call."""
+        """Add the engine's warnings, which are in the `Started` event of the first
+        batch, to those of the call.
+        """
         self._add_warnings = None
         warnings: tuple[str, ...] = ()
         for event in batch:

@@ -1,10 +1,12 @@
 """Rate limits, budgets and usage of API keys, for every dialect and transport.
 
-`Tenancy.admit` admits a call: it takes one request and one concurrency slot from the key's counters. Prompt tokens are
-taken when they have been counted, output tokens when the call has ended. A call that a limit rejects costs nothing.
+`Tenancy.admit` admits a call: it takes one request and one concurrency slot from the
+key's counters. Prompt tokens are taken when they have been counted, output tokens when
+the call has ended. A call that a limit rejects costs nothing.
 
-Counters that are shared with other processes cost one round trip before the call and one after it: if prompt tokens are
-limited too, everything is taken at once, when their number is known.
+Counters that are shared with other processes cost one round trip before the call and
+one after it: if prompt tokens are limited too, everything is taken at once, when their
+number is known.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ EMBEDDINGS = "embeddings"
 SECOND = 1_000_000
 """Microseconds per second: counters measure time in microseconds."""
 MAX_SERIES = 1000
-"""Maximum pairs of key and model in the metrics; further ones are counted together as `other`."""
+"""Maximum pairs of key and model in the metrics; further ones are counted together as
+`other`.
+"""
 
 
 class KeyUsage(Struct):
-    """Usage of one pair of key and model since the start of the process, for the metrics."""
+    """Usage of one pair of key and model since the start of the process, for the
+    metrics.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -50,7 +56,8 @@ class KeyUsage(Struct):
 class KeyMetrics:
     """Usage by key and model, and rejections by key and limit.
 
-    The number of labels is bounded: key names come from the keys file, model names from the server's settings.
+    The number of labels is bounded: key names come from the keys file, model names from
+    the server's settings.
     """
 
     def __init__(self) -> None:
@@ -68,7 +75,11 @@ class KeyMetrics:
         return usage
 
     def count_rejection(self, key: str, limit: str) -> None:
-        labels = (key, limit) if (key, limit) in self.rejected or len(self.rejected) < MAX_SERIES else ("other", limit)
+        labels = (
+            (key, limit)
+            if (key, limit) in self.rejected or len(self.rejected) < MAX_SERIES
+            else ("other", limit)
+        )
         self.rejected[labels] += 1
 
 
@@ -76,7 +87,12 @@ class Tenancy:
     """The API keys of a server, with their limits and usage."""
 
     def __init__(
-        self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
+        self,
+        keyring: Keyring,
+        counters: Counters,
+        ledger: UsageLedger,
+        metrics: KeyMetrics,
+        clock: Clock,
     ) -> None:
         self.keyring = keyring
         self.ledger = ledger
@@ -87,19 +103,23 @@ class Tenancy:
             metrics.shared_counters = counters
 
     def find_share(self, owner: str) -> QueueShare:
-        """Return the owner's share of an engine. With at most one key, all requests share one queue."""
+        """Return the owner's share of an engine. With at most one key, all requests
+        share one queue.
+        """
         if self.keyring.n_owners < 2:
             return ONE_QUEUE
         tenant = self.keyring.find_tenant(owner)
         return QueueShare(owner, 1.0 if tenant is None else tenant.weight)
 
     async def admit(self, caller: Caller, model: str, kind: str) -> CallAccount | None:
-        """Admit a call to a model, and return its account; None if the server has no keys and so counts nothing.
+        """Admit a call to a model, and return its account; None if the server has no
+        keys and so counts nothing.
 
         kind: `completions` or `embeddings`.
 
         Raises:
-            AuthenticationError: the key was revoked while its connection or job was open.
+            AuthenticationError: the key was revoked while its connection or job was
+                open.
             RateLimited: a limit or budget of the key is reached.
         """
         if self.keyring.is_open:
@@ -107,12 +127,19 @@ class Tenancy:
         owner = caller.owner
         tenant = self.keyring.find_tenant(owner)
         name = self.keyring.find_name(owner) or ""
-        account = CallAccount(self, tenant, UsageKey(owner, name, kind, model, caller.is_background))
+        account = CallAccount(
+            self, tenant, UsageKey(owner, name, kind, model, caller.is_background)
+        )
         if tenant is not None:
             demands = self._build_demands(tenant)
-            # Shared counters are asked once, when the prompt tokens are known; or now if the last known state would
-            # reject the call. For embeddings the tokens are known only at the end.
-            waits_for_prompt = self.counters.is_shared and tenant.tokens_per_minute is not None and kind == COMPLETIONS
+            # Shared counters are asked once, when the prompt tokens are known; or now
+            # if the last known state would reject the call. For embeddings the tokens
+            # are known only at the end.
+            waits_for_prompt = (
+                self.counters.is_shared
+                and tenant.tokens_per_minute is not None
+                and kind == COMPLETIONS
+            )
             if not waits_for_prompt or self.counters.check(tenant.id, demands) is not None:
                 await self._take(tenant, name, demands)
                 account.is_begun = True
@@ -123,8 +150,9 @@ class Tenancy:
         """Take the prompt's tokens, and what `admit` has not taken yet.
 
         Raises:
-            RateLimited: the key has too few tokens left, and its bucket is not full; or, if `admit` has taken nothing,
-                any limit or budget of the key is reached.
+            RateLimited: the key has too few tokens left, and its bucket is not full;
+                or, if `admit` has taken nothing, any limit or budget of the key is
+                reached.
         """
         name = account.key.name
         if not account.is_begun:
@@ -135,7 +163,8 @@ class Tenancy:
             try:
                 await self._take(tenant, name, [demand])
             except RateLimited:
-                # A call that a limit rejects costs nothing. `CallAccount.__exit__` frees its concurrency slot.
+                # A call that a limit rejects costs nothing. `CallAccount.__exit__`
+                # frees its concurrency slot.
                 self.add(tenant, {REQUESTS: -1})
                 raise
 
@@ -155,32 +184,40 @@ class Tenancy:
         self.metrics.count_rejection(name, demand.counter)
         if demand.until:
             raise BudgetExhausted(
-                f"You exceeded your current quota: the key `{name}` has used {state.used} of {demand.limit} tokens of "
+                f"You exceeded your current quota: the key `{name}` has used {state.used} of "
+                f"{demand.limit} tokens of "
                 f"this {demand.counter} (UTC).",
                 retry_after=demand.until / SECOND - self._clock.now(),
             )
         if demand.is_hold:
             raise RateLimited(
-                f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
+                f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. "
+                f"Please try again when "
                 "one of them has ended.",
                 limit=REQUESTS,
-                # It is unknown when a request will end; one second is short, yet bounds the rate of retries.
+                # It is unknown when a request will end; one second is short, yet bounds
+                # the rate of retries.
                 retry_after=1.0,
             )
         seconds = unmet.retry_after / SECOND
         used = demand.limit - state.remaining
         raise RateLimited(
-            f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit {demand.limit}, Used {used}, "
+            f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit "
+            f"{demand.limit}, Used {used}, "
             f"Requested {demand.needed}. Please try again in {seconds:.3g}s.",
             limit=demand.counter,
             retry_after=seconds,
         )
 
     def add(self, tenant: Tenant, amounts: Mapping[str, int]) -> None:
-        """Take amounts from counters without checking their limits. Negative amounts are given back."""
+        """Take amounts from counters without checking their limits. Negative amounts
+        are given back.
+        """
         for demand in self._build_demands(tenant):
             if amount := amounts.get(demand.counter, 0):
-                self.counters.add(tenant.id, msgspec.structs.replace(demand, amount=amount, floor=0))
+                self.counters.add(
+                    tenant.id, msgspec.structs.replace(demand, amount=amount, floor=0)
+                )
 
     def read_limits(self, owner: str) -> tuple[RateLimitState, ...]:
         """Return the state of a key's per-minute limits; empty without limits."""
@@ -205,7 +242,9 @@ class Tenancy:
             demands.append(Demand(REQUESTS, tenant.requests_per_minute))
         if tenant.tokens_per_minute is not None:
             needed = max(1, prompt_tokens)
-            demands.append(Demand(TOKENS, tenant.tokens_per_minute, amount=prompt_tokens, needed=needed))
+            demands.append(
+                Demand(TOKENS, tenant.tokens_per_minute, amount=prompt_tokens, needed=needed)
+            )
         if tenant.concurrent_requests is not None:
             demands.append(Demand(CONCURRENCY, tenant.concurrent_requests, period=0))
         now = self._clock.now()
@@ -235,7 +274,8 @@ class Tenancy:
 
 
 class CallAccount:
-    """The account of one call with its key: a context manager that ends with the call, however that ends.
+    """The account of one call with its key: a context manager that ends with the call,
+    however that ends.
 
     Call `settle` before the exit if the engine has processed the call.
     """
@@ -250,27 +290,36 @@ class CallAccount:
         """Whether a request and a concurrency slot have been taken."""
 
     async def charge_prompt(self, tokens: int) -> None:
-        """Take the prompt's tokens. Raises RateLimited, after which the call has cost nothing."""
+        """Take the prompt's tokens. Raises RateLimited, after which the call has cost
+        nothing.
+        """
         if self._tenant is not None:
             await self._tenancy.charge_prompt(self, self._tenant, tokens)
             self._charged = tokens
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        """Set the tokens that the engine has used. If called several times, the last call counts."""
+        """Set the tokens that the engine has used. If called several times, the last
+        call counts.
+        """
         self._counts = UsageCounts(1, prompt_tokens, cached_tokens, output_tokens)
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
         tenancy = self._tenancy
         tenant = self._tenant
         counts = self._counts or UsageCounts()
         tenancy.metrics.running[self.key.name] -= 1
         if tenant is not None and self.is_begun:
-            # The minute's tokens: negative if the prompt was charged but never reached the engine, else the output.
+            # The minute's tokens: negative if the prompt was charged but never reached
+            # the engine, else the output.
             tokens = counts.tokens - self._charged
-            tenancy.add(tenant, {CONCURRENCY: -1, TOKENS: tokens, DAY: counts.tokens, MONTH: counts.tokens})
+            tenancy.add(
+                tenant, {CONCURRENCY: -1, TOKENS: tokens, DAY: counts.tokens, MONTH: counts.tokens}
+            )
         elif tenant is not None and (kind is None or not issubclass(kind, RateLimited)):
             # The prompt was invalid: that still costs a request.
             tenancy.add(tenant, {REQUESTS: 1})

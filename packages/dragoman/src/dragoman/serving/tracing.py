@@ -1,7 +1,9 @@
-"""Spans and metrics of requests and calls, by OpenTelemetry's semantic conventions for HTTP servers and generative AI.
+"""Spans and metrics of requests and calls, by OpenTelemetry's semantic conventions for
+HTTP servers and generative AI.
 
-A request has a span of kind SERVER, a child of the client's span if it sends `traceparent`. Each call that uses a model
-has a span below it, whose context is passed to an upstream. No span contains a prompt, a response or a key.
+A request has a span of kind SERVER, a child of the client's span if it sends
+`traceparent`. Each call that uses a model has a span below it, whose context is passed
+to an upstream. No span contains a prompt, a response or a key.
 
 https://opentelemetry.io/docs/specs/semconv/http/http-spans/#http-server
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
@@ -18,7 +20,9 @@ from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine
 
 PROVIDER = "dragoman"
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+_METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
+)
 """Methods of RFC 9110 and RFC 5789; the conventions require `_OTHER` for any other."""
 _MAX_TEXT = 256
 """Maximum characters of a client's text in an attribute."""
@@ -44,7 +48,9 @@ class Telemetry:
     exporter: sends spans and metrics; None if a test collects the spans itself.
     """
 
-    def __init__(self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None) -> None:
+    def __init__(
+        self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None
+    ) -> None:
         self._tracer = tracer
         self._metrics = metrics
         self.exporter = exporter
@@ -76,12 +82,15 @@ class Telemetry:
             attributes["client.address"] = request.client_host
         if "user-agent" in headers:
             attributes["user_agent.original"] = headers["user-agent"][:_MAX_TEXT]
-        parent = parse_trace_context(headers.get("traceparent"), ",".join(headers.getlist("tracestate")))
+        parent = parse_trace_context(
+            headers.get("traceparent"), ",".join(headers.getlist("tracestate"))
+        )
         name = " ".join(filter(None, (method or "HTTP", route)))
         return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
 
     def end_request(self, span: Span, status: int, error: str | None) -> None:
-        """End a request's span. Without an error, only a status of 500 or more makes it one of a failure.
+        """End a request's span. Without an error, only a status of 500 or more makes it
+        one of a failure.
 
         status: the HTTP status that the client got.
         error: type of the server's error; None if there is none.
@@ -93,7 +102,12 @@ class Telemetry:
         self._tracer.end(span, attributes, reason)
 
     def start_call(
-        self, parent: SpanContext | None, model: str, kind: str, request: GenerateRequest | None, response_id: str
+        self,
+        parent: SpanContext | None,
+        model: str,
+        kind: str,
+        request: GenerateRequest | None,
+        response_id: str,
     ) -> TracedCall:
         """Start the span of a call.
 
@@ -121,8 +135,14 @@ class Telemetry:
                 "max_tokens": request.limits.max_tokens,
                 "choice.count": request.choices if request.choices > 1 else None,
             }
-            attributes |= {f"gen_ai.request.{name}": value for name, value in values.items() if value is not None}
-        span = self._tracer.start(f"{operation} {model[:_MAX_TEXT]}", SpanKind.CLIENT, parent, attributes)
+            attributes |= {
+                f"gen_ai.request.{name}": value
+                for name, value in values.items()
+                if value is not None
+            }
+        span = self._tracer.start(
+            f"{operation} {model[:_MAX_TEXT]}", SpanKind.CLIENT, parent, attributes
+        )
         return TracedCall(self, span, operation, response_id)
 
     def end_call(self, span: Span, line: RequestLogLine, operation: str, response_id: str) -> None:

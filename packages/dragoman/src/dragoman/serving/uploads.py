@@ -1,4 +1,6 @@
-"""Files of any vendor's API: uploads from multipart forms, and the file that a request's path names."""
+"""Files of any vendor's API: uploads from multipart forms, and the file that a
+request's path names.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class UploadDescription(NamedTuple):
     mime_type: str | UnsetType = UNSET
 
 
-async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
+async def store_upload(
+    http: HttpRequest, describe: Callable[[FormData], UploadDescription]
+) -> FileObject:
     """Store an upload in chunks. The file becomes visible when it is complete."""
     store = require_store(http)
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -55,7 +59,9 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
         raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
     try:
         # A few small fields besides one file: more parts would only cost memory.
-        form = await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
+        form = await _FormParser(
+            http.headers, _receive_chunks(http), max_files=1, max_fields=8
+        ).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
         raise RequestError("The body is not a valid form of one file and its fields.") from error
     try:
@@ -67,10 +73,13 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
             created_at=created,
             filename=description.name,
             purpose=description.purpose,
-            expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
+            expires_at=None
+            if description.ttl_seconds is None
+            else created + description.ttl_seconds,
             mime_type=description.mime_type,
         )
-        # The run id names the uploading process: after its crash `delete_abandoned_uploads` finds and deletes the file.
+        # The run id names the uploading process: after its crash
+        # `delete_abandoned_uploads` finds and deletes the file.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
         content = find_file_part(form).file
@@ -92,18 +101,28 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
 
 
 def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
-    """Build the operation that stores a file's record. A file in the state `UPLOADING` is hidden."""
+    """Build the operation that stores a file's record. A file in the state `UPLOADING`
+    is hidden.
+    """
     body = msgspec.json.encode(file)
     return Put(
-        Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
+        Key(owner, FILE_KIND, file.id),
+        file.created_at,
+        body,
+        state,
+        run=run,
+        expires=file.expires_at,
+        pinned=True,
     )
 
 
 class _FormParser(MultiPartParser):
-    """A form parser that treats a part named `file` as a file even without a filename, as Anthropic's SDK sends it.
+    """A form parser that treats a part named `file` as a file even without a filename,
+    as Anthropic's SDK sends it.
 
     Raises:
-        MultiPartException: the form is malformed or truncated; the base class would leave the last part's file open.
+        MultiPartException: the form is malformed or truncated; the base class would
+            leave the last part's file open.
     """
 
     _header_value = b""
@@ -193,7 +212,8 @@ async def load_file_record(http: HttpRequest) -> Record:
 
 
 async def delete_file(http: HttpRequest) -> str:
-    """Delete the file in the path, and return its id. Of concurrent deletions only one succeeds.
+    """Delete the file in the path, and return its id. Of concurrent deletions only one
+    succeeds.
 
     Raises:
         NotFound: there is no such file.

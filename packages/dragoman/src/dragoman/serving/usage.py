@@ -1,7 +1,9 @@
-"""Usage by key, model and hour: counted in memory, stored every second, and loaded at startup.
+"""Usage by key, model and hour: counted in memory, stored every second, and loaded at
+startup.
 
-Several processes may share a store: each adds its counts to the record of the hour, and so learns those of the others.
-If a process is killed, the counts since its last write are lost.
+Several processes may share a store: each adds its counts to the record of the hour, and
+so learns those of the others. If a process is killed, the counts since its last write
+are lost.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ..store import CommitConflict, Key, Put, Record, Replace, Store
 log = logging.getLogger(__name__)
 
 OWNER = "dragoman.usage"
-"""The owner of the records. It cannot be the owner of a key: those have no dot (`key_...`, digests)."""
+"""The owner of the records. It cannot be the owner of a key: those have no dot
+(`key_...`, digests).
+"""
 KIND = "usage"
 HOUR = 3600
 RETENTION = 400 * 86400
@@ -89,7 +93,11 @@ def start_of_day(now: float) -> int:
 
 def start_of_month(now: float) -> int:
     """Return the Unix time of the first midnight of the month, UTC."""
-    return int(datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp())
+    return int(
+        datetime.fromtimestamp(now, UTC)
+        .replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        .timestamp()
+    )
 
 
 def end_of_month(now: float) -> int:
@@ -111,7 +119,9 @@ class UsageLedger:
         self._now = now
         self._pending: dict[int, HourUsage] = {}
         self._stored_tokens: dict[int, Counter[str]] = {}
-        """Tokens by owner, for each hour of this month, as last read from or written to the store."""
+        """Tokens by owner, for each hour of this month, as last read from or written to
+        the store.
+        """
         self._sums: Counter[tuple[str, str, int]] = Counter()
         """Tokens by owner, `day` or `month`, and start of that period."""
         self._failed_hours: set[int] = set()
@@ -124,7 +134,8 @@ class UsageLedger:
         month = start_of_month(self._now())
         async for record in self._iterate_records():
             hour = int(record.key.id)
-            # Read one more day: clock changes may have affected the order of the records, as in `load_hours`.
+            # Read one more day: clock changes may have affected the order of the
+            # records, as in `load_hours`.
             if hour < month - 86400:
                 break
             if hour >= month:
@@ -153,13 +164,17 @@ class UsageLedger:
         return self._sums[owner, "month", start_of_month(self._now())]
 
     async def load_hours(self, start: int, end: int) -> list[tuple[int, HourUsage]]:
-        """Return the usage of the hours that begin within [start, end), in order; hours without usage are absent."""
-        # Shielded: a cancelled flush would lose the counts that it has removed from `_pending`.
+        """Return the usage of the hours that begin within [start, end), in order; hours
+        without usage are absent.
+        """
+        # Shielded: a cancelled flush would lose the counts that it has removed from
+        #     `_pending`.
         await asyncio.shield(self.flush())
         hours: dict[int, HourUsage] = {}
         async for record in self._iterate_records():
             hour = int(record.key.id)
-            # Records are in order of their first write: the order of their hours, apart from clock changes.
+            # Records are in order of their first write: the order of their hours, apart
+            # from clock changes.
             if hour < start - 86400:
                 break
             if start <= hour < end:
@@ -171,20 +186,25 @@ class UsageLedger:
         return sorted(hours.items())
 
     async def flush(self) -> None:
-        """Add the pending counts to the stored hours. Counts that the store does not accept stay pending."""
+        """Add the pending counts to the stored hours. Counts that the store does not
+        accept stay pending.
+        """
         async with self._flush_lock:
             for hour in sorted(self._pending):
-                # Removed first: what is counted during the write belongs to the next flush.
+                # Removed first: what is counted during the write belongs to the next
+                # flush.
                 usage = self._pending.pop(hour)
                 try:
                     merged = await self._add_to_record(hour, usage)
-                # Catch anything, such as a record that cannot be decoded: an exception would lose these counts, and end
-                # the task that flushes.
+                # Catch anything, such as a record that cannot be decoded: an exception
+                # would lose these counts, and end the task that flushes.
                 except Exception:
                     _merge(self._pending.setdefault(hour, {}), usage)
                     if hour not in self._failed_hours:
                         self._failed_hours.add(hour)
-                        log.exception("usage could not be stored; trying again every %.0f s", FLUSH_INTERVAL)
+                        log.exception(
+                            "usage could not be stored; trying again every %.0f s", FLUSH_INTERVAL
+                        )
                     continue
                 self._failed_hours.discard(hour)
                 self._note_stored(hour, merged, own=usage)
@@ -198,17 +218,24 @@ class UsageLedger:
                 await self.flush()
 
     async def _add_to_record(self, hour: int, usage: HourUsage) -> HourUsage:
-        """Add usage to the record of an hour, which other processes may change at the same time; return the result."""
+        """Add usage to the record of an hour, which other processes may change at the
+        same time; return the result.
+        """
         key = Key(OWNER, KIND, str(hour))
         for attempt in range(MAX_ATTEMPTS):
             record = await self._store.get(key)
             merged: HourUsage = {} if record is None else _decode(record)
             _merge(merged, usage)
-            body = msgspec.json.encode([_Entry(*item) for item in sorted(merged.items(), key=lambda item: item[0])])
+            body = msgspec.json.encode(
+                [_Entry(*item) for item in sorted(merged.items(), key=lambda item: item[0])]
+            )
             try:
                 if record is None:
-                    # Pinned: responses may be evicted for lack of space, but not what customers are billed by.
-                    await self._store.commit(Put(key, hour, body, expires=hour + RETENTION, pinned=True))
+                    # Pinned: responses may be evicted for lack of space, but not what
+                    #     customers are billed by.
+                    await self._store.commit(
+                        Put(key, hour, body, expires=hour + RETENTION, pinned=True)
+                    )
                 else:
                     await self._store.commit(Replace(key, "", body, version=record.version))
             except CommitConflict:
@@ -228,7 +255,8 @@ class UsageLedger:
         stored_tokens = _sum_by_owner(stored.items())
         own_tokens = _sum_by_owner(own.items())
         for owner, tokens in stored_tokens.items():
-            # The record's growth since this process last saw it, less its own counts, comes from other processes.
+            # The record's growth since this process last saw it, less its own counts,
+            # comes from other processes.
             foreign = tokens - previous_tokens[owner] - own_tokens[owner]
             if foreign:
                 self._add_to_sums(hour, owner, foreign)
@@ -253,7 +281,9 @@ class UsageLedger:
 
 
 def _decode(record: Record) -> HourUsage:
-    return {entry.key: entry.counts for entry in msgspec.json.decode(record.body, type=list[_Entry])}
+    return {
+        entry.key: entry.counts for entry in msgspec.json.decode(record.body, type=list[_Entry])
+    }
 
 
 def _merge(into: HourUsage, usage: HourUsage) -> None:

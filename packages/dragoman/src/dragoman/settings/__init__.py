@@ -1,4 +1,6 @@
-"""Settings of the server: each is defined once, and read from the command line, the environment and a file."""
+"""Settings of the server: each is defined once, and read from the command line, the
+environment and a file.
+"""
 
 from .definition import Settings
 from .fields import (

@@ -1,6 +1,8 @@
-"""The settings of the server, each defined once with its type, default, bounds and help text.
+"""The settings of the server, each defined once with its type, default, bounds and help
+text.
 
-The settings of the HTTP API are in `serving`, those of the simulator in `simulator`. `sources` reads the values.
+The settings of the HTTP API are in `serving`, those of the simulator in `simulator`.
+`sources` reads the values.
 """
 
 from __future__ import annotations
@@ -9,7 +11,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .sections import BATCHING_ENGINES, GenerationConfig, MIB, ModelEntries, ModelEntry, Option, PARSING_ENGINES, RaySettings, SCHEDULING_ENGINES, VLLM_ENGINES
+from .sections import (
+    BATCHING_ENGINES,
+    GenerationConfig,
+    MIB,
+    ModelEntries,
+    ModelEntry,
+    Option,
+    PARSING_ENGINES,
+    RaySettings,
+    SCHEDULING_ENGINES,
+    VLLM_ENGINES,
+)
 from .simulator import SimulatorSettings
 
 
@@ -20,38 +33,57 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny` (the embedded model); `org/name`, a model of the Hugging Face hub, which is "
-            "downloaded (`org/name:QUANT` for a GGUF file, `org/name@REVISION`); a GGUF file; a directory of "
-            "safetensors. The engine that fits loads it, or the one named (`transformers:MODEL`, `vllm:MODEL`, "
-            "`mlx:MODEL`, `tiny:MODEL`, `encoder:MODEL`, `gguf:MODEL`). Further: `sim`, a simulated vLLM that needs no "
-            "GPU (see --profile); `scripted` or `scripted:FILE`, which replies as directives in the prompt or a "
-            "script file specify; `http://HOST:PORT/v1`, another OpenAI-compatible server (comma-separated for "
+            "What to serve: `tiny` (the embedded model); `org/name`, a model of the Hugging Face "
+            "hub, which is "
+            "downloaded (`org/name:QUANT` for a GGUF file, `org/name@REVISION`); a GGUF file; a "
+            "directory of "
+            "safetensors. The engine that fits loads it, or the one named (`transformers:MODEL`, "
+            "`vllm:MODEL`, "
+            "`mlx:MODEL`, `tiny:MODEL`, `encoder:MODEL`, `gguf:MODEL`). Further: `sim`, a "
+            "simulated vLLM that needs no "
+            "GPU (see --profile); `scripted` or `scripted:FILE`, which replies as directives in "
+            "the prompt or a "
+            "script file specify; `http://HOST:PORT/v1`, another OpenAI-compatible server "
+            "(comma-separated for "
             "several); or `python:MODULE:FACTORY`, your own engine.",
         ),
     ] = "tiny"
     revision: Annotated[
-        str | None, Option("Model", "Branch, tag or commit of a model of the hub; `main` by default.")
+        str | None,
+        Option("Model", "Branch, tag or commit of a model of the hub; `main` by default."),
     ] = None
     served_model_name: Annotated[
         tuple[str, ...],
         Option(
-            "Model", "Model name in the API. Repeatable: the first name is used in responses, the others are aliases."
+            "Model",
+            "Model name in the API. Repeatable: the first name is used in responses, the others "
+            "are aliases.",
         ),
     ] = ()
     max_model_len: Annotated[
         int | None,
         Option(
-            "Model", "Maximum context length in tokens, prompt and output together.", minimum=1, allows_size_suffix=True
+            "Model",
+            "Maximum context length in tokens, prompt and output together.",
+            minimum=1,
+            allows_size_suffix=True,
         ),
     ] = None
     chat_template: Annotated[
         str | None,
         Option(
-            "Model", "Jinja chat template, as a path or inline, instead of the model's own.", engines=SCHEDULING_ENGINES
+            "Model",
+            "Jinja chat template, as a path or inline, instead of the model's own.",
+            engines=SCHEDULING_ENGINES,
         ),
     ] = None
     trust_request_chat_template: Annotated[
-        bool, Option("Model", "Accept chat templates in requests. They run in a sandbox.", engines=SCHEDULING_ENGINES)
+        bool,
+        Option(
+            "Model",
+            "Accept chat templates in requests. They run in a sandbox.",
+            engines=SCHEDULING_ENGINES,
+        ),
     ] = False
     tool_call_parser: Annotated[
         str | None,
@@ -82,7 +114,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         Option(
             "Model",
-            "Data type for model weights and activations (torch, mlx) or for the KV cache (llama.cpp); `auto` "
+            "Data type for model weights and activations (torch, mlx) or for the KV cache "
+            "(llama.cpp); `auto` "
             "uses the checkpoint's, or float16 for llama.cpp.",
             engines=("transformers", "mlx", "llamacpp", "vllm"),
         ),
@@ -91,7 +124,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if there is one.",
+            "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if "
+            "there is one.",
             engines=("transformers",),
         ),
     ] = "auto"
@@ -109,7 +143,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         bool,
         Option(
             "Model",
-            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests change logits only in the "
+            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests "
+            "change logits only in the "
             "last digits.",
             engines=("llamacpp",),
         ),
@@ -118,7 +153,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Model",
-            "GGUF file with the multimodal projector, for llama.cpp. By default the only `mmproj*.gguf` file "
+            "GGUF file with the multimodal projector, for llama.cpp. By default the only "
+            "`mmproj*.gguf` file "
             "next to the model; `none` disables image input.",
             metavar="FILE",
             engines=("llamacpp",),
@@ -128,7 +164,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         int | None,
         Option(
             "Model",
-            "Number of CPU threads for computation; by default all cores that the process may use, or one for `tiny` "
+            "Number of CPU threads for computation; by default all cores that the process may "
+            "use, or one for `tiny` "
             "and `encoder`.",
             minimum=1,
             maximum=1024,
@@ -139,7 +176,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["bitsandbytes", "torchao"] | None,
         Option(
             "Model",
-            "Quantize the weights of a transformers model at load time: 4-bit NF4 (`bitsandbytes`) or 8-bit "
+            "Quantize the weights of a transformers model at load time: 4-bit NF4 "
+            "(`bitsandbytes`) or 8-bit "
             "(`torchao`). Pre-quantized checkpoints need no flag.",
             engines=("transformers",),
         ),
@@ -148,7 +186,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["auto", "flash", "efficient", "cudnn", "math"],
         Option(
             "Model",
-            "Torch attention kernel for transformers models; `auto` lets torch choose at each step. Loading "
+            "Torch attention kernel for transformers models; `auto` lets torch choose at each "
+            "step. Loading "
             "fails if the kernel does not support the model or the device.",
             engines=("transformers",),
         ),
@@ -157,7 +196,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["auto", "host", "model"],
         Option(
             "Model",
-            "Where tokens of transformers models are sampled: on the `host`, or on the device of the `model`; `auto` "
+            "Where tokens of transformers models are sampled: on the `host`, or on the device of "
+            "the `model`; `auto` "
             "uses the model's device if that is an accelerator.",
             engines=("transformers",),
         ),
@@ -172,13 +212,19 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = False
     vllm_args: Annotated[
         str | None,
-        Option("Model", "Additional vLLM engine arguments for `vllm:`.", metavar="JSON", engines=("vllm",)),
+        Option(
+            "Model",
+            "Additional vLLM engine arguments for `vllm:`.",
+            metavar="JSON",
+            engines=("vllm",),
+        ),
     ] = None
     directives: Annotated[
         bool,
         Option(
             "Model",
-            "Enable directives in prompts ([[...]]) that control the replies of `scripted` and `sim`.",
+            "Enable directives in prompts ([[...]]) that control the replies of `scripted` and "
+            "`sim`.",
             engines=("scripted", "sim"),
         ),
     ] = False
@@ -192,7 +238,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = None
     upstream_kind: Annotated[
         Literal[
-            "auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "responses", "tei"
+            "auto",
+            "compatible",
+            "openai",
+            "vllm",
+            "dragoman",
+            "sglang",
+            "llama.cpp",
+            "anthropic",
+            "responses",
+            "tei",
         ],
         Option(
             "Upstream",
@@ -204,7 +259,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "Upstream",
-            "What the upstream model does: `generate`, `embed`, `score`, or several, such as generate,embed. "
+            "What the upstream model does: `generate`, `embed`, `score`, or several, such as "
+            "generate,embed. "
             "Detected from the upstream by default.",
             engines=("upstream",),
         ),
@@ -213,7 +269,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "Upstream",
-            "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in the same order.",
+            "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in "
+            "the same order.",
             engines=("upstream",),
             is_secret=True,
         ),
@@ -247,14 +304,21 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = 2
     host: Annotated[str, Option("Server", "Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Option("Server", "Port to listen on; 0 picks a free port.", minimum=0, maximum=65535)] = 8000
+    port: Annotated[
+        int, Option("Server", "Port to listen on; 0 picks a free port.", minimum=0, maximum=65535)
+    ] = 8000
     uds: Annotated[
-        str | None, Option("Server", "Listen on this Unix domain socket instead of a TCP port.", metavar="PATH")
+        str | None,
+        Option(
+            "Server", "Listen on this Unix domain socket instead of a TCP port.", metavar="PATH"
+        ),
     ] = None
     uds_mode: Annotated[
         str,
         Option(
-            "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
+            "Server",
+            "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).",
+            metavar="MODE",
         ),
     ] = "600"
     ssl_certfile: Annotated[
@@ -266,14 +330,19 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     ssl_keyfile: Annotated[
-        str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
+        str | None,
+        Option(
+            "Server", "Private key of the certificate, in PEM without a password.", metavar="FILE"
+        ),
     ] = None
     workers: Annotated[
         int,
         Option(
             "Server",
-            "Number of processes that serve the port. With upstreams, `scripted`, `sim`, `tiny` and encoders each has "
-            "its own engine; with transformers, mlx-lm and llama.cpp all share one engine process. Limits of "
+            "Number of processes that serve the port. With upstreams, `scripted`, `sim`, `tiny` "
+            "and encoders each has "
+            "its own engine; with transformers, mlx-lm and llama.cpp all share one engine "
+            "process. Limits of "
             "connections, queues and bodies apply to each.",
             minimum=1,
             maximum=1024,
@@ -283,20 +352,35 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         int | None,
         Option(
             "Server",
-            "Number of processes that serve the port in front of one engine process (vLLM's option). As --workers with "
+            "Number of processes that serve the port in front of one engine process (vLLM's "
+            "option). As --workers with "
             "an engine that exists once, and for `tiny` too.",
             minimum=1,
             maximum=1024,
         ),
     ] = None
     max_connections: Annotated[
-        int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
+        int,
+        Option(
+            "Server",
+            "Maximum open connections; more are rejected with 503 and `Retry-After`.",
+            minimum=1,
+        ),
     ] = 16384
     max_connections_per_address: Annotated[
-        int, Option("Server", "Maximum open connections from one address other than loopback.", minimum=1)
+        int,
+        Option(
+            "Server", "Maximum open connections from one address other than loopback.", minimum=1
+        ),
     ] = 4096
     keepalive_interval: Annotated[
-        float, Option("Server", "Seconds between keep-alive events on an idle stream.", minimum=0.05, maximum=3600)
+        float,
+        Option(
+            "Server",
+            "Seconds between keep-alive events on an idle stream.",
+            minimum=0.05,
+            maximum=3600,
+        ),
     ] = 5.0
     shutdown_timeout: Annotated[
         float,
@@ -311,7 +395,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Server",
-            "Minimum seconds to keep listening on shutdown, with /health returning 503, so that load balancers "
+            "Minimum seconds to keep listening on shutdown, with /health returning 503, so that "
+            "load balancers "
             "stop sending requests.",
             minimum=0,
             maximum=3600,
@@ -321,7 +406,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Access",
-            "YAML file of named API keys with their roles, models, limits and budgets, as `dragoman keys` writes it. "
+            "YAML file of named API keys with their roles, models, limits and budgets, as "
+            "`dragoman keys` writes it. "
             "It contains hashes, no keys, and is read again on SIGHUP.",
             metavar="FILE",
         ),
@@ -330,8 +416,10 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Access",
-            "Where the limits of named keys are counted: `memory` (each process for itself), `store` (in the database "
-            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or `redis://...`; `auto` "
+            "Where the limits of named keys are counted: `memory` (each process for itself), "
+            "`store` (in the database "
+            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or "
+            "`redis://...`; `auto` "
             "is `store` if that is SQLite or PostgreSQL, else `memory`.",
         ),
     ] = "auto"
@@ -339,19 +427,24 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Access",
-            "Secret that encrypts and signs the reasoning returned to clients. Servers with the same secret "
+            "Secret that encrypts and signs the reasoning returned to clients. Servers with the "
+            "same secret "
             "accept each other's. By default generated and stored in the state directory.",
             is_secret=True,
         ),
     ] = None
     no_auth: Annotated[
-        bool, Option("Access", "Allow a non-loopback address without an API key.", off_flag="require-auth")
+        bool,
+        Option(
+            "Access", "Allow a non-loopback address without an API key.", off_flag="require-auth"
+        ),
     ] = False
     allowed_origins: Annotated[
         tuple[str, ...],
         Option(
             "Access",
-            "Origin allowed to call the API from a browser (CORS), such as `https://app.example`; `*` allows "
+            "Origin allowed to call the API from a browser (CORS), such as `https://app.example`; "
+            "`*` allows "
             "all. Repeatable; CORS is off by default.",
             metavar="ORIGIN",
         ),
@@ -360,7 +453,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         bool | None,
         Option(
             "Server",
-            "Serve the web page at /ui: chat, tokens, raw events, live metrics. On by default if the server listens "
+            "Serve the web page at /ui: chat, tokens, raw events, live metrics. On by default if "
+            "the server listens "
             "on a loopback address.",
         ),
     ] = None
@@ -368,7 +462,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         int | None,
         Option(
             "Scheduling",
-            "Maximum number of sequences running at the same time; for upstreams, scripts and plug-ins: of requests.",
+            "Maximum number of sequences running at the same time; for upstreams, scripts and "
+            "plug-ins: of requests.",
             minimum=1,
             engines=(*PARSING_ENGINES, "scripted"),
         ),
@@ -397,7 +492,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Scheduling",
-            "Also store KV cache blocks of prompts in this directory, so that they survive a restart. Only for "
+            "Also store KV cache blocks of prompts in this directory, so that they survive a "
+            "restart. Only for "
             "engines that run in this process.",
             metavar="DIR",
             engines=BATCHING_ENGINES,
@@ -417,12 +513,18 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         bool,
         Option(
             "Scheduling",
-            "Disable prefix caching, so that shared prompt prefixes are computed for every request.",
+            "Disable prefix caching, so that shared prompt prefixes are computed for every "
+            "request.",
             engines=SCHEDULING_ENGINES,
         ),
     ] = True
     max_queued_requests: Annotated[
-        int, Option("Scheduling", "Maximum queue length; beyond it requests get 503 with Retry-After.", minimum=0)
+        int,
+        Option(
+            "Scheduling",
+            "Maximum queue length; beyond it requests get 503 with Retry-After.",
+            minimum=0,
+        ),
     ] = 2048
     max_queued_tokens: Annotated[
         int,
@@ -437,7 +539,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Scheduling",
-            "Seconds that one step of a model may take. After that its requests fail and the engine restarts.",
+            "Seconds that one step of a model may take. After that its requests fail and the "
+            "engine restarts.",
             minimum=1,
             maximum=86400,
             engines=(*BATCHING_ENGINES, "llamacpp"),
@@ -447,7 +550,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Scheduling",
-            "Seconds of CPU time that a worker process may take to compile a grammar, or to render a template of a "
+            "Seconds of CPU time that a worker process may take to compile a grammar, or to "
+            "render a template of a "
             "request, before it is killed.",
             minimum=0.05,
             maximum=3600,
@@ -466,13 +570,18 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = 512 * MIB
     api_profile: Annotated[
         Literal["openai", "vllm"] | None,
-        Option("API", "Response format: exactly OpenAI's, or with vLLM's extra fields (the default for `sim`)."),
+        Option(
+            "API",
+            "Response format: exactly OpenAI's, or with vLLM's extra fields (the default for "
+            "`sim`).",
+        ),
     ] = None
     media_urls: Annotated[
         Literal["refuse", "fetch", "pass"],
         Option(
             "API",
-            "How to handle images and files given as http(s) URLs: `refuse`; `fetch` them from this server, "
+            "How to handle images and files given as http(s) URLs: `refuse`; `fetch` them from "
+            "this server, "
             "public addresses only; or `pass` the URL to the upstream.",
         ),
     ] = "refuse"
@@ -480,7 +589,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "API",
-            "Host, or pattern such as `*.example.com`, that media may be fetched from; all others are refused. "
+            "Host, or pattern such as `*.example.com`, that media may be fetched from; all others "
+            "are refused. "
             "Repeatable.",
             metavar="HOST",
         ),
@@ -489,12 +599,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Store",
-            "Storage for responses, conversations, files and batches: `sqlite` (in the state directory), "
+            "Storage for responses, conversations, files and batches: `sqlite` (in the state "
+            "directory), "
             "`sqlite:PATH`, `postgresql://...`, `memory` (lost on exit) or `none`.",
         ),
     ] = "sqlite"
     store_ttl: Annotated[
-        float, Option("Store", "Seconds until a stored object expires after its last use.", minimum=1)
+        float,
+        Option("Store", "Seconds until a stored object expires after its last use.", minimum=1),
     ] = 30 * 86400.0
     store_max_records: Annotated[
         int,
@@ -518,7 +630,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["full", "normal"],
         Option(
             "Store",
-            "SQLite durability: writes survive a power failure (`full`), or only a crash of the server (`normal`).",
+            "SQLite durability: writes survive a power failure (`full`), or only a crash of the "
+            "server (`normal`).",
         ),
     ] = "full"
     log_level: Annotated[
@@ -528,14 +641,17 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     request_log: Annotated[
         str | None,
         Option(
-            "Logging", "Append a JSON line with token counts and timings for each generation request.", metavar="FILE"
+            "Logging",
+            "Append a JSON line with token counts and timings for each generation request.",
+            metavar="FILE",
         ),
     ] = None
     otlp_endpoint: Annotated[
         str | None,
         Option(
             "Logging",
-            "Send OpenTelemetry traces and metrics to this OTLP/HTTP receiver, such as http://127.0.0.1:4318; by "
+            "Send OpenTelemetry traces and metrics to this OTLP/HTTP receiver, such as "
+            "http://127.0.0.1:4318; by "
             "default OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere.",
             metavar="URL",
             vllm_name="otlp_traces_endpoint",
@@ -545,7 +661,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Logging",
-            "Share of traces to record, from 0 to 1, of requests without `traceparent`; those with one follow it.",
+            "Share of traces to record, from 0 to 1, of requests without `traceparent`; those "
+            "with one follow it.",
             minimum=0,
             maximum=1,
             metavar="SHARE",
@@ -555,7 +672,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ModelEntries,
         Option(
             "Server",
-            "Several models by name, as JSON or as a section of the configuration file. Each has its own "
+            "Several models by name, as JSON or as a section of the configuration file. Each has "
+            "its own "
             "settings, and `aliases`, `ttl`, `pinned` and `memory`.",
             metavar="JSON",
         ),
@@ -582,7 +700,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         RaySettings,
         Option(
             "Server",
-            "Replicas, autoscaling and routing of `dragoman deploy`, as JSON or as a section of the configuration "
+            "Replicas, autoscaling and routing of `dragoman deploy`, as JSON or as a section of "
+            "the configuration "
             "file; other commands ignore it. See docs/ray.md.",
             metavar="JSON",
         ),
@@ -598,6 +717,10 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         return self.workers > 1 or self.api_server_count is not None
 
     def for_entry(self, entry: ModelEntry) -> Settings:
-        """Return the settings of one of several models: these settings with its overrides."""
+        """Return the settings of one of several models: these settings with its
+        overrides.
+        """
         names = (entry.name, *entry.aliases)
-        return msgspec.structs.replace(self, **dict(entry.overrides), served_model_name=names, models=ModelEntries())
+        return msgspec.structs.replace(
+            self, **dict(entry.overrides), served_model_name=names, models=ModelEntries()
+        )

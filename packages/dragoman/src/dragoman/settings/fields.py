@@ -1,4 +1,6 @@
-"""Descriptions of all settings (flag, environment variable, type, default), and which engines support each."""
+"""Descriptions of all settings (flag, environment variable, type, default), and which
+engines support each.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class SettingField(Struct, frozen=True):
 
     @property
     def option_name(self) -> str:
-        """Name of the option that the help shows: of a switch, the one that changes the default."""
+        """Name of the option that the help shows: of a switch, the one that changes the
+        default.
+        """
         return self.negated_name if self.default is True else self.name
 
     @property
@@ -80,14 +84,29 @@ def _list_fields() -> Iterator[SettingField]:
         yield SettingField(info.name, kind, info.default, option, choices)
 
 
-_GROUPS = ("Model", "Upstream", "Server", "Access", "Scheduling", "API", "Store", "Logging", "Simulator")
+_GROUPS = (
+    "Model",
+    "Upstream",
+    "Server",
+    "Access",
+    "Scheduling",
+    "API",
+    "Store",
+    "Logging",
+    "Simulator",
+)
 FIELDS = tuple(
     sorted(
         _list_fields(),
-        key=lambda field: (_GROUPS.index(field.option.group), field.name in ServingSettings.__struct_fields__),
+        key=lambda field: (
+            _GROUPS.index(field.option.group),
+            field.name in ServingSettings.__struct_fields__,
+        ),
     )
 )
-"""All settings by group; within a group in order of definition, with those of the HTTP API last."""
+"""All settings by group; within a group in order of definition, with those of the HTTP
+API last.
+"""
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
 NEGATED_NAMES = {field.negated_name: field.name for field in FIELDS if field.kind is bool}
 """Names of switches by the name of their inverse."""
@@ -97,7 +116,9 @@ FORMER_NAMES = {
     "reasoning_check": "reasoning_verification",
     "models_memory": "model_memory_limit",
 }
-"""Current names of settings by their former names, which are accepted with a warning for one release."""
+"""Current names of settings by their former names, which are accepted with a warning
+for one release.
+"""
 PRESENT_NAMES = {**FORMER_NAMES, **NEGATED_NAMES}
 """Names of settings by their other names."""
 MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulator"})
@@ -107,13 +128,17 @@ MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulator"})
 SUPPORTED_BY = {field.name: field.option.engines for field in FIELDS if field.option.engines}
 """The engines that support a setting, for settings that only some engines support."""
 ENGINES = frozenset(engine for engines in SUPPORTED_BY.values() for engine in engines)
-"""Engines whose supported settings are known. A third-party engine may support any setting."""
+"""Engines whose supported settings are known. A third-party engine may support any
+setting.
+"""
 
 
 def find_changed_settings(settings: Settings) -> frozenset[str]:
     """Return the names of the settings that differ from their defaults."""
     return frozenset(
-        name for name, value in msgspec.structs.asdict(settings).items() if value != FIELDS_BY_NAME[name].default
+        name
+        for name, value in msgspec.structs.asdict(settings).items()
+        if value != FIELDS_BY_NAME[name].default
     )
 
 
@@ -127,7 +152,13 @@ def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:
         supporting = SUPPORTED_BY.get(name)
         if supporting is None or set(supporting) & set(engines):
             continue
-        engine_names = supporting[0] if len(supporting) == 1 else f"{', '.join(supporting[:-1])} and {supporting[-1]}"
+        engine_names = (
+            supporting[0]
+            if len(supporting) == 1
+            else f"{', '.join(supporting[:-1])} and {supporting[-1]}"
+        )
         flag = format_flag(field.option_name)
-        sentences.append(f"{flag} is for {engine_names}; {' and '.join(sorted(set(engines)))} would ignore it")
+        sentences.append(
+            f"{flag} is for {engine_names}; {' and '.join(sorted(set(engines)))} would ignore it"
+        )
     return sentences

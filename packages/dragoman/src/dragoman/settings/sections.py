@@ -1,4 +1,6 @@
-"""Types of structured settings (sampling defaults, `models`, `instances`, `ray`), and the metadata of every setting."""
+"""Types of structured settings (sampling defaults, `models`, `instances`, `ray`), and
+the metadata of every setting.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("every number must be finite")
 
     def merge_into(self, defaults: Sampling) -> Sampling:
-        """Return the defaults overridden by these values. A `top_k` of -1 becomes 0: both disable it."""
-        overrides = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        """Return the defaults overridden by these values. A `top_k` of -1 becomes 0:
+        both disable it.
+        """
+        overrides = {
+            name: value for name, value in msgspec.structs.asdict(self).items() if value is not None
+        }
         overrides.pop("max_new_tokens", None)
         if "top_k" in overrides:
             overrides["top_k"] = max(overrides["top_k"], 0)
@@ -67,14 +73,17 @@ class ModelEntries(Struct, frozen=True):
 class Instance(Struct, frozen=True):
     """One of several simulated servers in a process.
 
-    overrides: the server's own settings by name; the process's settings apply otherwise.
+    overrides: the server's own settings by name; the process's settings apply
+        otherwise.
     """
 
     overrides: tuple[tuple[str, Any], ...] = ()
 
 
 class Instances(Struct, frozen=True):
-    """The simulated servers in order. If empty, there is one server with the process's settings."""
+    """The simulated servers in order. If empty, there is one server with the process's
+    settings.
+    """
 
     items: tuple[Instance, ...] = ()
 
@@ -87,17 +96,21 @@ class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The section `ray` of a settings file.
 
     replicas: number of replicas; with max_replicas, the initial number.
-    min_replicas, max_replicas: bounds of autoscaling; without max_replicas the number is fixed.
-    target_requests, target_waiting_tokens, target_kv_usage: targets per replica, on average: running and waiting
-        requests, waiting prompt tokens, and the share of its KV cache in use. The autoscaler adds replicas when any
-        target is exceeded.
-    upscale_delay, downscale_delay: seconds for which the autoscaler must want another number before it changes.
+    min_replicas, max_replicas: bounds of autoscaling; without max_replicas the number
+        is fixed.
+    target_requests, target_waiting_tokens, target_kv_usage: targets per replica, on
+        average: running and waiting requests, waiting prompt tokens, and the share of
+        its KV cache in use. The autoscaler adds replicas when any target is exceeded.
+    upscale_delay, downscale_delay: seconds for which the autoscaler must want another
+        number before it changes.
     cpus, gpus: resources that a replica reserves on its node.
-    routing: requests that go to the same replica: `prefix`: those that share a conversation or a prompt prefix;
-        `model`: those for the same model or LoRA adapter, if replicas cannot hold all of them at once; `session`: those
-        with the same session header. `load` sends each request to the least loaded replica.
+    routing: requests that go to the same replica: `prefix`: those that share a
+        conversation or a prompt prefix; `model`: those for the same model or LoRA
+        adapter, if replicas cannot hold all of them at once; `session`: those with the
+        same session header. `load` sends each request to the least loaded replica.
     haproxy: use HAProxy instead of Ray's Python proxy; None means if it is available.
-    drain_timeout: seconds that a replica may take to finish its requests when it is removed.
+    drain_timeout: seconds that a replica may take to finish its requests when it is
+        removed.
     """
 
     replicas: _AtLeastOne = 1
@@ -124,12 +137,17 @@ def read_ray_settings(raw: object) -> RaySettings:
     try:
         fields = msgspec.json.decode(raw) if isinstance(raw, str) else raw
         if isinstance(fields, dict):
-            fields = {str(name).replace("-", "_"): value for name, value in cast("dict[Any, Any]", fields).items()}
+            fields = {
+                str(name).replace("-", "_"): value
+                for name, value in cast("dict[Any, Any]", fields).items()
+            }
         settings = msgspec.convert(fields, RaySettings, strict=False)
     except msgspec.MsgspecError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise ValueError(f"{path.rstrip('`')}: {problem}" if path else problem) from None
-    if settings.max_replicas is not None and settings.max_replicas < max(settings.min_replicas, settings.replicas):
+    if settings.max_replicas is not None and settings.max_replicas < max(
+        settings.min_replicas, settings.replicas
+    ):
         raise ValueError("max_replicas must not be less than min_replicas and replicas")
     return settings
 
@@ -146,7 +164,9 @@ PARSING_ENGINES = (*SCHEDULING_ENGINES, "upstream")
 
 
 class SettingsError(Exception):
-    """A setting is invalid. The message names its source, the setting and the allowed values."""
+    """A setting is invalid. The message names its source, the setting and the allowed
+    values.
+    """
 
 
 class Secret(str):
@@ -168,7 +188,8 @@ class Option(Struct, frozen=True):
     off_flag: the flag that turns it off if `--no-...` would read badly, without dashes.
     metavar: placeholder for the value in the help.
     vllm_name: vLLM's name, if it differs.
-    engines: names of the engines that support it; empty for all. Any other engine ignores it with a warning.
+    engines: names of the engines that support it; empty for all. Any other engine
+        ignores it with a warning.
     is_secret: the text is parsed as a `Secret`.
     """
 

@@ -8,7 +8,8 @@ from .sections import Instances, Option, VLLM_ENGINES
 from .serving import ServingSettings
 
 
-# A struct cannot have two bases with fields, so these settings continue those of the HTTP API.
+# A struct cannot have two bases with fields, so these settings continue those of the
+# HTTP API.
 class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
     """Settings of the `sim` engine. None means that the profile decides."""
 
@@ -25,7 +26,8 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Simulator",
-            "Tokenizer for token counts: a model directory, a tokenizer.json, or a model of the hub (`org/name`).",
+            "Tokenizer for token counts: a model directory, a tokenizer.json, or a model of the "
+            "hub (`org/name`).",
             metavar="PATH",
             engines=("sim",),
         ),
@@ -43,15 +45,25 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
     warm_up: Annotated[
         float,
         Option(
-            "Simulator", "Seconds from startup until the server is ready.", minimum=0, maximum=3600, engines=("sim",)
+            "Simulator",
+            "Seconds from startup until the server is ready.",
+            minimum=0,
+            maximum=3600,
+            engines=("sim",),
         ),
     ] = 0.0
     block_size: Annotated[
-        int | None, Option("Simulator", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES)
+        int | None,
+        Option("Simulator", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES),
     ] = None
     num_gpu_blocks_override: Annotated[
         int | None,
-        Option("Simulator", "Number of KV cache blocks, instead of the profile's.", minimum=2, engines=VLLM_ENGINES),
+        Option(
+            "Simulator",
+            "Number of KV cache blocks, instead of the profile's.",
+            minimum=2,
+            engines=VLLM_ENGINES,
+        ),
     ] = None
     enable_lora: Annotated[
         bool,
@@ -64,7 +76,10 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
     max_loras: Annotated[
         int | None,
         Option(
-            "Simulator", "Maximum number of LoRA adapters that run at once; 1 by default.", minimum=1, engines=("sim",)
+            "Simulator",
+            "Maximum number of LoRA adapters that run at once; 1 by default.",
+            minimum=1,
+            engines=("sim",),
         ),
     ] = None
     max_num_active_seqs: Annotated[
@@ -158,21 +173,30 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         str | None,
         Option(
             "Simulator",
-            "Share of the drafts whose first, second, ... token is accepted; 0.75,0.6,0.5 by default.",
+            "Share of the drafts whose first, second, ... token is accepted; 0.75,0.6,0.5 by "
+            "default.",
             metavar="RATES",
             engines=("sim",),
         ),
     ] = None
     data_parallel_size: Annotated[
         int,
-        Option("Simulator", "Number of data-parallel engine replicas.", minimum=1, maximum=1024, engines=VLLM_ENGINES),
+        Option(
+            "Simulator",
+            "Number of data-parallel engine replicas.",
+            minimum=1,
+            maximum=1024,
+            engines=VLLM_ENGINES,
+        ),
     ] = 1
     instances: Annotated[
         Instances,
         Option(
             "Simulator",
-            "Run several simulated servers in this process, on consecutive ports: a number, or a list of "
-            "per-instance settings (and `count`) as JSON or as a section of the configuration file.",
+            "Run several simulated servers in this process, on consecutive ports: a number, or a "
+            "list of "
+            "per-instance settings (and `count`) as JSON or as a section of the configuration "
+            "file.",
             metavar="N|JSON",
             engines=("sim",),
         ),
@@ -207,34 +231,49 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         float | None,
         Option(
             "Simulator",
-            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in "
+            "GiB.",
             metavar="GIB",
             engines=("sim",),
         ),
     ] = None
     kv_offloading_backend: Annotated[
-        str, Option("Simulator", "KV offloading backend; only `native` is simulated.", engines=("sim",))
+        str,
+        Option("Simulator", "KV offloading backend; only `native` is simulated.", engines=("sim",)),
     ] = "native"
     seed: Annotated[int, Option("Simulator", "Random seed.", engines=VLLM_ENGINES)] = 0
     sim_mode: Annotated[
         Literal["random", "echo"],
-        Option("Simulator", "Content of replies: random words, or an echo of the last message.", engines=("sim",)),
+        Option(
+            "Simulator",
+            "Content of replies: random words, or an echo of the last message.",
+            engines=("sim",),
+        ),
     ] = "random"
     sim_replies: Annotated[
         str | None,
-        Option("Simulator", "Script of replies, in the format of `scripted:FILE`.", metavar="FILE", engines=("sim",)),
+        Option(
+            "Simulator",
+            "Script of replies, in the format of `scripted:FILE`.",
+            metavar="FILE",
+            engines=("sim",),
+        ),
     ] = None
     sim_dataset: Annotated[
         str | None,
         Option(
-            "Simulator", "Recorded replies, as JSON Lines of `prompt` and `reply`.", metavar="FILE", engines=("sim",)
+            "Simulator",
+            "Recorded replies, as JSON Lines of `prompt` and `reply`.",
+            metavar="FILE",
+            engines=("sim",),
         ),
     ] = None
     sim_output_tokens: Annotated[
         str,
         Option(
             "Simulator",
-            "Distribution of output lengths in tokens: a number, uniform:MIN,MAX or lognormal:MEDIAN,SIGMA.",
+            "Distribution of output lengths in tokens: a number, uniform:MIN,MAX or "
+            "lognormal:MEDIAN,SIGMA.",
             metavar="LENGTHS",
             engines=("sim",),
         ),
@@ -280,8 +319,18 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         ),
     ] = 0
     sim_embedding_size: Annotated[
-        int, Option("Simulator", "Number of embedding dimensions.", minimum=1, maximum=16384, engines=("sim",))
+        int,
+        Option(
+            "Simulator",
+            "Number of embedding dimensions.",
+            minimum=1,
+            maximum=16384,
+            engines=("sim",),
+        ),
     ] = 1024
     sim_faults: Annotated[
-        str | None, Option("Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE", engines=("sim",))
+        str | None,
+        Option(
+            "Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE", engines=("sim",)
+        ),
     ] = None

@@ -1,6 +1,8 @@
-"""Loads settings from the command line, the environment and a file, in this order of precedence.
+"""Loads settings from the command line, the environment and a file, in this order of
+precedence.
 
-Every error names the source of the setting. The module also stores the server's secret key in the state directory.
+Every error names the source of the setting. The module also stores the server's secret
+key in the state directory.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def load_settings(
     """Load the settings.
 
     cli_options: command-line options by field name; None means unset.
-    overrides: values that replace those of all sources, by field name; None is the default of the setting.
+    overrides: values that replace those of all sources, by field name; None is the
+        default of the setting.
 
     Raises:
         SettingsError: a setting is invalid.
@@ -73,7 +76,8 @@ def load_settings(
         if not variable.startswith(ENV_PREFIX) or variable in service_links:
             continue
         name = variable.removeprefix(ENV_PREFIX).lower()
-        # An error, not a warning: with a misspelled limit or key the server would run unprotected.
+        # An error, not a warning: with a misspelled limit or key the server would run
+        # unprotected.
         if name not in _ACCEPTED_NAMES or variable != variable.upper():
             suggestion = suggest_name(name, format_variable)
             raise SettingsError(f"environment {variable}: unknown setting.{suggestion}")
@@ -88,7 +92,8 @@ def load_settings(
 
 
 def load_keywords(keywords: Mapping[str, object]) -> Settings:
-    """Load the settings from keyword arguments: Python values or text; None means unset.
+    """Load the settings from keyword arguments: Python values or text; None means
+    unset.
 
     The environment is not read; the file that `config` names is.
 
@@ -118,7 +123,9 @@ class _Source(Struct, frozen=True):
         return f"{self.place}{self.format_name(name)}"
 
     def read_value(self, field: SettingField) -> object:
-        """Parse a value; None if it is unset. Raises SettingsError, which names the source."""
+        """Parse a value; None if it is unset. Raises SettingsError, which names the
+        source.
+        """
         if self.raw.get(field.name) is None:
             return None
         try:
@@ -128,7 +135,9 @@ class _Source(Struct, frozen=True):
 
 
 def _merge(sources: Sequence[_Source]) -> Settings:
-    """Take each setting from the first source that has it; the file that `config` names comes last."""
+    """Take each setting from the first source that has it; the file that `config` names
+    comes last.
+    """
     source = next((source for source in sources if source.raw.get("config") is not None), None)
     if source is not None:
         path = Path(cast("str", source.read_value(FIELDS_BY_NAME["config"])))
@@ -192,12 +201,17 @@ def _parse_yaml(text: str) -> list[tuple[str, object]]:
     return [(str(key), value) for key, value in cast("dict[object, object]", root).items()]
 
 
-_SERVICE_LINK = r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-"""Suffixes of the variables of a service: X_SERVICE_HOST, X_SERVICE_PORT_HTTP, X_PORT, X_PORT_80_TCP_ADDR, ..."""
+_SERVICE_LINK = (
+    r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Suffixes of the variables of a service: X_SERVICE_HOST, X_SERVICE_PORT_HTTP, X_PORT,
+X_PORT_80_TCP_ADDR, ...
+"""
 
 
 def _find_service_links(environment: Mapping[str, str]) -> set[str]:
-    """Find the variables that Kubernetes sets in every pod for services whose names begin with `dragoman`.
+    """Find the variables that Kubernetes sets in every pod for services whose names
+    begin with `dragoman`.
 
     https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
     """
@@ -208,19 +222,24 @@ def _find_service_links(environment: Mapping[str, str]) -> set[str]:
         if service != name and f"{service}_SERVICE_PORT" in environment:
             matches = re.compile(re.escape(service) + _SERVICE_LINK).fullmatch
             links |= {variable for variable in environment if matches(variable)}
-            # DRAGOMAN_PORT is also a setting; a service's value is a URL such as tcp://10.0.0.1:8000.
+            # DRAGOMAN_PORT is also a setting; a service's value is a URL such as
+            # tcp://10.0.0.1:8000.
             if "://" not in environment.get(f"{service}_PORT", ""):
                 links.discard(f"{service}_PORT")
     return links
 
 
-def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], str]) -> dict[str, object]:
-    """Rename former names of settings in one source, with a warning, and replace inverses of switches by the switches.
+def _rename(
+    raw: Mapping[str, object], place: str, format_name: Callable[[str], str]
+) -> dict[str, object]:
+    """Rename former names of settings in one source, with a warning, and replace
+    inverses of switches by the switches.
 
     place, format_name: as in `_Source`.
 
     Raises:
-        SettingsError: a setting has two of its names, or the value of an inverse is invalid.
+        SettingsError: a setting has two of its names, or the value of an inverse is
+            invalid.
     """
     renamed: dict[str, object] = {}
     written_names: dict[str, str] = {}
@@ -231,10 +250,13 @@ def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], 
             if name in FORMER_NAMES or written_names[current] in FORMER_NAMES:
                 former = name if name in FORMER_NAMES else written_names[current]
                 raise SettingsError(
-                    f"{place}{format_name(former)} is the former name of {format_name(current)}; set only one of them"
+                    f"{place}{format_name(former)} is the former name of {format_name(current)}; "
+                    f"set only one of them"
                 )
             names = sorted(f"{place}{format_name(each)}" for each in (name, written_names[current]))
-            raise SettingsError(f"{' and '.join(names)}: one is the inverse of the other; set only one of them")
+            raise SettingsError(
+                f"{' and '.join(names)}: one is the inverse of the other; set only one of them"
+            )
         if name in FORMER_NAMES:
             log.warning("%s is deprecated; use %s", written, format_name(current))
         written_names[current] = name
@@ -254,7 +276,8 @@ def suggest_name(name: str, format_name: Callable[[str], str] = str) -> str:
     if name in FORMER_NAMES:
         return f" It is called {format_name(FORMER_NAMES[name])} now."
     for field in FIELDS:
-        # Before the check for misspellings: a name of vLLM's may be close to another setting here.
+        # Before the check for misspellings: a name of vLLM's may be close to another
+        # setting here.
         if field.option.vllm_name == name:
             return f" What vLLM calls {name} is {format_name(field.option_name)} here."
     # No suggestion may turn off authentication, unless the name was about that.
@@ -273,7 +296,9 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
     """
     for name in ("model", "served_model_name"):
         if settings.models.entries and name in origins:
-            raise SettingsError(f"{origins[name]} and {origins['models']}: set either one model or several")
+            raise SettingsError(
+                f"{origins[name]} and {origins['models']}: set either one model or several"
+            )
     if settings.instances.items:
         # Each instance has its own TCP port, and its state is lost with the process.
         origin = origins["instances"]
@@ -284,12 +309,18 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
         if settings.uds is not None:
             raise SettingsError(f"{origins['uds']} and {origin}: instances need TCP ports")
         if "store" in origins and settings.store not in ("memory", "none"):
-            raise SettingsError(f"{origins['store']} and {origin}: instances require the store `memory` or `none`")
+            raise SettingsError(
+                f"{origins['store']} and {origin}: instances require the store `memory` or `none`"
+            )
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
-            raise SettingsError(f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address")
+            raise SettingsError(
+                f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address"
+            )
     if not re.fullmatch("0?[0-7]{3}", settings.uds_mode):
-        raise SettingsError(f"{origins['uds_mode']}: {settings.uds_mode!r} is not a mode such as 600 or 660")
+        raise SettingsError(
+            f"{origins['uds_mode']}: {settings.uds_mode!r} is not a mode such as 600 or 660"
+        )
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         origin = origins["ssl_certfile" if settings.ssl_keyfile is None else "ssl_keyfile"]
         raise SettingsError(f"{origin}: TLS needs both --ssl-certfile and --ssl-keyfile")
@@ -307,13 +338,16 @@ def check_exposure(settings: Settings, origin: str) -> None:
     if not is_loopback(settings.host) and not has_keys and not settings.no_auth:
         raise SettingsError(
             f"{origin}: {settings.host} is reachable from other machines, and no API key is set. "
-            "Set one with --api-key (or DRAGOMAN_API_KEY) or --keys-file, or use --no-auth to allow unauthenticated "
+            "Set one with --api-key (or DRAGOMAN_API_KEY) or --keys-file, or use --no-auth to "
+            "allow unauthenticated "
             "access."
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address is reachable from this machine only. A name other than localhost may resolve to anything."""
+    """Whether the address is reachable from this machine only. A name other than
+    localhost may resolve to anything.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -366,7 +400,16 @@ def _read_text(raw: object) -> str:
     return raw
 
 
-_BOOL_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_BOOL_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def _read_bool(raw: object) -> bool:
@@ -390,8 +433,14 @@ def _read_number(field: SettingField, raw: object) -> float:
                 value = float(raw)
         elif isinstance(raw, int):
             value = raw
-        elif isinstance(raw, str) and (match := re.fullmatch(r"\s*(-?[0-9]{1,18})([kmgKMG]?)\s*", raw)):
-            value = int(match[1]) * _SIZES[match[2]] if field.option.allows_size_suffix or not match[2] else None
+        elif isinstance(raw, str) and (
+            match := re.fullmatch(r"\s*(-?[0-9]{1,18})([kmgKMG]?)\s*", raw)
+        ):
+            value = (
+                int(match[1]) * _SIZES[match[2]]
+                if field.option.allows_size_suffix or not match[2]
+                else None
+            )
     if value is None or not math.isfinite(value):
         kind = "a number" if field.kind is float else "a whole number"
         suffix_hint = ", which may end in k, m, g (thousands) or K, M, G (1024s)"
@@ -400,7 +449,9 @@ def _read_number(field: SettingField, raw: object) -> float:
     minimum = field.option.minimum
     maximum = field.option.maximum
     if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-        allowed = f"at least {minimum:g}" if maximum is None else f"from {minimum or 0:g} to {maximum:g}"
+        allowed = (
+            f"at least {minimum:g}" if maximum is None else f"from {minimum or 0:g} to {maximum:g}"
+        )
         raise ValueError(f"must be {allowed}, not {value}")
     return value
 
@@ -411,7 +462,8 @@ def _read_generation_config(raw: object) -> GenerationConfig:
             return msgspec.json.decode(raw, type=GenerationConfig)
         return msgspec.convert(raw, GenerationConfig)
     except msgspec.MsgspecError as error:
-        # msgspec appends the path of the wrong field; here it comes first, as in other errors.
+        # msgspec appends the path of the wrong field; here it comes first, as in other
+        # errors.
         problem, _, path = str(error).partition(" - at `$.")
         location = f"{path.rstrip('`')}: " if path else ""
         field_names = ", ".join(GenerationConfig.__struct_fields__)
@@ -427,7 +479,9 @@ def _shorten_repr(raw: object) -> str:
 
 _EXCLUDED = frozenset({"served_model_name", "config"})
 _MODEL_SETTINGS = tuple(
-    name for name, field in FIELDS_BY_NAME.items() if field.option.group in MODEL_GROUPS and name not in _EXCLUDED
+    name
+    for name, field in FIELDS_BY_NAME.items()
+    if field.option.group in MODEL_GROUPS and name not in _EXCLUDED
 )
 _SECONDS_FIELD = FIELDS_BY_NAME["keepalive_interval"]
 _ENTRY_FIELDS = {
@@ -435,16 +489,23 @@ _ENTRY_FIELDS = {
     "pinned": FIELDS_BY_NAME["strict"],
     "memory": FIELDS_BY_NAME["model_memory_limit"],
     "ttl": msgspec.structs.replace(
-        _SECONDS_FIELD, option=msgspec.structs.replace(_SECONDS_FIELD.option, minimum=0, maximum=None)
+        _SECONDS_FIELD,
+        option=msgspec.structs.replace(_SECONDS_FIELD.option, minimum=0, maximum=None),
     ),
 }
-"""Fields of an entry that are not settings; each is parsed like the setting of the same type."""
+"""Fields of an entry that are not settings; each is parsed like the setting of the same
+type.
+"""
 _MAX_INSTANCES = 1024
-_INSTANCE_SETTINGS = tuple(name for name in (*_MODEL_SETTINGS, "served_model_name", "port") if name != "instances")
+_INSTANCE_SETTINGS = tuple(
+    name for name in (*_MODEL_SETTINGS, "served_model_name", "port") if name != "instances"
+)
 _INSTANCE_FIELDS = {
     "count": msgspec.structs.replace(
         FIELDS_BY_NAME["port"],
-        option=msgspec.structs.replace(FIELDS_BY_NAME["port"].option, minimum=1, maximum=_MAX_INSTANCES),
+        option=msgspec.structs.replace(
+            FIELDS_BY_NAME["port"].option, minimum=1, maximum=_MAX_INSTANCES
+        ),
     )
 }
 
@@ -452,7 +513,8 @@ _INSTANCE_FIELDS = {
 def read_entries(raw: object) -> ModelEntries:
     """Parse `models`.
 
-    raw: JSON text, or the value in a file; an entry that is a string is the model to serve.
+    raw: JSON text, or the value in a file; an entry that is a string is the model to
+        serve.
 
     Raises:
         ValueError: the message names the entry and the error.
@@ -480,7 +542,8 @@ def read_entries(raw: object) -> ModelEntries:
         if own_fields.get("pinned") and "ttl" in own_fields:
             raise ValueError(f"{name}: a pinned model cannot have a ttl")
         entry = ModelEntry(name, tuple(overrides.items()), **own_fields)
-        # The name of an entry is what `/v1/models` lists, and a pattern could not be requested.
+        # The name of an entry is what `/v1/models` lists, and a pattern could not be
+        # requested.
         if "*" in name or "?" in name:
             raise ValueError(f"{name}: only aliases may be patterns")
         for served_name in (name, *entry.aliases):
@@ -494,7 +557,8 @@ def read_entries(raw: object) -> ModelEntries:
 def read_instances(raw: object) -> Instances:
     """Parse `instances`.
 
-    raw: a number or a list, as JSON text or as the value in a file. An entry of the list is `count` equal instances.
+    raw: a number or a list, as JSON text or as the value in a file. An entry of the
+        list is `count` equal instances.
 
     Raises:
         ValueError: the value is invalid.
@@ -512,7 +576,11 @@ def read_instances(raw: object) -> Instances:
         if not isinstance(item, dict):
             raise ValueError(f"{number}: must be an object of settings")
         own_fields, overrides = _read_fields(
-            str(number), cast("Mapping[object, object]", item), "an instance", _INSTANCE_FIELDS, _INSTANCE_SETTINGS
+            str(number),
+            cast("Mapping[object, object]", item),
+            "an instance",
+            _INSTANCE_FIELDS,
+            _INSTANCE_SETTINGS,
         )
         count = own_fields.get("count", 1)
         if count > 1 and "port" in overrides:
@@ -524,7 +592,11 @@ def read_instances(raw: object) -> Instances:
 
 
 def _read_fields(
-    entry: str, raw: Mapping[object, object], kind: str, own_fields: Mapping[str, SettingField], settings: Sequence[str]
+    entry: str,
+    raw: Mapping[object, object],
+    kind: str,
+    own_fields: Mapping[str, SettingField],
+    settings: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse an entry of a section into its own fields and its settings.
 
@@ -550,7 +622,9 @@ def _read_fields(
                 raise ValueError("set twice")
             elif name in settings:
                 overrides[name] = (
-                    not _read_bool(value) if written_name in NEGATED_NAMES else read_value(FIELDS_BY_NAME[name], value)
+                    not _read_bool(value)
+                    if written_name in NEGATED_NAMES
+                    else read_value(FIELDS_BY_NAME[name], value)
                 )
             elif name in FIELDS_BY_NAME:
                 raise ValueError("this setting applies to the whole server")
@@ -571,14 +645,17 @@ KEY_BYTES = 32
 def state_directory(environment: Mapping[str, str], platform: str = sys.platform) -> Path:
     """Return the platform's directory for persistent state. It may not exist yet."""
     if platform == "win32":
-        return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dragoman"
+        return (
+            Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dragoman"
+        )
     if platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "dragoman"
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dragoman"
 
 
 def load_or_create_key(file: Path) -> bytes:
-    """Load the key from a file, or create the file, readable by its owner only. Safe across processes.
+    """Load the key from a file, or create the file, readable by its owner only. Safe
+    across processes.
 
     Raises:
         OSError: the file cannot be read or created.

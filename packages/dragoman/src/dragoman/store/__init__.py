@@ -1,6 +1,27 @@
-"""Persistent state: responses, conversations, files and batches, as records with entries. `base` has the protocol."""
+"""Persistent state: responses, conversations, files and batches, as records with
+entries. `base` has the protocol.
+"""
 
-from .base import Append, Bounds, Change, CommitConflict, Delete, Item, Key, Put, Record, RecordChain, Remove, Replace, SeriesEntry, Store, StoreFull, StoreUnavailable, UNCLAIMED_RUN, is_storable
+from .base import (
+    Append,
+    Bounds,
+    Change,
+    CommitConflict,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Record,
+    RecordChain,
+    Remove,
+    Replace,
+    SeriesEntry,
+    Store,
+    StoreFull,
+    StoreUnavailable,
+    UNCLAIMED_RUN,
+    is_storable,
+)
 from .memory import MemoryStore
 from .sqlite import SqliteStore
 

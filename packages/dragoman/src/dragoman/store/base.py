@@ -1,8 +1,10 @@
-"""The store protocol: records with ordered entries, changed atomically and separated by owner. Contains no API logic.
+"""The store protocol: records with ordered entries, changed atomically and separated by
+owner. Contains no API logic.
 
-A response, conversation, file or batch is a `Record`; its parts, if there are many, are entries of named series.
-Callers define the meaning; the store guarantees durability and atomicity, equally in every backend. The owner is part
-of every key, so another owner's record is indistinguishable from an absent one.
+A response, conversation, file or batch is a `Record`; its parts, if there are many, are
+entries of named series. Callers define the meaning; the store guarantees durability and
+atomicity, equally in every backend. The owner is part of every key, so another owner's
+record is indistinguishable from an absent one.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from msgspec import UNSET, Struct, UnsetType
 from ..core.errors import BodyTooLarge, EngineError
 
 UNCLAIMED_RUN = "run_" + 32 * "0"
-"""The run of a record that no process works on yet; `Store.list_abandoned` returns such records."""
+"""The run of a record that no process works on yet; `Store.list_abandoned` returns such
+records.
+"""
 
 
 class StoreUnavailable(EngineError):
-    """The disk is full, the file is locked or the database is unreachable. Nothing of the change was stored."""
+    """The disk is full, the file is locked or the database is unreachable. Nothing of
+    the change was stored.
+    """
 
     status = 503
     code = "store_unavailable"
@@ -51,7 +57,8 @@ class Record(Struct, frozen=True):
     created, expires: Unix seconds; `expires` is None if the record has no fixed expiry.
     state: a status for compare-and-set.
     body: content, opaque to the store.
-    parent: id of the record of the same owner and kind that this one continues; None without one.
+    parent: id of the record of the same owner and kind that this one continues; None
+        without one.
     run: run (`Store.run`) of the process that works on it; None if none does.
     pinned: never evicted for lack of space.
     """
@@ -71,7 +78,8 @@ class Record(Struct, frozen=True):
 class SeriesEntry(Struct, frozen=True):
     """An entry of a record's series.
 
-    position: 0, 1, 2, ... in order of appending; that of a removed last entry is used again.
+    position: 0, 1, 2, ... in order of appending; that of a removed last entry is used
+        again.
     id: unique in its series.
     """
 
@@ -101,7 +109,8 @@ class Put(Struct, frozen=True):
 
 
 class Replace(Struct, frozen=True):
-    """Replace a record's state, body and run. A conflict if it is absent or not as expected.
+    """Replace a record's state, body and run. A conflict if it is absent or not as
+    expected.
 
     states: expected states; empty for any.
     version: expected version; None for any.
@@ -118,7 +127,8 @@ class Replace(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Append entries to a series. A conflict if the record is absent, or an id exists or is not storable.
+    """Append entries to a series. A conflict if the record is absent, or an id exists
+    or is not storable.
 
     states: expected states; empty for any.
     """
@@ -130,7 +140,9 @@ class Append(Struct, frozen=True):
 
 
 class Remove(Struct, frozen=True):
-    """Remove an entry; a conflict if it is absent. The positions of the others do not change."""
+    """Remove an entry; a conflict if it is absent. The positions of the others do not
+    change.
+    """
 
     key: Key
     series: str
@@ -171,7 +183,9 @@ class CommitConflict(Exception):
     """
 
     def __init__(self, change: Change, found_state: str | None) -> None:
-        super().__init__(f"{type(change).__name__} of {change.key.kind} {change.key.id}: found {found_state!r}")
+        super().__init__(
+            f"{type(change).__name__} of {change.key.kind} {change.key.id}: found {found_state!r}"
+        )
         self.change = change
         self.found_state = found_state
 
@@ -189,7 +203,8 @@ class RecordChain(Struct, frozen=True):
 class Bounds(Struct, frozen=True):
     """Limits of a store.
 
-    The least recently used records are evicted first; records that are pinned or have a `run` are not evicted.
+    The least recently used records are evicted first; records that are pinned or have a
+    `run` are not evicted.
 
     records: maximum number of records.
     nbytes: maximum bytes of all bodies; pinned records may use at most half.
@@ -204,13 +219,16 @@ class Bounds(Struct, frozen=True):
 class Store(Protocol):
     """A store.
 
-    Reading a record, changing it or reading its chain counts as use. Expired records are treated as absent at once, and
-    removed later by `clean`. Every method can raise StoreUnavailable.
+    Reading a record, changing it or reading its chain counts as use. Expired records
+    are treated as absent at once, and removed later by `clean`. Every method can raise
+    StoreUnavailable.
     """
 
     @property
     def run(self) -> str:
-        """Identifier of this process's opening of the store. Other processes can detect that the process has died."""
+        """Identifier of this process's opening of the store. Other processes can detect
+        that the process has died.
+        """
         ...
 
     async def open(self) -> None: ...
@@ -220,7 +238,8 @@ class Store(Protocol):
         ...
 
     async def commit(self, *changes: Change) -> None:
-        """Apply all changes or none, in order; each sees those before it. Durable when this returns.
+        """Apply all changes or none, in order; each sees those before it. Durable when
+        this returns.
 
         Raises:
             CommitConflict: a change does not fit the stored state.
@@ -235,26 +254,46 @@ class Store(Protocol):
         ...
 
     async def load_page(
-        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+        self,
+        owner: str,
+        kind: str,
+        *,
+        after: int | None = None,
+        limit: int = 20,
+        descending: bool = True,
     ) -> tuple[Record, ...]:
-        """Return at most `limit` records in order of position, starting after `after`. This does not count as use."""
+        """Return at most `limit` records in order of position, starting after `after`.
+        This does not count as use.
+        """
         ...
 
     async def load_entries(
-        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+        self,
+        key: Key,
+        series: str,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        descending: bool = False,
     ) -> tuple[SeriesEntry, ...]:
-        """Return at most `limit` entries in order, starting after the position `after`; () if the record is absent."""
+        """Return at most `limit` entries in order, starting after the position `after`;
+        () if the record is absent.
+        """
         ...
 
     async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        """Return records of all owners whose `run` is UNCLAIMED_RUN, or of a process that has died or closed the store.
+        """Return records of all owners whose `run` is UNCLAIMED_RUN, or of a process
+        that has died or closed the store.
 
-        To claim a record, commit a Replace with its version: of several processes only one succeeds.
+        To claim a record, commit a Replace with its version: of several processes only
+        one succeeds.
         """
         ...
 
     async def clean(self, limit: int = 256) -> int:
-        """Remove at most `limit` expired records and records above the bounds; return the number removed."""
+        """Remove at most `limit` expired records and records above the bounds; return
+        the number removed.
+        """
         ...

@@ -1,4 +1,6 @@
-"""The in-memory store, for tests and `--store memory`; it is the reference for the behavior of the others."""
+"""The in-memory store, for tests and `--store memory`; it is the reference for the
+behavior of the others.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,20 @@ class _StoredRecord:
     record: Record
     touched: float
     nbytes: int
-    series: dict[str, dict[int, SeriesEntry]] = field(default_factory=dict[str, dict[int, SeriesEntry]])
+    series: dict[str, dict[int, SeriesEntry]] = field(
+        default_factory=dict[str, dict[int, SeriesEntry]]
+    )
     ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
 
 class MemoryStore:
-    """An in-memory store. Every operation completes without awaiting, which makes it atomic."""
+    """An in-memory store. Every operation completes without awaiting, which makes it
+    atomic.
+    """
 
-    def __init__(self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time
+    ) -> None:
         self._bounds = bounds or Bounds()
         self._now = now
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
@@ -110,7 +118,8 @@ class MemoryStore:
         hops = [stored.record]
         while hops[-1].parent is not None:
             parent = self._find_live(replace(key, id=hops[-1].parent))
-            # A parent is always older. A newer record with its id was created after the parent was deleted.
+            # A parent is always older. A newer record with its id was created after the
+            # parent was deleted.
             if parent is None or parent.record.position >= hops[-1].position:
                 break
             hops.append(parent.record)
@@ -120,7 +129,13 @@ class MemoryStore:
         return RecordChain(tuple(hops), is_complete=hops[0].parent is None)
 
     async def load_page(
-        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+        self,
+        owner: str,
+        kind: str,
+        *,
+        after: int | None = None,
+        limit: int = 20,
+        descending: bool = True,
     ) -> tuple[Record, ...]:
         records = (
             stored.record
@@ -130,19 +145,37 @@ class MemoryStore:
         ordered = sorted(records, key=lambda record: record.position, reverse=descending)
         return tuple(
             islice(
-                (candidate for candidate in ordered if _is_beyond(candidate.position, after, descending)), max(0, limit)
+                (
+                    candidate
+                    for candidate in ordered
+                    if _is_beyond(candidate.position, after, descending)
+                ),
+                max(0, limit),
             )
         )
 
     async def load_entries(
-        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+        self,
+        key: Key,
+        series: str,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        descending: bool = False,
     ) -> tuple[SeriesEntry, ...]:
         stored = self._find_live(key)
-        all_entries: Iterable[SeriesEntry] = () if stored is None else stored.series.get(series, {}).values()
+        all_entries: Iterable[SeriesEntry] = (
+            () if stored is None else stored.series.get(series, {}).values()
+        )
         ordered = reversed(tuple(all_entries)) if descending else all_entries
         return tuple(
             islice(
-                (candidate for candidate in ordered if _is_beyond(candidate.position, after, descending)), max(0, limit)
+                (
+                    candidate
+                    for candidate in ordered
+                    if _is_beyond(candidate.position, after, descending)
+                ),
+                max(0, limit),
             )
         )
 
@@ -157,11 +190,15 @@ class MemoryStore:
         return tuple(sorted(abandoned, key=lambda record: record.position)[:limit])
 
     async def clean(self, limit: int = 256) -> int:
-        removed = [key for key, stored in self._records.items() if not self._is_live(stored)][:limit]
+        removed = [key for key, stored in self._records.items() if not self._is_live(stored)][
+            :limit
+        ]
         for key in removed:
             self._drop(key)
         for key in (
-            [key for key, stored in self._records.items() if _is_evictable(stored)] if self._exceeds_bounds else ()
+            [key for key, stored in self._records.items() if _is_evictable(stored)]
+            if self._exceeds_bounds
+            else ()
         ):
             if len(removed) >= limit or not self._exceeds_bounds:
                 break
@@ -214,10 +251,12 @@ class MemoryStore:
         stored = self._require(change, change.states)
         series = stored.series.setdefault(change.series, {})
         for item in change.items:
-            if item.id is not None and ((change.series, item.id) in stored.ids or not is_storable(item.id)):
+            if item.id is not None and (
+                (change.series, item.id) in stored.ids or not is_storable(item.id)
+            ):
                 raise CommitConflict(change, stored.record.state)
-            # After the last remaining entry, as in SQL, not by length: removed entries leave gaps, and cursors must
-            # stay valid.
+            # After the last remaining entry, as in SQL, not by length: removed entries
+            # leave gaps, and cursors must stay valid.
             position = next(reversed(series), -1) + 1
             series[position] = SeriesEntry(position, item.body, item.id)
             undo.append(partial(series.__delitem__, position))
@@ -236,7 +275,8 @@ class MemoryStore:
 
         def restore() -> None:
             stored.ids[change.series, change.id] = position
-            # A dict keeps the order of insertion, so a restored entry must be sorted in.
+            # A dict keeps the order of insertion, so a restored entry must be sorted
+            # in.
             restored = sorted((*series.items(), (position, removed)))
             series.clear()
             series.update(restored)
@@ -265,7 +305,9 @@ class MemoryStore:
 
     def _check_pinned_bytes(self, record: Record) -> None:
         if record.pinned and self._pinned_bytes > self._bounds.nbytes // 2:
-            raise StoreFull("The store is full; delete files and batches that are no longer needed.")
+            raise StoreFull(
+                "The store is full; delete files and batches that are no longer needed."
+            )
 
     def _insert(self, stored: _StoredRecord) -> None:
         self._records[stored.record.key] = stored

@@ -1,7 +1,8 @@
-"""The store in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
+"""The store in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra
+`postgres`.
 
-A session-level advisory lock marks a live process. The connection must therefore be a session of its own: a pooler in
-transaction mode, such as PgBouncer, does not work.
+A session-level advisory lock marks a live process. The connection must therefore be a
+session of its own: a pooler in transaction mode, such as PgBouncer, does not work.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class PostgresStore(SqlStore):
                 if lock_connection is not None:
                     await lock_connection.close()
         except StoreUnavailable:
-            # Only times of last use are lost. Connections that are still open are terminated here.
+            # Only times of last use are lost. Connections that are still open are
+            # terminated here.
             for failed_connection in filter(None, (pool, lock_connection)):
                 failed_connection.terminate()
 
@@ -127,12 +129,21 @@ class PostgresStore(SqlStore):
         for run in await self._read(sql.select_runs()):
             if len(abandoned) >= limit or run == self._run:
                 continue
-            async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
-                # Held for this transaction only. If two processes check at once, one can mistake the other's lock for a
-                # live run; the next check corrects that.
-                is_dead = await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
+            async with (
+                _translate_errors(),
+                self._acquire_connection() as connection,
+                connection.transaction(),
+            ):
+                # Held for this transaction only. If two processes check at once, one
+                # can mistake the other's lock for a live run; the next check corrects
+                # that.
+                is_dead = await connection.fetchval(
+                    "SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run)
+                )
             if is_dead:
-                abandoned += await self._read(sql.select_run_records(run, kind, limit - len(abandoned)))
+                abandoned += await self._read(
+                    sql.select_run_records(run, kind, limit - len(abandoned))
+                )
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
@@ -144,14 +155,21 @@ class PostgresStore(SqlStore):
         return await self._write(lambda: sql.delete_surplus(limit, self._bounds, now))
 
     async def _ensure_run_lock(self) -> None:
-        """Acquire this run's lock if needed: it is lost with its connection, such as when the database restarts."""
+        """Acquire this run's lock if needed: it is lost with its connection, such as
+        when the database restarts.
+        """
         if self._lock_connection is not None and not self._lock_connection.is_closed():
             return
-        connection = await _asyncpg.connect(self._dsn, timeout=self._timeout, command_timeout=self._timeout)
+        connection = await _asyncpg.connect(
+            self._dsn, timeout=self._timeout, command_timeout=self._timeout
+        )
         try:
-            # Without waiting: the database may not have noticed the loss of the former connection, which can take
-            # hours. Until then that one holds the lock, and the next `clean` tries again.
-            is_locked = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _compute_lock_id(self._run))
+            # Without waiting: the database may not have noticed the loss of the former
+            # connection, which can take hours. Until then that one holds the lock, and
+            # the next `clean` tries again.
+            is_locked = await connection.fetchval(
+                "SELECT pg_try_advisory_lock($1)", _compute_lock_id(self._run)
+            )
         except BaseException:
             connection.terminate()
             raise
@@ -165,7 +183,9 @@ class PostgresStore(SqlStore):
             return await _run_steps(connection, steps)
 
     async def _write(self, steps: Callable[[], sql.Steps[T]]) -> T:
-        """Run `steps` in a transaction. Retry after a deadlock or a serialization failure, which roll it back."""
+        """Run `steps` in a transaction. Retry after a deadlock or a serialization
+        failure, which roll it back.
+        """
         async with _translate_errors(), self._acquire_connection() as connection:
             for retries_left in reversed(range(_MAX_ATTEMPTS)):
                 try:
@@ -196,15 +216,20 @@ async def _run_steps(connection: _Connection, steps: sql.Steps[T]) -> T:
 
 
 async def _migrate(connection: _Connection) -> None:
-    # Several servers may start at once; `CREATE TABLE IF NOT EXISTS` alone can fail in such a race.
+    # Several servers may start at once; `CREATE TABLE IF NOT EXISTS` alone can fail in
+    # such a race.
     await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-    await connection.execute("CREATE TABLE IF NOT EXISTS dragoman_schema (version INTEGER NOT NULL)")
+    await connection.execute(
+        "CREATE TABLE IF NOT EXISTS dragoman_schema (version INTEGER NOT NULL)"
+    )
     rows = await connection.fetch("SELECT coalesce(max(version), 0) FROM dragoman_schema")
     version: int = rows[0][0]
-    # After a downgrade: writing with the old layout could damage records that the newer server needs.
+    # After a downgrade: writing with the old layout could damage records that the newer
+    # server needs.
     if version > sql.SCHEMA_VERSION:
         raise StoreUnavailable(
-            f"The store was created by a newer version of this server (schema {version}; this one supports "
+            f"The store was created by a newer version of this server (schema {version}; this one "
+            f"supports "
             f"{sql.SCHEMA_VERSION})."
         )
     for statement in sql.list_migrations(version, postgres=True):
@@ -214,15 +239,21 @@ async def _migrate(connection: _Connection) -> None:
 
 
 def _compute_lock_id(run: str) -> int:
-    """Return 63 random bits of the run's name: an advisory lock's key is a signed 64-bit integer."""
+    """Return 63 random bits of the run's name: an advisory lock's key is a signed
+    64-bit integer.
+    """
     return int(run.removeprefix("run_")[:16], 16) >> 1
 
 
 @asynccontextmanager
 async def _translate_errors() -> AsyncGenerator[None]:
-    """Log PostgreSQL's errors, which can name hosts and users, and raise StoreUnavailable with a generic message."""
+    """Log PostgreSQL's errors, which can name hosts and users, and raise
+    StoreUnavailable with a generic message.
+    """
     try:
         yield
     except _FAILURES as error:
         log.error("the store failed: %s", error)
-        raise StoreUnavailable("The store is unavailable: the database does not respond correctly.") from error
+        raise StoreUnavailable(
+            "The store is unavailable: the database does not respond correctly."
+        ) from error

@@ -1,7 +1,9 @@
-"""The SQL of the stores in SQLite and PostgreSQL, independent of the driver, and the base class of both.
+"""The SQL of the stores in SQLite and PostgreSQL, independent of the driver, and the
+base class of both.
 
-Queries are generators that yield (statement, parameters) and receive the rows, so one implementation serves a
-synchronous and an asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolated into a statement.
+Queries are generators that yield (statement, parameters) and receive the rows, so one
+implementation serves a synchronous and an asynchronous driver. Parameters are `$1`,
+`$2`, ...; values are never interpolated into a statement.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ Steps = Generator[Query, Rows, T]
 
 # Column types that differ: (placeholder, SQLite's type, PostgreSQL's type).
 _TYPES = (
-    ("SERIAL_KEY", "INTEGER PRIMARY KEY AUTOINCREMENT", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    (
+        "SERIAL_KEY",
+        "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    ),
     ("BYTES", "BLOB", "BYTEA"),
     ("REAL_NUMBER", "REAL", "DOUBLE PRECISION"),
 )
@@ -49,7 +55,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             parent TEXT, run TEXT, expires REAL_NUMBER, pinned INTEGER NOT NULL,
             touched REAL_NUMBER NOT NULL, nbytes BIGINT NOT NULL, UNIQUE (owner, kind, id))""",
         "CREATE INDEX dragoman_pages ON dragoman_records (owner, kind, position)",
-        "CREATE INDEX dragoman_used ON dragoman_records (touched, position, nbytes) WHERE pinned = 0 AND run IS NULL",
+        "CREATE INDEX dragoman_used ON dragoman_records (touched, position, nbytes) WHERE pinned "
+        "= 0 AND run IS NULL",
         "CREATE INDEX dragoman_expiring ON dragoman_records (expires) WHERE expires IS NOT NULL",
         "CREATE INDEX dragoman_pinned ON dragoman_records (nbytes) WHERE pinned = 1",
         "CREATE INDEX dragoman_working ON dragoman_records (run) WHERE run IS NOT NULL",
@@ -65,7 +72,9 @@ SCHEMA_VERSION = len(_MIGRATIONS)
 
 
 def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
-    """Return the statements that migrate a database from `from_version` to SCHEMA_VERSION."""
+    """Return the statements that migrate a database from `from_version` to
+    SCHEMA_VERSION.
+    """
     statements = [statement for migration in _MIGRATIONS[from_version:] for statement in migration]
     for word, sqlite, postgresql in _TYPES:
         statements = [text.replace(word, postgresql if postgres else sqlite) for text in statements]
@@ -74,11 +83,13 @@ def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
 
 _RECORD = "position, version, created, state, body, parent, run, expires, pinned"
 _KEY = "owner = $1 AND kind = $2 AND id = $3"
-# Every read filters expired records, which `clean` removes later. $4 is the time, $5 the time minus the TTL.
+# Every read filters expired records, which `clean` removes later. $4 is the time, $5
+# the time minus the TTL.
 _LIVE = "(expires IS NULL OR expires > $4) AND (pinned = 1 OR run IS NOT NULL OR touched > $5)"
 
 _GET = f"SELECT {_RECORD} FROM dragoman_records WHERE {_KEY} AND {_LIVE}"
-# An UPDATE, because SQLite has no SELECT ... FOR UPDATE: it takes the lock, counts as use and reads, in one statement.
+# An UPDATE, because SQLite has no SELECT ... FOR UPDATE: it takes the lock, counts as
+# use and reads, in one statement.
 _LOCK_RECORD = f"""UPDATE dragoman_records SET touched = $4 WHERE {_KEY} AND {_LIVE}
     RETURNING position, state, version, length(body), pinned"""
 _INSERT = """INSERT INTO dragoman_records
@@ -91,13 +102,21 @@ _REPLACE = """UPDATE dragoman_records SET state = $1, body = $2, run = $3, versi
 _SET_EXPIRY = "UPDATE dragoman_records SET expires = $1 WHERE position = $2"
 _GROW = "UPDATE dragoman_records SET nbytes = nbytes + $1 WHERE position = $2"
 _DELETE = "DELETE FROM dragoman_records WHERE position = $1"
-_LAST_POSITION = "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE record = $1 AND series = $2"
+_LAST_POSITION = (
+    "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE record = $1 AND series = $2"
+)
 _APPEND = """INSERT INTO dragoman_entries (record, series, position, id, body) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (record, series, id) DO NOTHING RETURNING position"""
-_REMOVE = "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING length(body)"
+_REMOVE = (
+    "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING "
+    "length(body)"
+)
 # PostgreSQL sums bigints to numeric, which the driver returns as a Decimal.
-_PINNED_BYTES = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
-# A parent is always older than its child (r.position < hop.position), so a chain has no cycles.
+_PINNED_BYTES = (
+    "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
+)
+# A parent is always older than its child (r.position < hop.position), so a chain has no
+# cycles.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
         SELECT position, parent FROM dragoman_records WHERE {_KEY} AND {_LIVE}
         UNION ALL
@@ -113,7 +132,9 @@ _PAGE_QUERIES = {
     False: f"{_PAGE} AND position > $5 ORDER BY position LIMIT $6",
 }
 _RECORD_OF = f"(SELECT position FROM dragoman_records WHERE {_KEY} AND {_LIVE})"
-_SERIES = f"SELECT position, body, id FROM dragoman_entries WHERE record = {_RECORD_OF} AND series = $6"
+_SERIES = (
+    f"SELECT position, body, id FROM dragoman_entries WHERE record = {_RECORD_OF} AND series = $6"
+)
 _ENTRY_QUERIES = {
     True: f"{_SERIES} AND position < $7 ORDER BY position DESC LIMIT $8",
     False: f"{_SERIES} AND position > $7 ORDER BY position LIMIT $8",
@@ -121,9 +142,11 @@ _ENTRY_QUERIES = {
 _ENTRY = f"{_SERIES} AND id = $7"
 _RUNS = "SELECT DISTINCT run FROM dragoman_records WHERE run IS NOT NULL"
 _RECORDS_OF_RUN = (
-    f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = $2 ORDER BY position LIMIT $3"
+    f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = "
+    f"$2 ORDER BY position LIMIT $3"
 )
-# Several processes write times of last use, and late: an older time must not overwrite a newer one.
+# Several processes write times of last use, and late: an older time must not overwrite
+# a newer one.
 _TOUCH = "UPDATE dragoman_records SET touched = $1 WHERE position = $2 AND touched < $1"
 _EXPIRED = """DELETE FROM dragoman_records WHERE position IN (SELECT position FROM dragoman_records
     WHERE expires <= $1 OR (pinned = 0 AND run IS NULL AND touched <= $2) LIMIT $3) RETURNING position"""
@@ -137,7 +160,8 @@ _BEFORE_FIRST = -1
 
 
 def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
-    """Apply all changes, within a transaction that the driver manages. On any error the driver must roll back.
+    """Apply all changes, within a transaction that the driver manages. On any error the
+    driver must roll back.
 
     Raises:
         CommitConflict: a change does not fit the stored state.
@@ -152,18 +176,33 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
         key = _build_key_parameters(change.key)
         pinned = int(change.pinned)
         size = len(change.body)
-        fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
+        fields = (
+            change.created,
+            change.state,
+            change.body,
+            change.parent,
+            change.run,
+            change.expires,
+            pinned,
+        )
         if not (yield _INSERT, (*key, *fields, now, size)):
-            # The key exists, possibly as an expired record, which blocks it until `clean` removes it.
+            # The key exists, possibly as an expired record, which blocks it until
+            # `clean` removes it.
             rows = yield _STATE, key
             raise CommitConflict(change, rows[0][0] if rows else None)
-        # Checked after the insert, within the transaction: two commits that fit only alone cannot both pass.
+        # Checked after the insert, within the transaction: two commits that fit only
+        # alone cannot both pass.
         yield from _check_pinned_bytes(pinned, size, bounds)
         return
-    # Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock.
+    # Mark the record as used and lock it until the commit ends: the UPDATE takes the
+    # row lock.
     key = change.key
     states = frozenset[str]() if isinstance(change, Remove) else change.states
-    rows = (yield _LOCK_RECORD, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
+    rows = (
+        (yield _LOCK_RECORD, _build_live_parameters(key, bounds, now))
+        if is_storable(key.id)
+        else ()
+    )
     if not rows or (states and rows[0][1] not in states):
         raise CommitConflict(change, rows[0][1] if rows else None)
     record, state, version, size, pinned = rows[0]
@@ -176,14 +215,21 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             rows = yield _LAST_POSITION, (record, change.series)
             for position, item in enumerate(change.items, rows[0][0] + 1):
                 storable = item.id is None or is_storable(item.id)
-                if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
+                if not storable or not (
+                    yield _APPEND, (record, change.series, position, item.id, item.body)
+                ):
                     raise CommitConflict(change, state)
             added_bytes = sum(len(item.body) for item in change.items)
-            # The size is a column: summing all bodies for every commit would read the whole store.
+            # The size is a column: summing all bodies for every commit would read the
+            # whole store.
             yield _GROW, (added_bytes, record)
             yield from _check_pinned_bytes(pinned, added_bytes, bounds)
         case Remove():
-            rows = (yield _REMOVE, (record, change.series, change.id)) if is_storable(change.id) else ()
+            rows = (
+                (yield _REMOVE, (record, change.series, change.id))
+                if is_storable(change.id)
+                else ()
+            )
             if not rows:
                 raise CommitConflict(change, None)
             yield _GROW, (-rows[0][0], record)
@@ -191,7 +237,9 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             yield _DELETE, (record,)
 
 
-def _replace_record(change: Replace, position: int, size: int, pinned: int, bounds: Bounds) -> Steps[None]:
+def _replace_record(
+    change: Replace, position: int, size: int, pinned: int, bounds: Bounds
+) -> Steps[None]:
     """Replace a locked record. size: bytes of its former body."""
     added_bytes = len(change.body) - size
     yield _REPLACE, (change.state, change.body, change.run, added_bytes, position)
@@ -220,24 +268,48 @@ def select_chain(key: Key, bounds: Bounds, now: float) -> Steps[RecordChain | No
 
 
 def select_page(
-    owner: str, kind: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
+    owner: str,
+    kind: str,
+    after: int | None,
+    limit: int,
+    descending: bool,
+    bounds: Bounds,
+    now: float,
 ) -> Steps[tuple[Record, ...]]:
     cursor = _resolve_cursor(after, descending)
-    rows = yield _PAGE_QUERIES[descending], (owner, kind, now, now - bounds.ttl, cursor, max(0, limit))
+    rows = yield (
+        _PAGE_QUERIES[descending],
+        (owner, kind, now, now - bounds.ttl, cursor, max(0, limit)),
+    )
     return tuple(_build_record(owner, kind, row) for row in rows)
 
 
 def select_entries(
-    key: Key, series: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
+    key: Key,
+    series: str,
+    after: int | None,
+    limit: int,
+    descending: bool,
+    bounds: Bounds,
+    now: float,
 ) -> Steps[tuple[SeriesEntry, ...]]:
-    parameters = (*_build_live_parameters(key, bounds, now), series, _resolve_cursor(after, descending), max(0, limit))
+    parameters = (
+        *_build_live_parameters(key, bounds, now),
+        series,
+        _resolve_cursor(after, descending),
+        max(0, limit),
+    )
     rows = (yield _ENTRY_QUERIES[descending], parameters) if is_storable(key.id) else ()
     return tuple(SeriesEntry(*row) for row in rows)
 
 
-def select_entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[SeriesEntry | None]:
+def select_entry(
+    key: Key, series: str, id: str, bounds: Bounds, now: float
+) -> Steps[SeriesEntry | None]:
     is_valid = is_storable(key.id) and is_storable(id)
-    rows = (yield _ENTRY, (*_build_live_parameters(key, bounds, now), series, id)) if is_valid else ()
+    rows = (
+        (yield _ENTRY, (*_build_live_parameters(key, bounds, now), series, id)) if is_valid else ()
+    )
     return SeriesEntry(*rows[0]) if rows else None
 
 
@@ -253,13 +325,17 @@ def select_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
 
 
 def update_touched(touches: Iterable[tuple[int, float]]) -> Steps[None]:
-    """Store the times of last use of the records at these positions. Sorted, so that processes do not deadlock."""
+    """Store the times of last use of the records at these positions. Sorted, so that
+    processes do not deadlock.
+    """
     for position, touched in sorted(touches):
         yield _TOUCH, (touched, position)
 
 
 def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
-    """Remove expired records, then the least recently used while bounds are exceeded; return the number removed."""
+    """Remove expired records, then the least recently used while bounds are exceeded;
+    return the number removed.
+    """
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
     rows = yield _TOTAL_SIZE, ()
     count, size = rows[0]
@@ -292,12 +368,22 @@ def _resolve_cursor(cursor: int | None, descending: bool) -> int:
 def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
     id, position, version, created, state, body, parent, run, expires, pinned = row
     return Record(
-        Key(owner, kind, id), position, version, created, state, body, parent, run, expires, pinned=bool(pinned)
+        Key(owner, kind, id),
+        position,
+        version,
+        created,
+        state,
+        body,
+        parent,
+        run,
+        expires,
+        pinned=bool(pinned),
     )
 
 
 class SqlStore(ABC):
-    """The reading methods of a `Store` on SQL, which also track the last use of records.
+    """The reading methods of a `Store` on SQL, which also track the last use of
+    records.
 
     now: clock, Unix seconds.
     """
@@ -305,7 +391,8 @@ class SqlStore(ABC):
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds = bounds
         self._now = now
-        # Times of last use by position. Written later, in bulk, so that reads do not wait for writes.
+        # Times of last use by position. Written later, in bulk, so that reads do not
+        # wait for writes.
         self._touches: dict[int, float] = {}
 
     @abstractmethod
@@ -331,14 +418,30 @@ class SqlStore(ABC):
         return records
 
     async def load_page(
-        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+        self,
+        owner: str,
+        kind: str,
+        *,
+        after: int | None = None,
+        limit: int = 20,
+        descending: bool = True,
     ) -> tuple[Record, ...]:
-        return await self._read(select_page(owner, kind, after, limit, descending, self._bounds, self._now()))
+        return await self._read(
+            select_page(owner, kind, after, limit, descending, self._bounds, self._now())
+        )
 
     async def load_entries(
-        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+        self,
+        key: Key,
+        series: str,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        descending: bool = False,
     ) -> tuple[SeriesEntry, ...]:
-        return await self._read(select_entries(key, series, after, limit, descending, self._bounds, self._now()))
+        return await self._read(
+            select_entries(key, series, after, limit, descending, self._bounds, self._now())
+        )
 
     async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
         return await self._read(select_entry(key, series, id, self._bounds, self._now()))

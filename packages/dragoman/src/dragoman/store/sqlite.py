@@ -1,10 +1,12 @@
-"""The store in one SQLite file, the default: one writer thread with group commit and concurrent readers.
+"""The store in one SQLite file, the default: one writer thread with group commit and
+concurrent readers.
 
-Several server processes can share the file. A commit is acknowledged only after it is on disk; commits that queue up
-during a write share the next transaction (group commit).
+Several server processes can share the file. A commit is acknowledged only after it is
+on disk; commits that queue up during a write share the next transaction (group commit).
 
-A live process holds a file lock, which the operating system releases however the process ends. The work of a killed
-server can thus be recovered immediately, without heartbeats and their timeouts.
+A live process holds a file lock, which the operating system releases however the
+process ends. The work of a killed server can thus be recovered immediately, without
+heartbeats and their timeouts.
 """
 
 from __future__ import annotations
@@ -38,14 +40,17 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 _MIN_SQLITE_VERSION = (3, 35, 0)
 _MAX_FREED_PAGES = 1024
-"""Maximum free pages that one `clean` returns to the file system, which bounds the time that writes wait for it."""
+"""Maximum free pages that one `clean` returns to the file system, which bounds the time
+that writes wait for it.
+"""
 
 
 class SqliteStore(SqlStore):
     """The SQLite store.
 
     path: the database file; its run locks are in a directory next to it.
-    synchronous: FULL survives a power failure; NORMAL survives only a process crash, and is faster.
+    synchronous: FULL survives a power failure; NORMAL survives only a process crash,
+        and is faster.
     busy_timeout: seconds to wait for another process that is writing.
     now: clock, Unix seconds.
     """
@@ -75,10 +80,12 @@ class SqliteStore(SqlStore):
         """Create or migrate the file.
 
         Raises:
-            StoreUnavailable: the file cannot be opened, or its schema is of a newer version.
+            StoreUnavailable: the file cannot be opened, or its schema is of a newer
+                version.
         """
         loop = asyncio.get_running_loop()
-        # In WAL mode readers never wait for the writer, and reads are short, so two threads suffice.
+        # In WAL mode readers never wait for the writer, and reads are short, so two
+        # threads suffice.
         self._reader_pool = reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._thread_state = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
@@ -100,7 +107,9 @@ class SqliteStore(SqlStore):
         touches = self._take_touches()
         # Only times of last use would be lost.
         with suppress(StoreUnavailable):
-            await writer.write(lambda connection: run_steps(connection, sql.update_touched(touches)))
+            await writer.write(
+                lambda connection: run_steps(connection, sql.update_touched(touches))
+            )
         # In a thread: joining the writer blocks until its last commit is on disk.
         await asyncio.to_thread(writer.stop)
         await asyncio.to_thread(reader_pool.shutdown)
@@ -118,7 +127,9 @@ class SqliteStore(SqlStore):
             if len(abandoned) < limit and not await self._run_in_thread(
                 lambda run=run: is_alive(self._runs_directory, run)
             ):
-                abandoned += await self._read(sql.select_run_records(run, kind, limit - len(abandoned)))
+                abandoned += await self._read(
+                    sql.select_run_records(run, kind, limit - len(abandoned))
+                )
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
@@ -130,7 +141,8 @@ class SqliteStore(SqlStore):
             removed = run_steps(connection, sql.delete_surplus(limit, self._bounds, now))
             free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
             for _ in range(min(free_pages, _MAX_FREED_PAGES)):
-                # Python's driver steps the statement once, which frees one page whatever number is given.
+                # Python's driver steps the statement once, which frees one page
+                # whatever number is given.
                 connection.execute("PRAGMA incremental_vacuum")
             return removed
 
@@ -142,14 +154,19 @@ class SqliteStore(SqlStore):
 
     def _prepare(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _MIN_SQLITE_VERSION:
-            raise StoreUnavailable(f"The store needs SQLite 3.35 or newer; this Python has {sqlite3.sqlite_version}.")
+            raise StoreUnavailable(
+                f"The store needs SQLite 3.35 or newer; this Python has {sqlite3.sqlite_version}."
+            )
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Created before SQLite opens it, since SQLite applies the umask; the WAL files inherit this mode.
+            # Created before SQLite opens it, since SQLite applies the umask; the WAL
+            # files inherit this mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._run_lock = RunLock(self._runs_directory, self._run)
         except OSError as error:
-            raise StoreUnavailable(f"The store {self._path} cannot be opened: {error.strerror}.") from error
+            raise StoreUnavailable(
+                f"The store {self._path} cannot be opened: {error.strerror}."
+            ) from error
         try:
             connection = self._connect()
             try:
@@ -170,13 +187,17 @@ class SqliteStore(SqlStore):
         # Before the transaction: SQLite cannot change to WAL within one.
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise StoreUnavailable(f"The store {self._path} is on a file system where SQLite cannot keep a WAL.")
-        # Two processes may open a new file at once; the second one waits here, then finds the schema migrated.
+            raise StoreUnavailable(
+                f"The store {self._path} is on a file system where SQLite cannot keep a WAL."
+            )
+        # Two processes may open a new file at once; the second one waits here, then
+        # finds the schema migrated.
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
             raise StoreUnavailable(
-                f"The store {self._path} was created by a newer version of this server (schema {version}; "
+                f"The store {self._path} was created by a newer version of this server (schema "
+                f"{version}; "
                 f"this one supports {sql.SCHEMA_VERSION})."
             )
         for statement in sql.list_migrations(version, postgres=False):
@@ -192,8 +213,8 @@ class SqliteStore(SqlStore):
             # The first statement reads the file and fails here if it is not a database.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
-            # Overwrite deleted content where that needs no additional write: conversations should not remain readable
-            # in the file's free space.
+            # Overwrite deleted content where that needs no additional write:
+            # conversations should not remain readable in the file's free space.
             connection.execute("PRAGMA secure_delete = FAST")
         except BaseException:
             connection.close()
@@ -236,8 +257,8 @@ def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     try:
         statement, parameters = next(steps)
         while True:
-            # SQLite treats `$1` as a named placeholder: Python 3.12.0 to 3.12.3 warn when it is bound by position
-            # (CPython gh-117995).
+            # SQLite treats `$1` as a named placeholder: Python 3.12.0 to 3.12.3 warn
+            # when it is bound by position (CPython gh-117995).
             named = {str(number): value for number, value in enumerate(parameters, 1)}
             rows = connection.execute(statement, named).fetchall()
             statement, parameters = steps.send(rows)
@@ -246,7 +267,9 @@ def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
 
 
 def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
-    """Log the error, and build the client's. It includes SQLite's message, which names no path and no content."""
+    """Log the error, and build the client's. It includes SQLite's message, which names
+    no path and no content.
+    """
     log.error("the store failed: %s", error)
     return StoreUnavailable(f"The store is unavailable: {error}.")
 
@@ -254,14 +277,17 @@ def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
 class _WriteJob:
     """A write, and the future that gets its result when the transaction is on disk."""
 
-    def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]
+    ) -> None:
         self._work = work
         self._future = future
         self._result: object = None
         self.error: Exception | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Run the job in a savepoint: an error of the job, other than sqlite3.Error, undoes this job alone.
+        """Run the job in a savepoint: an error of the job, other than sqlite3.Error,
+        undoes this job alone.
 
         Raises:
             sqlite3.Error: the whole group must be rolled back.
@@ -269,7 +295,8 @@ class _WriteJob:
         connection.execute("SAVEPOINT job")
         try:
             self._result = self._work(connection)
-        # After a disk error SQLite may already have rolled back the transaction, including the savepoint.
+        # After a disk error SQLite may already have rolled back the transaction,
+        # including the savepoint.
         except sqlite3.Error:
             raise
         except Exception as error:
@@ -288,7 +315,9 @@ class _WriteJob:
 
 
 class GroupWriter:
-    """The thread that owns the writing connection and groups queued writes. A disk error fails the whole group."""
+    """The thread that owns the writing connection and groups queued writes. A disk
+    error fails the whole group.
+    """
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
@@ -298,7 +327,8 @@ class GroupWriter:
         self._thread.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a transaction and return its result. On an error nothing is stored.
+        """Run `work` in a transaction and return its result. On an error nothing is
+        stored.
 
         Raises:
             StoreUnavailable: the disk or database failed. Errors of `work` propagate.
@@ -317,7 +347,8 @@ class GroupWriter:
         is_closing = False
         while not is_closing:
             group = [self._queue.get()]
-            # One fsync serves the whole group. On a slow disk groups get larger by themselves, without a tuned delay.
+            # One fsync serves the whole group. On a slow disk groups get larger by
+            # themselves, without a tuned delay.
             while len(group) < _MAX_GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             jobs = [job for job in group if job is not None]
@@ -330,8 +361,8 @@ class GroupWriter:
     def _write_group(self, jobs: list[_WriteJob]) -> None:
         connection = self._connection
         try:
-            # Take the write lock at once: a transaction that begins with a read fails without waiting if another
-            # process writes first (SQLITE_BUSY_SNAPSHOT).
+            # Take the write lock at once: a transaction that begins with a read fails
+            # without waiting if another process writes first (SQLITE_BUSY_SNAPSHOT).
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 job.run(connection)
@@ -372,14 +403,17 @@ class RunLock:
 
 
 def is_alive(directory: Path, run: str) -> bool:
-    """Whether a process, including this one, holds the lock. Removes the file of a dead process."""
+    """Whether a process, including this one, holds the lock. Removes the file of a dead
+    process.
+    """
     path = directory / run
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        # The operating system releases locks whenever a process ends, so there are no stale locks.
+        # The operating system releases locks whenever a process ends, so there are no
+        # stale locks.
         if not _lock(file):
             return True
     finally:
@@ -403,7 +437,8 @@ else:
 
     def _lock(file: int) -> bool:
         try:
-            # flock locks the open file, not the process: two openings in one process are two runs.
+            # flock locks the open file, not the process: two openings in one process
+            # are two runs.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False

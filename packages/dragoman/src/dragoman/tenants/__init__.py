@@ -1,7 +1,17 @@
-"""Tenants: named API keys with a role, limits and budgets, and the counters that enforce these."""
+"""Tenants: named API keys with a role, limits and budgets, and the counters that
+enforce these.
+"""
 
 from .counters import CounterState, Counters, Demand, LocalCounters
-from .key_file import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
+from .key_file import (
+    KeyFileError,
+    KeyHash,
+    Tenant,
+    edit_key_file,
+    generate_key,
+    hash_key,
+    load_key_file,
+)
 
 __all__ = [
     "CounterState",

@@ -1,11 +1,14 @@
-"""Counters of limits: token buckets, concurrency and budgets. A request takes from all of its counters or from none.
+"""Counters of limits: token buckets, concurrency and budgets. A request takes from all
+of its counters or from none.
 
-A bucket holds `limit` units and refills continuously, by `limit` units per period. So at most
-`limit * (1 + T / period)` units are taken in any time T, and a key that was idle for a period may use its whole limit
-at once. All numbers are integers (times in microseconds), so nothing is rounded: a rejected request would be accepted
-exactly `retry_after` later.
+A bucket holds `limit` units and refills continuously, by `limit` units per period. So
+at most `limit * (1 + T / period)` units are taken in any time T, and a key that was
+idle for a period may use its whole limit at once. All numbers are integers (times in
+microseconds), so nothing is rounded: a rejected request would be accepted exactly
+`retry_after` later.
 
-`Counters` is the interface. `LocalCounters` counts in one process, `shared.SharedCounters` across several.
+`Counters` is the interface. `LocalCounters` counts in one process,
+`shared.SharedCounters` across several.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from msgspec import Struct
 MINUTE = 60_000_000
 """Microseconds."""
 MAX_CLOCK_STEP = MINUTE
-"""Microseconds by which a clock may be behind the last reading, since the clocks of machines differ. A clock that is
-further behind was set back: its reading is accepted."""
+"""Microseconds by which a clock may be behind the last reading, since the clocks of
+machines differ. A clock that is further behind was set back: its reading is accepted.
+"""
 
 
 class Demand(Struct, frozen=True):
@@ -27,10 +31,13 @@ class Demand(Struct, frozen=True):
 
     counter: the counter's name, such as `requests`.
     limit: units; may change between two calls.
-    period: microseconds in which the limit refills; 0 for budgets, and for units that are given back (concurrency).
+    period: microseconds in which the limit refills; 0 for budgets, and for units that
+        are given back (concurrency).
     amount: units to take.
-    needed: units that must be available. If `amount` is larger, the counter is overdrawn until it has refilled.
-    until: for a budget, the end of its day or month, in microseconds of Unix time; 0 for other counters.
+    needed: units that must be available. If `amount` is larger, the counter is
+        overdrawn until it has refilled.
+    until: for a budget, the end of its day or month, in microseconds of Unix time; 0
+        for other counters.
     floor: for a budget, units that are known to be used even if the counter was lost.
     """
 
@@ -44,7 +51,9 @@ class Demand(Struct, frozen=True):
 
     @property
     def scale(self) -> int:
-        """Factor by which counters multiply units: the period, so that refills are integers."""
+        """Factor by which counters multiply units: the period, so that refills are
+        integers.
+        """
         return self.period or 1
 
     @property
@@ -72,7 +81,8 @@ class UnmetDemand(Struct, frozen=True):
     """A demand that cannot be met now.
 
     state: state of its counter.
-    retry_after: microseconds until it can be met; 0 for concurrency, where the time is unknown, and for budgets.
+    retry_after: microseconds until it can be met; 0 for concurrency, where the time is
+        unknown, and for budgets.
     """
 
     demand: Demand
@@ -93,15 +103,21 @@ class Counters(Protocol):
     async def close(self) -> None: ...
 
     async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        """Take all demands and return None; or take none, and return the unmet demand with the longest wait."""
+        """Take all demands and return None; or take none, and return the unmet demand
+        with the longest wait.
+        """
         ...
 
     def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        """Return what `take` would return, as far as this process knows, without taking anything."""
+        """Return what `take` would return, as far as this process knows, without taking
+        anything.
+        """
         ...
 
     def add(self, key: str, demand: Demand) -> None:
-        """Take `amount` without checking the limit; a negative amount gives back. Shared counters apply it later."""
+        """Take `amount` without checking the limit; a negative amount gives back.
+        Shared counters apply it later.
+        """
         ...
 
     def peek(self, key: str, demands: Sequence[Demand]) -> tuple[CounterState, ...]:
@@ -144,7 +160,8 @@ class Counter:
 
 
 class LocalCounters:
-    """Counters of one process. Their number is bounded by the number of limits in the keys file.
+    """Counters of one process. Their number is bounded by the number of limits in the
+    keys file.
 
     read_clock: returns monotonic seconds.
     """
@@ -199,13 +216,15 @@ class LocalCounters:
 
 
 def is_met(demand: Demand, used: int) -> bool:
-    # A full bucket admits a request that needs more than the bucket holds. A budget of 0 admits none.
+    # A full bucket admits a request that needs more than the bucket holds. A budget of
+    # 0 admits none.
     needed = min(demand.needed, demand.limit) if demand.period else demand.needed
     return demand.limit * demand.scale - used >= needed * demand.scale
 
 
 def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | None:
-    """Return the unmet demand with the longest wait, budgets first; None if all can be met.
+    """Return the unmet demand with the longest wait, budgets first; None if all can be
+    met.
 
     used: used units of each demand's counter, as in `Counter`.
     """
@@ -219,12 +238,15 @@ def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | 
             retry_after = -(-missing // demand.limit)
         unmet.append(UnmetDemand(demand, build_state(demand, used_units), retry_after))
     # A client that retries after a shorter wait would only be rejected again.
-    return max(unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after), default=None)
+    return max(
+        unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after), default=None
+    )
 
 
 def build_state(demand: Demand, used: int) -> CounterState:
     scale = demand.scale
     remaining = max(0, (demand.limit * scale - used) // scale)
-    # `used` is in units times the period, so the quotient is in microseconds; rounded up, as every wait is.
+    # `used` is in units times the period, so the quotient is in microseconds; rounded
+    # up, as every wait is.
     reset_after = -(-used // demand.limit) if demand.period else 0
     return CounterState(demand.counter, demand.limit, -(-used // scale), remaining, reset_after)

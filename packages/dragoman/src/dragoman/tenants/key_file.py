@@ -7,8 +7,8 @@
           - sha256: 9f86d081...
         requests_per_minute: 600
 
-Generated keys have 256 random bits, so their plain SHA-256 cannot be reversed by guessing, unlike that of a key that a
-person chose.
+Generated keys have 256 random bits, so their plain SHA-256 cannot be reversed by
+guessing, unlike that of a key that a person chose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class KeyFileError(ValueError):
-    """The file is invalid. The message names the file and the entry, and never a key or a hash."""
+    """The file is invalid. The message names the file and the entry, and never a key or
+    a hash.
+    """
 
 
 class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,7 +52,8 @@ class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A named API key; during a rotation it has several secrets. A limit of None means unlimited.
+    """A named API key; during a rotation it has several secrets. A limit of None means
+    unlimited.
 
     id: owner of the tenant's stored objects; derived from the name if absent.
     secrets: hashes of the valid keys.
@@ -110,7 +113,8 @@ def _load_yaml(path: Path, data: bytes) -> object:
         raise KeyFileError(f"{path}: the mapping at line {error.line} has a name twice") from None
     # ValueError: an impossible date. RecursionError: deep nesting.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # The error's own text quotes the line, which could be a key that was pasted into the wrong place.
+        # The error's own text quotes the line, which could be a key that was pasted
+        # into the wrong place.
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
         raise KeyFileError(f"{path}{line}: not valid YAML") from None
@@ -126,7 +130,8 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
         raise KeyFileError(f"{path}: at most {MAX_KEYS} keys are supported")
     for name, tenant in tenants.items():
         if not tenant.id:
-            # Derived, not random: ids own stored objects, so they must be the same after a restart.
+            # Derived, not random: ids own stored objects, so they must be the same
+            # after a restart.
             id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
             tenants[name] = msgspec.structs.replace(tenant, id=id)
     seen_hashes: dict[str, str] = {}
@@ -139,7 +144,9 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
             raise KeyFileError(f"{path}: keys.{name}: has the same id as {other}")
         for key_hash in tenant.secrets:
             if key_hash.sha256 in seen_hashes:
-                raise KeyFileError(f"{path}: keys.{name}: has the same key as {seen_hashes[key_hash.sha256]}")
+                raise KeyFileError(
+                    f"{path}: keys.{name}: has the same key as {seen_hashes[key_hash.sha256]}"
+                )
             seen_hashes[key_hash.sha256] = name
     return tenants
 
@@ -163,7 +170,9 @@ def _find_problem(name: str, tenant: Tenant) -> str | None:
         is_valid = _is_in_range(getattr(tenant, field), minimum=1)
         problems[f"{field} must be at least 1; use `disabled: true` to lock a key"] = not is_valid
     for field in ("tokens_per_day", "tokens_per_month"):
-        problems[f"{field} must not be negative"] = not _is_in_range(getattr(tenant, field), minimum=0)
+        problems[f"{field} must not be negative"] = not _is_in_range(
+            getattr(tenant, field), minimum=0
+        )
     return next((problem for problem, is_found in problems.items() if is_found), None)
 
 
@@ -172,9 +181,13 @@ def _is_in_range(value: int | None, *, minimum: int) -> bool:
 
 
 def edit_key_file(
-    path: Path, edit: Callable[[dict[str, Tenant]], None], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    path: Path,
+    edit: Callable[[dict[str, Tenant]], None],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Edit the file's tenants, and replace the file atomically. A new file gets the mode 0600.
+    """Edit the file's tenants, and replace the file atomically. A new file gets the
+    mode 0600.
 
     edit: changes the dict of tenants by name.
 
@@ -182,7 +195,8 @@ def edit_key_file(
         KeyFileError: the file is invalid, before or after the edit.
         OSError: the file cannot be read or replaced.
     """
-    # Replace the target of a symbolic link, not the link: a server may read the target directly.
+    # Replace the target of a symbolic link, not the link: a server may read the target
+    # directly.
     path = Path(os.path.realpath(path))
     with _lock(path):
         try:
@@ -193,20 +207,24 @@ def edit_key_file(
             old_stat = None
         edit(tenants)
         data = _render(tenants, now())
-        # Validate before writing: an invalid entry would lock out all clients at the next reload.
+        # Validate before writing: an invalid entry would lock out all clients at the
+        # next reload.
         _parse(path, data)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                # A power failure may otherwise preserve the rename but not the content; an empty file would lock out
-                # all clients.
+                # A power failure may otherwise preserve the rename but not the content;
+                # an empty file would lock out all clients.
                 os.fsync(file.fileno())
             new_stat = os.stat(temporary)
-            # Keep the former owner and mode: the server often runs as another user than `dragoman keys`, and could not
-            # read a file of that user with mode 0600.
-            if old_stat is not None and (new_stat.st_uid, new_stat.st_gid) != (old_stat.st_uid, old_stat.st_gid):
+            # Keep the former owner and mode: the server often runs as another user than
+            # `dragoman keys`, and could not read a file of that user with mode 0600.
+            if old_stat is not None and (new_stat.st_uid, new_stat.st_gid) != (
+                old_stat.st_uid,
+                old_stat.st_gid,
+            ):
                 os.chown(temporary, old_stat.st_uid, old_stat.st_gid)
             if old_stat is not None:
                 os.chmod(temporary, old_stat.st_mode & 0o777)
@@ -223,27 +241,33 @@ def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
     live = {
         name: msgspec.structs.replace(
             tenant,
-            secrets=tuple(hash for hash in tenant.secrets if hash.expires is None or hash.expires > now),
+            secrets=tuple(
+                hash for hash in tenant.secrets if hash.expires is None or hash.expires > now
+            ),
         )
         for name, tenant in tenants.items()
     }
     builtins = msgspec.to_builtins(_KeyFile(live), builtin_types=(datetime,))
     head = (
-        "# Written by `dragoman keys`. It contains hashes of keys, never a key. The server reads it again on SIGHUP.\n"
+        "# Written by `dragoman keys`. It contains hashes of keys, never a key. The server "
+        "reads it again on SIGHUP.\n"
     )
     return (head + yaml.safe_dump(builtins, sort_keys=False, allow_unicode=True)).encode()
 
 
 @contextmanager
 def _lock(path: Path) -> Generator[None]:
-    """Lock the file against concurrent edits. Without `fcntl` (Windows) the last edit wins."""
+    """Lock the file against concurrent edits. Without `fcntl` (Windows) the last edit
+    wins.
+    """
     try:
         import fcntl  # noqa: PLC0415 - only on Unix
     except ImportError:
         yield
         return
     with open(
-        # A separate lock file: the keys file is replaced, and a lock would stay with the replaced file.
+        # A separate lock file: the keys file is replaced, and a lock would stay with
+        # the replaced file.
         path.with_name(f".{path.name}.lock"),
         "a",
         opener=lambda name, flags: os.open(name, flags, 0o600),

@@ -1,8 +1,10 @@
-"""Shared limits in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
+"""Shared limits in PostgreSQL, for servers on several machines. Needs `asyncpg`, the
+extra `postgres`.
 
-A function in the database does the same as `shared.apply_batch`, so a batch takes one round trip. The tables are
-unlogged: a commit does not wait for the disk, and a crash of the database empties them. Budgets are then restored from
-the usage in the server's store (`Demand.floor`).
+A function in the database does the same as `shared.apply_batch`, so a batch takes one
+round trip. The tables are unlogged: a commit does not wait for the disk, and a crash of
+the database empties them. Budgets are then restored from the usage in the server's
+store (`Demand.floor`).
 """
 
 from __future__ import annotations
@@ -15,17 +17,33 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from .counters import MAX_CLOCK_STEP
-from .shared import Batch, BatchResult, BatchStatus, HOLDER_RETENTION, LimitsStoreUnavailable, OperationOutcome, TIMEOUT
+from .shared import (
+    Batch,
+    BatchResult,
+    BatchStatus,
+    HOLDER_RETENTION,
+    LimitsStoreUnavailable,
+    OperationOutcome,
+    TIMEOUT,
+)
 
 _asyncpg: Any = asyncpg
 """asyncpg has no type annotations; untyped values do not leave this module."""
-_FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, _asyncpg.InternalClientError, OSError, TimeoutError)
+_FAILURES: Any = (
+    _asyncpg.PostgresError,
+    _asyncpg.InterfaceError,
+    _asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 _CONNECT_TIMEOUT = 10.0
 _LOCK_NAMESPACE = 0x6C696D69
-"""The advisory lock of the setup, and the class id of the locks of batches. PostgreSQL keeps locks of one and two
-numbers apart."""
+"""The advisory lock of the setup, and the class id of the locks of batches. PostgreSQL
+keeps locks of one and two numbers apart.
+"""
 
-# Names end with the schema's version, so that servers of two versions can share a database.
+# Names end with the schema's version, so that servers of two versions can share a
+# database.
 _FUNCTION = "dragoman_apply_limits_1"
 _SCHEMA = (
     """CREATE UNLOGGED TABLE IF NOT EXISTS dragoman_limit_counters_1 (key TEXT, counter TEXT, used NUMERIC NOT NULL,
@@ -150,16 +168,21 @@ END
 $body$""",
 )
 _DELETE_UNUSED = (
-    "DELETE FROM dragoman_limit_counters_1 WHERE touched < (extract(epoch FROM clock_timestamp()) - 6048000) * 1000000"
+    "DELETE FROM dragoman_limit_counters_1 WHERE touched < (extract(epoch FROM "
+    "clock_timestamp()) - 6048000) * 1000000"
 )
-"""Deletes counters that were not used for 70 days (6,048,000 s), which is longer than any period of a limit."""
+"""Deletes counters that were not used for 70 days (6,048,000 s), which is longer than
+any period of a limit.
+"""
 
 
 class PostgresLimits:
-    """A `LimitsStore` in PostgreSQL. It needs only one connection, since a process sends one batch at a time.
+    """A `LimitsStore` in PostgreSQL. It needs only one connection, since a process
+    sends one batch at a time.
 
     dsn: `postgresql://user:password@host/database`.
-    now: returns microseconds of Unix time; None for the database's clock, which all servers share.
+    now: returns microseconds of Unix time; None for the database's clock, which all
+        servers share.
     """
 
     def __init__(self, dsn: str, now: Callable[[], int] | None = None) -> None:
@@ -172,7 +195,8 @@ class PostgresLimits:
             connection = await self._connect()
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK_NAMESPACE)
-                # Only the first server needs the privilege to create tables and functions.
+                # Only the first server needs the privilege to create tables and
+                # functions.
                 if await connection.fetchval("SELECT to_regproc($1)::TEXT", _FUNCTION) is None:
                     for statement in _SCHEMA:
                         await connection.execute(statement)
@@ -199,23 +223,33 @@ class PostgresLimits:
             if connection is None or connection.is_closed():
                 connection = await self._connect()
             text: str = await connection.fetchval(
-                f"SELECT {_FUNCTION}($1, $2, $3)::TEXT", msgspec.json.encode(batch).decode(), locks, now
+                f"SELECT {_FUNCTION}($1, $2, $3)::TEXT",
+                msgspec.json.encode(batch).decode(),
+                locks,
+                now,
             )
         except _FAILURES as error:
             self._drop()
             raise _build_unavailable(error) from error
         except BaseException:
-            # After a cancellation the connection may still receive the response, which no later query must read.
+            # After a cancellation the connection may still receive the response, which
+            # no later query must read.
             self._drop()
             raise
         # Not msgspec: the integers can exceed 64 bits.
         status, outcomes = json.loads(text)
-        return BatchResult(BatchStatus(status), tuple(OperationOutcome(taken, tuple(used)) for taken, used in outcomes))
+        return BatchResult(
+            BatchStatus(status),
+            tuple(OperationOutcome(taken, tuple(used)) for taken, used in outcomes),
+        )
 
     async def _connect(self) -> Any:  # noqa: ANN401 - asyncpg is untyped
         self._connection = connection = await _asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT)
-        # At higher isolation levels the transaction's snapshot would be older than its locks.
-        await connection.execute("SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off;")
+        # At higher isolation levels the transaction's snapshot would be older than its
+        # locks.
+        await connection.execute(
+            "SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off;"
+        )
         return connection
 
     def _drop(self) -> None:
@@ -227,4 +261,6 @@ class PostgresLimits:
 
 def _build_unavailable(error: Exception) -> LimitsStoreUnavailable:
     # A TimeoutError has no text.
-    return LimitsStoreUnavailable(f"PostgreSQL: {str(error) or f'no response within {_CONNECT_TIMEOUT:.0f} s'}")
+    return LimitsStoreUnavailable(
+        f"PostgreSQL: {str(error) or f'no response within {_CONNECT_TIMEOUT:.0f} s'}"
+    )

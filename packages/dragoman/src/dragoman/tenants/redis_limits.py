@@ -1,7 +1,9 @@
-"""Shared limits in Redis or Valkey, for servers on several machines. Needs the extra `redis`.
+"""Shared limits in Redis or Valkey, for servers on several machines. Needs the extra
+`redis`.
 
-A script does the same as `shared.apply_batch`, so a batch takes one round trip. Lua's numbers are exact up to 2**53, so
-a counter is stored as whole units and a remainder below the period. All keys are in the same slot of a cluster.
+A script does the same as `shared.apply_batch`, so a batch takes one round trip. Lua's
+numbers are exact up to 2**53, so a counter is stored as whole units and a remainder
+below the period. All keys are in the same slot of a cluster.
 """
 
 from __future__ import annotations
@@ -16,9 +18,18 @@ from redis.backoff import NoBackoff  # pyright: ignore
 from redis.exceptions import RedisError  # pyright: ignore
 
 from .counters import MAX_CLOCK_STEP
-from .shared import Batch, BatchResult, BatchStatus, HOLDER_RETENTION, LimitsStoreUnavailable, OperationOutcome, TIMEOUT
+from .shared import (
+    Batch,
+    BatchResult,
+    BatchStatus,
+    HOLDER_RETENTION,
+    LimitsStoreUnavailable,
+    OperationOutcome,
+    TIMEOUT,
+)
 
-# In braces: the hash tag, since a script may only access keys of one slot (Redis Cluster specification).
+# In braces: the hash tag, since a script may only access keys of one slot (Redis
+# Cluster specification).
 PREFIX = "dragoman:{limits}"
 RETENTION = 7 * 86400
 """Minimum seconds for which the counters of an unused key are stored."""
@@ -174,19 +185,28 @@ return result
 class RedisLimits:
     """A `LimitsStore` in Redis.
 
-    url: `redis://`, `rediss://` or `unix://`, or the same with `valkey` instead of `redis`.
-    now: returns microseconds of Unix time; None for the clock of Redis, which all servers share.
+    url: `redis://`, `rediss://` or `unix://`, or the same with `valkey` instead of
+        `redis`.
+    now: returns microseconds of Unix time; None for the clock of Redis, which all
+        servers share.
     prefix: prefix of all Redis keys.
     """
 
-    def __init__(self, url: str, now: Callable[[], int] | None = None, *, prefix: str = PREFIX) -> None:
+    def __init__(
+        self, url: str, now: Callable[[], int] | None = None, *, prefix: str = PREFIX
+    ) -> None:
         self._now = now
         self._prefix = prefix
         url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
-        # No retries by the client: a repeated batch would return `repeated`. `SharedCounters` handles failures itself.
+        # No retries by the client: a repeated batch would return `repeated`.
+        # `SharedCounters` handles failures itself.
         retry = _retry(_no_backoff(), 0)
         self._client: Any = _redis.Redis.from_url(
-            url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=retry, max_connections=2
+            url,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            retry=retry,
+            max_connections=2,
         )
         self._script: Any = self._client.register_script(_SCRIPT)
 
@@ -207,14 +227,18 @@ class RedisLimits:
     async def apply(self, batch: Batch) -> BatchResult:
         names = batch.list_keys()
         keys = [f"{self._prefix}:holders", *(f"{self._prefix}:key:{name}" for name in names)]
-        # If empty, the script uses the time of Redis, so that servers with different clocks agree.
+        # If empty, the script uses the time of Redis, so that servers with different
+        # clocks agree.
         now = "" if self._now is None else str(self._now())
         try:
-            status, *outcomes = await self._script(keys=keys, args=[msgspec.json.encode(batch), now, *names])
+            status, *outcomes = await self._script(
+                keys=keys, args=[msgspec.json.encode(batch), now, *names]
+            )
         except _FAILURES as error:
             raise LimitsStoreUnavailable(f"Redis: {error}") from error
         results: list[OperationOutcome] = []
-        # An outcome is 1 if the units were taken, else 0; followed by the units and the remainder of each counter.
+        # An outcome is 1 if the units were taken, else 0; followed by the units and the
+        # remainder of each counter.
         for operation, (is_met, *numbers) in zip(batch.operations, outcomes, strict=False):
             counters = zip(operation.demands, numbers[::2], numbers[1::2], strict=True)
             used = tuple(units * demand.scale + rest for demand, units, rest in counters)

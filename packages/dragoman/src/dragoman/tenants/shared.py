@@ -1,15 +1,18 @@
-"""Counters of limits that several processes share: `SharedCounters`, on top of a `LimitsStore`.
+"""Counters of limits that several processes share: `SharedCounters`, on top of a
+`LimitsStore`.
 
-A process sends its operations in batches, one at a time: while one is in flight, further operations are collected for
-the next. So the number of round trips does not grow with the load, and the store sees the operations of a process in
-order.
+A process sends its operations in batches, one at a time: while one is in flight,
+further operations are collected for the next. So the number of round trips does not
+grow with the load, and the store sees the operations of a process in order.
 
-- Places (concurrency slots) belong to a holder, which stands for a process. They are freed when the holder's lease
-  expires. A process renews its lease while it holds places; if it is killed, they are not lost.
-- Each batch has a number and is applied at most once: if a broken connection leaves its fate unknown, the next batch
-  names it to the store.
-- While the store fails, each process applies the limits alone, starting from the last known shared counters. When the
-  store responds again, the process sends what it has taken.
+- Places (concurrency slots) belong to a holder, which stands for a process. They are
+  freed when the holder's lease expires. A process renews its lease while it holds
+  places; if it is killed, they are not lost.
+- Each batch has a number and is applied at most once: if a broken connection leaves its
+  fate unknown, the next batch names it to the store.
+- While the store fails, each process applies the limits alone, starting from the last
+  known shared counters. When the store responds again, the process sends what it has
+  taken.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from .counters import Counter, CounterState, Demand, LocalCounters, UnmetDemand,
 log = logging.getLogger(__name__)
 
 LEASE = 30.0
-"""Seconds after which the places of a process are freed if it does not renew its lease."""
+"""Seconds after which the places of a process are freed if it does not renew its lease.
+"""
 TIMEOUT = 2.0
 """Seconds for one batch."""
 RETRY_INTERVAL = 1.0
@@ -40,9 +44,13 @@ RETRY_INTERVAL = 1.0
 LOG_INTERVAL = 60.0
 """Seconds between log messages while the store fails."""
 MAX_BATCH = 64
-"""Maximum takes in a batch, and maximum other operations: a store locks all of their keys."""
+"""Maximum takes in a batch, and maximum other operations: a store locks all of their
+keys.
+"""
 HOLDER_RETENTION = 3_600_000_000
-"""Microseconds after its lease for which a store remembers a holder, so that its late batches are rejected."""
+"""Microseconds after its lease for which a store remembers a holder, so that its late
+batches are rejected.
+"""
 
 
 class LimitsStoreUnavailable(EngineError):
@@ -72,8 +80,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     seq: number of the batch: 1, 2, ... for each holder.
     lease: duration of the lease, in microseconds; 0 gives up all places.
     operations: operations, in order.
-    previous: holder and number of this process's last batch, if its fate is unknown. If it was not applied before, it
-        never will be.
+    previous: holder and number of this process's last batch, if its fate is unknown. If
+        it was not applied before, it never will be.
     redo: operations to apply if `previous` was not applied.
     places: places of the process by key, if the holder is new.
     """
@@ -88,13 +96,16 @@ class Batch(Struct, frozen=True, kw_only=True):
 
     def list_keys(self) -> list[str]:
         """Return each key once, sorted: all processes lock keys in this order."""
-        return sorted({*self.places, *(operation.key for operation in (*self.redo, *self.operations))})
+        return sorted(
+            {*self.places, *(operation.key for operation in (*self.redo, *self.operations))}
+        )
 
 
 class BatchStatus(StrEnum):
     """Whether a batch was applied.
 
-    EXPIRED: not applied, because the holder's lease has expired or the store has lost it.
+    EXPIRED: not applied, because the holder's lease has expired or the store has lost
+        it.
     REPEATED: not applied again; it was applied before.
     """
 
@@ -132,7 +143,9 @@ class LimitsStore(Protocol):
     async def close(self) -> None: ...
 
     async def apply(self, batch: Batch) -> BatchResult:
-        """Apply a batch atomically, in one round trip. A cancellation must take effect soon."""
+        """Apply a batch atomically, in one round trip. A cancellation must take effect
+        soon.
+        """
         ...
 
 
@@ -158,14 +171,16 @@ class KeyState:
 def apply_batch(
     batch: Batch, now: int, find_state: Callable[[str], KeyState], holders: dict[str, Holder]
 ) -> BatchResult:
-    """Apply a batch to the states of its keys. This is the reference for the scripts in PostgreSQL and Redis.
+    """Apply a batch to the states of its keys. This is the reference for the scripts in
+    PostgreSQL and Redis.
 
     now: microseconds of Unix time.
     find_state: returns the state of a key.
     holders: holders by id; changed in place.
     """
     own_holder = holders.get(batch.holder)
-    # It was applied before, and its response was lost: applying it again would take everything twice.
+    # It was applied before, and its response was lost: applying it again would take
+    # everything twice.
     if own_holder is not None and own_holder.seq >= batch.seq:
         return BatchResult(BatchStatus.REPEATED)
     if batch.seq > 1 and (own_holder is None or own_holder.expires <= now):
@@ -186,7 +201,9 @@ def apply_batch(
         find_state(key).places[batch.holder] = number
     for operation in redo:
         _apply_operation(operation, find_state(operation.key), batch.holder, live, now)
-    outcomes = tuple(_apply_operation(op, find_state(op.key), batch.holder, live, now) for op in batch.operations)
+    outcomes = tuple(
+        _apply_operation(op, find_state(op.key), batch.holder, live, now) for op in batch.operations
+    )
     return BatchResult(BatchStatus.APPLIED, outcomes)
 
 
@@ -198,13 +215,18 @@ def _apply_operation(
         del state.places[dead]
     counters: list[Counter] = []
     for demand in operation.demands:
-        counter = state.counters.setdefault(demand.counter, Counter(now)) if not demand.is_hold else Counter(now)
+        counter = (
+            state.counters.setdefault(demand.counter, Counter(now))
+            if not demand.is_hold
+            else Counter(now)
+        )
         if demand.is_hold:
             counter.used = sum(state.places.values())
         counter.advance(demand, now)
         counters.append(counter)
     is_taken = operation.is_forced or all(
-        is_met(demand, counter.used) for demand, counter in zip(operation.demands, counters, strict=True)
+        is_met(demand, counter.used)
+        for demand, counter in zip(operation.demands, counters, strict=True)
     )
     if is_taken:
         for demand, counter in zip(operation.demands, counters, strict=True):
@@ -223,7 +245,8 @@ class _Take(Struct):
 
 
 class SharedCounters:
-    """One process's access to counters that it shares with others. It is a `lifespan.LifespanResource`.
+    """One process's access to counters that it shares with others. It is a
+    `lifespan.LifespanResource`.
 
     read_clock: returns monotonic seconds.
     lease: duration of the lease, in seconds.
@@ -233,14 +256,21 @@ class SharedCounters:
     is_shared = True
 
     def __init__(
-        self, store: LimitsStore, read_clock: Callable[[], float], *, lease: float = LEASE, timeout: float = TIMEOUT
+        self,
+        store: LimitsStore,
+        read_clock: Callable[[], float],
+        *,
+        lease: float = LEASE,
+        timeout: float = TIMEOUT,
     ) -> None:
         self._store = store
         self._read_clock = read_clock
         self._lease = lease
         self._timeout = timeout
         self._known = LocalCounters(read_clock)
-        """Last known values of the shared counters; they enforce the limits while the store fails."""
+        """Last known values of the shared counters; they enforce the limits while the
+        store fails.
+        """
         self._takes: list[_Take] = []
         self._adds: dict[tuple[str, str], Demand] = {}
         """Queued forced operations, summed per counter."""
@@ -323,12 +353,14 @@ class SharedCounters:
     async def _run(self) -> None:
         is_last = False
         while not is_last:
-            # Wait until there is something to send, the lease must be renewed, or the failing store is to be retried.
+            # Wait until there is something to send, the lease must be renewed, or the
+            # failing store is to be retried.
             if self.is_failing:
                 event = self._retry
                 timeout = RETRY_INTERVAL
             else:
-                # A third of the lease: a late or failed renewal can be repeated before the lease expires.
+                # A third of the lease: a late or failed renewal can be repeated before
+                # the lease expires.
                 event = self._wake
                 timeout = self._lease / 3 if self._places.total() else None
             with suppress(TimeoutError):
@@ -354,22 +386,28 @@ class SharedCounters:
         try:
             async with asyncio.timeout(self._timeout):
                 result = await self._store.apply(batch)
-        # Catch anything that a driver raises: without this task all requests with limits would hang.
+        # Catch anything that a driver raises: without this task all requests with
+        # limits would hang.
         except Exception as error:
             self._fail(batch, takes, error)
             return False
         if self._failed_at is not None:
-            log.warning("the limits store responds again after %.0f s", self._read_clock() - self._failed_at)
+            log.warning(
+                "the limits store responds again after %.0f s", self._read_clock() - self._failed_at
+            )
             self._failed_at = None
         if self._recovery is not None:
             self._recovery = None
             self._seq += 1
             return True
         if result.status is not BatchStatus.APPLIED:
-            # Nothing was applied: the process was suspended for longer than its lease, or the store was emptied. The
-            # takes return to the head of the queue, before those that were queued in the meantime.
+            # Nothing was applied: the process was suspended for longer than its lease,
+            # or the store was emptied. The takes return to the head of the queue,
+            # before those that were queued in the meantime.
             self._takes[:0] = takes
-            self._recover(None, [operation for operation in batch.operations if operation.is_forced])
+            self._recover(
+                None, [operation for operation in batch.operations if operation.is_forced]
+            )
             return True
         self._seq += 1
         self._contacted_at = self._read_clock()
@@ -395,7 +433,8 @@ class SharedCounters:
         if self._recovery is not None:
             return self._recovery, []
         adds = [
-            LimitOperation(key, (demand,), is_forced=True) for (key, _), demand in list(self._adds.items())[:MAX_BATCH]
+            LimitOperation(key, (demand,), is_forced=True)
+            for (key, _), demand in list(self._adds.items())[:MAX_BATCH]
         ]
         for add in adds:
             del self._adds[add.key, add.demands[0].counter]
@@ -406,7 +445,10 @@ class SharedCounters:
         if not self._places.total() and not gives_places and is_idle:
             # A lease without places is not renewed, so it may have expired.
             self._use_new_holder()
-        operations = (*adds, *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes))
+        operations = (
+            *adds,
+            *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes),
+        )
         return self._new_batch(operations), takes
 
     def _new_batch(self, operations: tuple[LimitOperation, ...] = ()) -> Batch:
@@ -426,14 +468,20 @@ class SharedCounters:
                 self.add(key, msgspec.structs.replace(demand, amount=-demand.amount))
 
     def _fail(self, batch: Batch, takes: list[_Take], error: Exception) -> None:
-        """Handle a failed batch: decide the waiting takes locally, and prepare the recovery of the store."""
+        """Handle a failed batch: decide the waiting takes locally, and prepare the
+        recovery of the store.
+        """
         self.errors += 1
         now = self._read_clock()
         if self._failed_at is None or now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
             # str() of a TimeoutError is empty.
             reason = str(error) or f"no response within {self._timeout:g} s"
-            log.error("the limits store fails; each process applies the limits alone until it responds: %s", reason)
+            log.error(
+                "the limits store fails; each process applies the limits alone until it responds: "
+                "%s",
+                reason,
+            )
         if self._failed_at is None:
             self._failed_at = now
         if self._recovery is None:
@@ -444,8 +492,8 @@ class SharedCounters:
                     self._note_taken(take.key, take.demands)
                     forced.append(LimitOperation(take.key, take.demands, is_forced=True))
                 self._resolve(take, unmet)
-            # It is unknown whether the batch was applied. The recovery names it, so that the store applies `redo` only
-            # if it was not.
+            # It is unknown whether the batch was applied. The recovery names it, so
+            # that the store applies `redo` only if it was not.
             self._recover((batch.holder, batch.seq), forced)
         waiting = self._takes
         self._takes = []
@@ -465,10 +513,13 @@ class SharedCounters:
         ]
         self._use_new_holder()
         places = {key: number for key, number in self._places.items() if number}
-        # The new holder sends all places at once, so queued changes of places would count twice.
+        # The new holder sends all places at once, so queued changes of places would
+        # count twice.
         self._adds = {name: demand for name, demand in self._adds.items() if not demand.is_hold}
         batch = self._new_batch()
-        self._recovery = msgspec.structs.replace(batch, previous=previous, redo=tuple(redo), places=places)
+        self._recovery = msgspec.structs.replace(
+            batch, previous=previous, redo=tuple(redo), places=places
+        )
 
     def _take_alone(self, key: str, demands: tuple[Demand, ...]) -> UnmetDemand | None:
         unmet = self._known.check(key, demands)
@@ -485,14 +536,16 @@ class SharedCounters:
                 self._places[key] += demand.amount
 
     def _queue_add(self, key: str, demand: Demand) -> None:
-        # Budgets need no queue while the store fails: the usage ledger has what was used (`Demand.floor`).
+        # Budgets need no queue while the store fails: the usage ledger has what was
+        # used (`Demand.floor`).
         if not demand.amount or (demand.until and self.is_failing):
             return
         queued = self._adds.get((key, demand.counter))
         amount = demand.amount
         if queued is not None and queued.until == demand.until:
             amount += queued.amount
-        # Summed: under load thousands of requests end between two batches, and each counter is sent once.
+        # Summed: under load thousands of requests end between two batches, and each
+        #     counter is sent once.
         self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
 
     def _use_new_holder(self) -> None:

@@ -1,6 +1,7 @@
 """Shared limits in a SQLite file, for the processes of one machine.
 
-Nothing in the file must survive a crash of the machine, so a commit does not wait for the disk.
+Nothing in the file must survive a crash of the machine, so a commit does not wait for
+the disk.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from .shared import Batch, BatchResult, Holder, KeyState, LimitsStoreUnavailable
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for other processes that are writing."""
 RETENTION = 70 * 86400
-"""Seconds after which the counters of an unused key are deleted: longer than a month, the longest period of a limit."""
+"""Seconds after which the counters of an unused key are deleted: longer than a month,
+the longest period of a limit.
+"""
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS limits_of_keys (key TEXT PRIMARY KEY, state TEXT NOT NULL, touched INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS holders (holder TEXT PRIMARY KEY, expires INTEGER NOT NULL, seq INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS limits_of_keys (key TEXT PRIMARY KEY, state TEXT NOT NULL, "
+    "touched INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS holders (holder TEXT PRIMARY KEY, expires INTEGER NOT NULL, seq "
+    "INTEGER NOT NULL)",
 )
 
 
@@ -50,7 +55,9 @@ class SqliteLimits:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._prepare)
         except (sqlite3.Error, OSError) as error:
             await self.close()
-            raise LimitsStoreUnavailable(f"The file {self._path} cannot be opened: {error}.") from error
+            raise LimitsStoreUnavailable(
+                f"The file {self._path} cannot be opened: {error}."
+            ) from error
 
     async def close(self) -> None:
         thread = self._thread
@@ -65,7 +72,9 @@ class SqliteLimits:
         if self._thread is None:
             raise LimitsStoreUnavailable("The limits store is closed.")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, batch)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._apply, batch
+            )
         except sqlite3.Error as error:
             raise LimitsStoreUnavailable(f"{self._path}: {error}.") from error
 
@@ -73,15 +82,20 @@ class SqliteLimits:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Created before SQLite opens it, since SQLite applies the umask.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+        )
         self._connection = connection
         connection.execute("PRAGMA journal_mode = WAL")
-        # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last commits, a killed process cannot.
+        # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last
+        # commits, a killed process cannot.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
             connection.execute(statement)
-        connection.execute("DELETE FROM limits_of_keys WHERE touched < ?", (self._now() - RETENTION * 1_000_000,))
+        connection.execute(
+            "DELETE FROM limits_of_keys WHERE touched < ?", (self._now() - RETENTION * 1_000_000,)
+        )
         connection.execute("COMMIT")
 
     def _apply(self, batch: Batch) -> BatchResult:
@@ -97,7 +111,8 @@ class SqliteLimits:
             for key, text in connection.execute(query, keys):
                 counters, states[key].places = json.loads(text)
                 states[key].counters = {
-                    name: Counter(updated, used, until) for name, (used, updated, until) in counters.items()
+                    name: Counter(updated, used, until)
+                    for name, (used, updated, until) in counters.items()
                 }
             rows = connection.execute("SELECT holder, expires, seq FROM holders")
             holders = {id: Holder(expires, seq) for id, expires, seq in rows}
@@ -105,16 +120,23 @@ class SqliteLimits:
             result = apply_batch(batch, now, states.__getitem__, holders)
             rows_of_keys: list[tuple[str, str, int]] = []
             for key, state in states.items():
-                numbers = {name: (count.used, count.updated, count.until) for name, count in state.counters.items()}
+                numbers = {
+                    name: (count.used, count.updated, count.until)
+                    for name, count in state.counters.items()
+                }
                 # Not msgspec: the integers can exceed 64 bits.
                 rows_of_keys.append((key, json.dumps([numbers, state.places]), now))
-            connection.executemany("INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)", rows_of_keys)
+            connection.executemany(
+                "INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)", rows_of_keys
+            )
             changed = {batch.holder, *(batch.previous or ())[:1]} & set(holders)
             connection.executemany(
                 "INSERT OR REPLACE INTO holders VALUES (?, ?, ?)",
                 [(id, holders[id].expires, holders[id].seq) for id in changed],
             )
-            connection.executemany("DELETE FROM holders WHERE holder = ?", [(id,) for id in before - set(holders)])
+            connection.executemany(
+                "DELETE FROM holders WHERE holder = ?", [(id,) for id in before - set(holders)]
+            )
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

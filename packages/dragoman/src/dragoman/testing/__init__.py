@@ -1,4 +1,6 @@
-"""Tests for engines of third parties. Needs pytest and pytest-asyncio, which Dragoman itself does not."""
+"""Tests for engines of third parties. Needs pytest and pytest-asyncio, which Dragoman
+itself does not.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The conformance tests that every engine must pass: `EngineKit`, and helpers to build requests and collect replies."""
+"""The conformance tests that every engine must pass: `EngineKit`, and helpers to build
+requests and collect replies.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ from ..pipeline.models import ServedModel
 from ..pipeline.run import admit
 from ..serving.clock import SystemClock
 
-# The engine under test. Requests pass through the pipeline; assertions are about the canonical events.
+# The engine under test. Requests pass through the pipeline; assertions are about the
+# canonical events.
 
 _numbers = count()
 
@@ -46,7 +49,8 @@ _numbers = count()
 class EngineUnderTest:
     """A served model whose engine has started.
 
-    is_exact: concurrent requests change no number of a reply; if False, they may change the last digits of logprobs.
+    is_exact: concurrent requests change no number of a reply; if False, they may change
+        the last digits of logprobs.
     is_scripted: it gives the same reply to all requests, regardless of constraints.
     """
 
@@ -56,12 +60,16 @@ class EngineUnderTest:
 
     def require(self, *features: Feature) -> None:
         """Skip the test if the engine does not declare these features."""
-        missing = [feature.value for feature in features if feature not in self.model.capabilities.features]
+        missing = [
+            feature.value for feature in features if feature not in self.model.capabilities.features
+        ]
         if missing:
             pytest.skip(f"this engine does not declare {', '.join(missing)}")
 
     def require_parameters(self, *names: str) -> None:
-        """Skip the test if the engine does not declare support for one of these parameters."""
+        """Skip the test if the engine does not declare support for one of these
+        parameters.
+        """
         missing = sorted(set(names) - self.model.capabilities.parameters)
         if missing:
             pytest.skip(f"this engine does not declare support for {', '.join(missing)}")
@@ -74,7 +82,9 @@ class EngineUnderTest:
         return GenerateRequest(self.model.name, prompt=build_conversation(text), **fields)  # pyright: ignore[reportArgumentType]
 
     async def collect_events(self, request: GenerateRequest) -> list[Event]:
-        """Return the events of the reply, validated against the event grammar. Raises DragomanError."""
+        """Return the events of the reply, validated against the event grammar. Raises
+        DragomanError.
+        """
         run = await admit(self.model, [request], build_terms())
         return list(check_events([event async for batch in run.batches for event in batch]))
 
@@ -112,7 +122,9 @@ def are_same(one: Reply, other: Reply, *, exact: bool) -> bool:
     """
     if exact:
         return one.choices == other.choices
-    return all(map(_are_alike, one.choices, other.choices)) and len(one.choices) == len(other.choices)
+    return all(map(_are_alike, one.choices, other.choices)) and len(one.choices) == len(
+        other.choices
+    )
 
 
 def _are_alike(one: Choice, other: Choice) -> bool:
@@ -139,7 +151,9 @@ def get_prompt_tokens(events: list[Event]) -> int:
 
 @asynccontextmanager
 async def serve_engine(engine: SupportedEngine, **settings: Any) -> AsyncGenerator[EngineUnderTest]:  # noqa: ANN401 - as of create_app
-    """Start and serve the engine as `dragoman.create_app(engines=...)` does, but without HTTP. Raises SettingsError."""
+    """Start and serve the engine as `dragoman.create_app(engines=...)` does, but
+    without HTTP. Raises SettingsError.
+    """
     read_settings, build = resolve_models(None, {"engine": engine}, settings)
     models = build(read_settings, SystemClock())
     await models.start()
@@ -149,7 +163,9 @@ async def serve_engine(engine: SupportedEngine, **settings: Any) -> AsyncGenerat
         await models.stop()
 
 
-LONG_TEXT = "Once upon a time there was a fox. It lived near the river and was curious about the world."
+LONG_TEXT = (
+    "Once upon a time there was a fox. It lived near the river and was curious about the world."
+)
 
 
 def build_sampling(**options: object) -> SamplingOptions:
@@ -161,7 +177,10 @@ GREEDY = build_sampling(temperature=0.0)
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -179,25 +198,36 @@ def build_mixed_request(subject: EngineUnderTest, number: int) -> GenerateReques
         build_sampling(temperature=1.3, top_p=0.8, seed=number),
         build_sampling(temperature=0.9, top_k=5, min_p=0.05, seed=number),
         build_sampling(temperature=0.7, frequency_penalty=0.5, presence_penalty=0.3, seed=number),
-        # Not combined with the other penalties: llama.cpp cannot exclude the prompt from those then, and rejects it.
+        # Not combined with the other penalties: llama.cpp cannot exclude the prompt
+        # from those then, and rejects it.
         build_sampling(temperature=0.7, repetition_penalty=1.2, seed=number),
     ]
-    texts = ["Hello", "Count to 12.", "Tell me a story.", "What is 3 + 4?", LONG_TEXT * (1 + number % 4)]
+    texts = [
+        "Hello",
+        "Count to 12.",
+        "Tell me a story.",
+        "What is 3 + 4?",
+        LONG_TEXT * (1 + number % 4),
+    ]
     return subject.build_request(
         texts[number % len(texts)],
         sampling=kinds[number % len(kinds)],
         limits=GenerationLimits(max_tokens=4 + number),
-        logprobs=min(number % 3, can.max_logprobs) if number % 2 and Feature.LOGPROBS in can.features else None,
+        logprobs=min(number % 3, can.max_logprobs)
+        if number % 2 and Feature.LOGPROBS in can.features
+        else None,
     )
 
 
 class EngineKit:
     """The tests of an engine.
 
-    Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields an `EngineUnderTest`.
+    Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields
+    an `EngineUnderTest`.
 
-    Only tests of features and parameters that the engine's capabilities do not declare are skipped. The engine needs a
-    context of at most 5000 tokens, and must reply with at least 30 tokens if the request allows it.
+    Only tests of features and parameters that the engine's capabilities do not declare
+    are skipped. The engine needs a context of at most 5000 tokens, and must reply with
+    at least 30 tokens if the request allows it.
     """
 
     pytestmark = pytest.mark.asyncio
@@ -211,32 +241,48 @@ class EngineKit:
         assert usage.prompt == get_prompt_tokens(events) > 0
 
     async def test_max_tokens_is_exact_and_reported(self, subject: EngineUnderTest) -> None:
-        reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=3)))
+        reply = await subject.complete(
+            subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=3))
+        )
         assert reply.usage.completion == 3
         assert reply.choices[0].reason is FinishReason.LENGTH
 
     @pytest.mark.parametrize("n", [1, 3])
-    async def test_every_choice_is_answered_and_counted(self, subject: EngineUnderTest, n: int) -> None:
-        events = await subject.collect_events(subject.build_request(choices=n, limits=GenerationLimits(max_tokens=8)))
+    async def test_every_choice_is_answered_and_counted(
+        self, subject: EngineUnderTest, n: int
+    ) -> None:
+        events = await subject.collect_events(
+            subject.build_request(choices=n, limits=GenerationLimits(max_tokens=8))
+        )
         reply = build_reply(events)
         assert len(reply.choices) == n
         assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
 
-    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(self, subject: EngineUnderTest) -> None:
+    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(
+        self, subject: EngineUnderTest
+    ) -> None:
         with pytest.raises(ContextTooLong):
             await subject.collect_events(subject.build_request("word " * 6000))
 
     async def test_the_same_seed_says_the_same(self, subject: EngineUnderTest) -> None:
         subject.require_parameters("seed")
         request = subject.build_request(
-            sampling=build_sampling(seed=7, temperature=1.5), choices=2, limits=GenerationLimits(max_tokens=16)
+            sampling=build_sampling(seed=7, temperature=1.5),
+            choices=2,
+            limits=GenerationLimits(max_tokens=16),
         )
         first, second = await subject.complete(request), await subject.complete(request)
         assert first.choices == second.choices
 
-    async def test_a_stop_string_ends_the_text_and_never_shows(self, subject: EngineUnderTest) -> None:
+    async def test_a_stop_string_ends_the_text_and_never_shows(
+        self, subject: EngineUnderTest
+    ) -> None:
         plain = (
-            (await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30))))
+            (
+                await subject.complete(
+                    subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30))
+                )
+            )
             .choices[0]
             .join_text()
         )
@@ -247,7 +293,9 @@ class EngineKit:
         assert reply.choices[0].join_text() == plain[: plain.index(stop)]
         assert (reply.choices[0].reason, reply.choices[0].stop) == (FinishReason.STOP, stop)
 
-    async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: EngineUnderTest) -> None:
+    async def test_every_token_has_its_logprob_and_its_alternatives(
+        self, subject: EngineUnderTest
+    ) -> None:
         subject.require(Feature.LOGPROBS)
         max_alternatives = min(2, subject.model.capabilities.max_logprobs)
         request = subject.build_request(
@@ -263,7 +311,9 @@ class EngineKit:
 
     async def test_the_prompt_comes_back_with_its_logprobs(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.PROMPT_LOGPROBS)
-        request = subject.build_request(prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1))
+        request = subject.build_request(
+            prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1)
+        )
         events = await subject.collect_events(request)
         (prompt,) = [event for event in events if isinstance(event, PromptTokens)]
         assert len(prompt.tokens) == get_prompt_tokens(events)
@@ -278,14 +328,18 @@ class EngineKit:
         limits = GenerationLimits(max_tokens=8)
         text_request = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
         # Includes the special tokens that an engine adds to a text.
-        ids_request = msgspec.structs.replace(text_request, prompt=tuple(tokenizer.encode(text, special=True)))
+        ids_request = msgspec.structs.replace(
+            text_request, prompt=tuple(tokenizer.encode(text, special=True))
+        )
         assert list_token_ids(await subject.complete(text_request)) == list_token_ids(
             await subject.complete(ids_request)
         )
 
     async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
-            pytest.skip("a script's replies are fixed; it rejects a reply that the request's schema forbids")
+            pytest.skip(
+                "a script's replies are fixed; it rejects a reply that the request's schema forbids"
+            )
         subject.require(Feature.JSON_SCHEMA)
         for seed in range(4):
             request = subject.build_request(
@@ -305,12 +359,18 @@ class EngineKit:
         ],
     )
     async def test_a_pattern_binds_the_answer(
-        self, subject: EngineUnderTest, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
+        self,
+        subject: EngineUnderTest,
+        constraint: Regex | StringChoices,
+        feature: Feature,
+        fits: Callable[[str], bool],
     ) -> None:
         if subject.is_scripted:
             pytest.skip("a script's replies are fixed")
         subject.require(feature)
-        request = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
+        request = subject.build_request(
+            constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1)
+        )
         assert fits((await subject.complete(request)).choices[0].join_text())
 
     async def test_a_required_call_follows_the_schema(self, subject: EngineUnderTest) -> None:
@@ -342,20 +402,25 @@ class EngineKit:
             [subject.build_request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))],
             build_terms(),
         )
-        # The first batch shows that the engine has started: closing earlier would test nothing.
+        # The first batch shows that the engine has started: closing earlier would test
+        # nothing.
         assert await anext(run.batches)
         await run.batches.aclose()
         while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread does not report it
             await asyncio.sleep(0)
         assert subject.model.backend.engine.health().waiting == 0
 
-    async def test_thirty_two_at_once_say_what_each_says_alone(self, subject: EngineUnderTest) -> None:
+    async def test_thirty_two_at_once_say_what_each_says_alone(
+        self, subject: EngineUnderTest
+    ) -> None:
         requests = [build_mixed_request(subject, number) for number in range(32)]
         together = await asyncio.gather(*(subject.complete(request) for request in requests))
         for request, among_others in zip(requests, together, strict=True):
             assert are_same(await subject.complete(request), among_others, exact=subject.is_exact)
 
-    async def test_a_refused_request_leaves_the_engine_as_it_was(self, subject: EngineUnderTest) -> None:
+    async def test_a_refused_request_leaves_the_engine_as_it_was(
+        self, subject: EngineUnderTest
+    ) -> None:
         with pytest.raises(DragomanError):
             await subject.collect_events(subject.build_request("word " * 6000))
         assert (

@@ -10,18 +10,28 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Part
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.anthropic import CountCall, read_count_tokens, read_messages, render_anthropic_error
+from dragoman.dialects.anthropic import (
+    CountCall,
+    read_count_tokens,
+    read_messages,
+    render_anthropic_error,
+)
 from dragoman.dialects.base import GenerationCall, ReaderOptions
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
 NOTHING: Json = {}
 HELLO: list[Json] = [{"role": "user", "content": "hello"}]
-WEATHER: Json = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+WEATHER: Json = {
+    "name": "weather",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
 
 
 def messages(options: ReaderOptions = OPTIONS, /, **fields: object) -> GenerationCall:
-    return read_messages(msgspec.json.encode({"max_tokens": 100, "messages": HELLO, **fields}), options)
+    return read_messages(
+        msgspec.json.encode({"max_tokens": 100, "messages": HELLO, **fields}), options
+    )
 
 
 def request(**fields: object) -> GenerateRequest:

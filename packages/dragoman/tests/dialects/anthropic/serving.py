@@ -1,4 +1,6 @@
-"""The official SDK against our reader and writer, in one process; a script provides the model's answers."""
+"""The official SDK against our reader and writer, in one process; a script provides the
+model's answers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Served:
         try:
             call = read_messages(request.content, OPTIONS)
         except RequestError as error:
-            return httpx2.Response(map_anthropic_status(error), content=render_anthropic_error(error, "req_1"))
+            return httpx2.Response(
+                map_anthropic_status(error), content=render_anthropic_error(error, "req_1")
+            )
         return self._written(call)
 
     def _written(self, call: GenerationCall) -> httpx2.Response:
@@ -50,5 +54,7 @@ class Served:
         for event in events:
             folded.feed(event)
         return httpx2.Response(
-            200, content=writer.render_full(folded.build()), headers={"content-type": "application/json"}
+            200,
+            content=writer.render_full(folded.build()),
+            headers={"content-type": "application/json"},
         )

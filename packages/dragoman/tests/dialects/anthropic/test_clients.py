@@ -1,4 +1,6 @@
-"""Requests of real clients of Messages, recorded from them, and the responses that they need."""
+"""Requests of real clients of Messages, recorded from them, and the responses that they
+need.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from pydantic import BaseModel
 
 from dragoman_check.rules.anthropic import check_stream
 from dragoman.core.errors import EngineError
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Message, Reasoning, Role, Text
 from dragoman.dialects.base import Profile
 from dragoman.dialects.models import ModelCard, render_model, render_model_list
@@ -42,7 +55,11 @@ def weather(city: str) -> str:
 def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
     """A scripted model that calls the tool once, then repeats its result."""
     if history[-1].role is not Role.TOOL:
-        call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
+        call = (
+            ToolCallStart(0, "call_1", "weather"),
+            ToolCallDelta(0, '{"city": "Par'),
+            ToolCallDelta(0, 'is"}'),
+        )
         return (Started(5), *call, STOP, DONE)
     return build_events("It is sunny.")
 
@@ -52,7 +69,11 @@ def test_client_02_the_tool_runner_replays_what_a_thread_would_store(stream: boo
     """It uses threads by default; a server that ignored them would lose the history."""
     served = Served(reporter)
     runner = served.sdk.beta.messages.tool_runner(
-        model="m", max_tokens=50, tools=[weather], messages=[{"role": "user", "content": "weather?"}], stream=stream
+        model="m",
+        max_tokens=50,
+        tools=[weather],
+        messages=[{"role": "user", "content": "weather?"}],
+        stream=stream,
     )
     last = runner.until_done()
     assert [block.text for block in last.content if block.type == "text"] == ["It is sunny."]
@@ -66,13 +87,18 @@ def test_client_02_formats_are_parsed_by_the_sdk():
 
     served = Served(lambda _: build_events('{"name": "Paris"}'))
     parsed = served.sdk.messages.parse(
-        model="m", max_tokens=50, messages=[{"role": "user", "content": "where?"}], output_format=City
+        model="m",
+        max_tokens=50,
+        messages=[{"role": "user", "content": "where?"}],
+        output_format=City,
     )
     assert parsed.parsed_output == City(name="Paris")
     assert served.bodies[0]["output_config"]["format"]["type"] == "json_schema"
 
 
-@pytest.mark.parametrize("card", [ModelCard("org/tiny", 1700000000, max_model_len=1024), ModelCard("x", 1)])
+@pytest.mark.parametrize(
+    "card", [ModelCard("org/tiny", 1700000000, max_model_len=1024), ModelCard("x", 1)]
+)
 @pytest.mark.parametrize("profile", Profile)
 def test_client_02_models_are_read_strictly(card: ModelCard, profile: Profile):
     model = ModelInfo.model_validate_json(render_model(card, profile), strict=True)
@@ -105,7 +131,9 @@ def test_client_05_an_error_may_be_the_first_event():
 def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():
     """One unknown event breaks Vercel's provider."""
     stream = render(messages(), *build_events("x"))
-    names = [line.removeprefix("event: ") for line in stream.split("\n") if line.startswith("event: ")]
+    names = [
+        line.removeprefix("event: ") for line in stream.split("\n") if line.startswith("event: ")
+    ]
     of_the_block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert names == ["message_start", *of_the_block, "message_delta", "message_stop"]
     assert "[DONE]" not in stream
@@ -115,9 +143,14 @@ def test_client_08_every_event_has_its_name_and_so_have_pings():
     """The official SDKs drop an event without one."""
     writer = messages().writer(HEADER)
     stream = (
-        writer.feed(Started(1)) + writer.keepalive + b"".join(writer.feed(event) for event in build_events("x")[1:])
+        writer.feed(Started(1))
+        + writer.keepalive
+        + b"".join(writer.feed(event) for event in build_events("x")[1:])
     )
-    assert [event["type"] for event in check_stream(stream)][:2] == ["message_start", "content_block_start"]
+    assert [event["type"] for event in check_stream(stream)][:2] == [
+        "message_start",
+        "content_block_start",
+    ]
     assert AnthropicSdk().message(stream).content[0].type == "text"
 
 
@@ -129,19 +162,26 @@ def test_client_09_usage_is_where_vercel_looks_for_it():
 
 def test_usage_counts_cached_tokens_apart():
     """As in vLLM's test: the counts of message_start add up to the prompt."""
-    events = check_stream(render(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
+    events = check_stream(
+        render(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode()
+    )
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
         assert usage["cache_creation_input_tokens"] is None
     started = Started(10, 4, written_tokens=2)
-    events = check_stream(render(messages(), started, STOP, Finished(Usage(10, 1, 4, written=2))).encode())
+    events = check_stream(
+        render(messages(), started, STOP, Finished(Usage(10, 1, 4, written=2))).encode()
+    )
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (4, 4)
         assert usage["cache_creation_input_tokens"] == 2
 
 
 def test_client_11_load_generators_send_what_they_send_everywhere():
-    assert messages(ignore_eos=True, min_tokens=5, stream_options={"include_usage": True}).warnings == ()
+    assert (
+        messages(ignore_eos=True, min_tokens=5, stream_options={"include_usage": True}).warnings
+        == ()
+    )
 
 
 def test_client_13_a_large_limit_is_the_pipelines_to_cut():
@@ -149,11 +189,16 @@ def test_client_13_a_large_limit_is_the_pipelines_to_cut():
 
 
 def test_client_14_thoughts_come_back_with_or_without_a_signature():
-    """pi and opencode replay the signature; trap 19 is about a server that sent an empty one."""
+    """pi and opencode replay the signature; trap 19 is about a server that sent an
+    empty one.
+    """
     for more in ({"signature": "s"}, {"signature": ""}, {}):
         thought: Json = {"type": "thinking", "thinking": "Hm.", **more}
         request = conversation(
-            messages=[*HELLO, {"role": "assistant", "content": [thought, {"type": "text", "text": "x"}]}]
+            messages=[
+                *HELLO,
+                {"role": "assistant", "content": [thought, {"type": "text", "text": "x"}]},
+            ]
         )
         assert request.messages[-1].parts == (Reasoning("Hm."), Text("x"))
 
@@ -161,8 +206,12 @@ def test_client_14_thoughts_come_back_with_or_without_a_signature():
 def test_thoughts_that_are_omitted_are_signed_all_the_same():
     """Claude Code's default. Keepalives are sent meanwhile."""
     call = messages(thinking={"type": "adaptive", "display": "omitted"})
-    events = check_stream(render(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"), STOP, DONE).encode())
-    assert [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"] == [
+    events = check_stream(
+        render(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"), STOP, DONE).encode()
+    )
+    assert [
+        event["delta"]["type"] for event in events if event["type"] == "content_block_delta"
+    ] == [
         "signature_delta",
         "text_delta",
     ]
@@ -181,13 +230,35 @@ CLAUDE_CODE: Json = {
         {"role": "system", "content": "Answer in one line."},
     ],
     "system": [
-        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329.0d9; cc_entrypoint=cli; cch=8a3f1;"},
-        {"type": "text", "text": "You are a Claude agent.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-        {"type": "text", "text": "Be concise.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {
+            "type": "text",
+            "text": "x-anthropic-billing-header: cc_version=2.1.329.0d9; cc_entrypoint=cli; "
+            "cch=8a3f1;",
+        },
+        {
+            "type": "text",
+            "text": "You are a Claude agent.",
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        },
+        {
+            "type": "text",
+            "text": "Be concise.",
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        },
     ],
     "tools": [
-        {"name": "Bash", "description": "Runs.", "input_schema": {"type": "object"}, "eager_input_streaming": True},
-        {"name": "WebFetch", "description": "Fetches.", "input_schema": {"type": "object"}, "defer_loading": True},
+        {
+            "name": "Bash",
+            "description": "Runs.",
+            "input_schema": {"type": "object"},
+            "eager_input_streaming": True,
+        },
+        {
+            "name": "WebFetch",
+            "description": "Fetches.",
+            "input_schema": {"type": "object"},
+            "defer_loading": True,
+        },
     ],
     "metadata": {"user_id": '{"device_id":"1","account_uuid":"","session_id":"2"}'},
     "max_tokens": 32000,

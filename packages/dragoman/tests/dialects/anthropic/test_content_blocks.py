@@ -59,7 +59,9 @@ def test_neighbours_of_one_role_are_one_turn():
 
 
 def test_messages_of_the_system_stay_where_they_are():
-    messages = turns({"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c")
+    messages = turns(
+        {"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c"
+    )
     assert [(message.role, message.parts) for message in messages] == [
         (Role.SYSTEM, (Text("c"),)),
         (Role.USER, (Text("a"),)),
@@ -72,14 +74,24 @@ def test_a_message_of_the_system_may_hold_for_one_turn_only():
     user = {"role": "user", "content": "a"}
     answer = {"role": "assistant", "content": "b"}
     assert [message.role for message in turns(user, note)] == [Role.USER, Role.SYSTEM]
-    assert [message.role for message in turns(user, note, answer, user)] == [Role.USER, Role.ASSISTANT, Role.USER]
+    assert [message.role for message in turns(user, note, answer, user)] == [
+        Role.USER,
+        Role.ASSISTANT,
+        Role.USER,
+    ]
 
 
 def test_calls_and_results_become_what_they_are_in_every_dialect():
     messages = turns(
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": [text("b"), CALL, {**CALL, "id": "toolu_2", "name": "find"}]},
-        {"role": "user", "content": [result("c"), {**result("d"), "tool_use_id": "toolu_2"}, text("e")]},
+        {
+            "role": "assistant",
+            "content": [text("b"), CALL, {**CALL, "id": "toolu_2", "name": "find"}],
+        },
+        {
+            "role": "user",
+            "content": [result("c"), {**result("d"), "tool_use_id": "toolu_2"}, text("e")],
+        },
     )
     assert messages[1:] == (
         Message(Role.ASSISTANT, (Text("b"), LOOK, ToolCall("toolu_2", "find", '{"a":1}'))),
@@ -91,14 +103,27 @@ def test_calls_and_results_become_what_they_are_in_every_dialect():
 
 def test_the_same_conversation_is_the_same_in_chat():
     here = turns(
-        {"role": "user", "content": [text("a"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, text("b"), CALL]},
+        {
+            "role": "user",
+            "content": [
+                text("a"),
+                {"type": "image", "source": {"type": "url", "url": "https://x/y"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "Hm."}, text("b"), CALL],
+        },
         {"role": "user", "content": [result("c")]},
         {"role": "user", "content": "d"},
         system="s",
     )
     image = {"type": "image_url", "image_url": "https://x/y"}
-    call = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
+    call = {
+        "id": "toolu_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"a":1}'},
+    }
     there = bodies.conversation(
         messages=[
             {"role": "system", "content": "s"},
@@ -118,7 +143,10 @@ def test_the_same_conversation_is_the_same_in_chat():
         ("", ()),
         (None, ()),
         ([text("x"), text("y")], (Text("x"), Text("y"))),
-        ([{"type": "image", "source": {"type": "url", "url": "https://x/y"}}], (Image(RemoteMedia("https://x/y")),)),
+        (
+            [{"type": "image", "source": {"type": "url", "url": "https://x/y"}}],
+            (Image(RemoteMedia("https://x/y")),),
+        ),
         ([{"type": "tool_reference", "tool_name": "look"}], (Text("look"),)),
     ],
 )
@@ -127,15 +155,23 @@ def test_the_content_of_a_result(content: object, expected: tuple[Part, ...]):
 
 
 def test_a_result_may_be_an_error():
-    assert parts(result("no", is_error=True)) == (ToolResult("toolu_1", (Text("no"),), is_error=True),)
+    assert parts(result("no", is_error=True)) == (
+        ToolResult("toolu_1", (Text("no"),), is_error=True),
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ({"type": "base64", "media_type": "image/png", "data": PIXEL}, InlineMedia(pictures.PIXEL, "image/png")),
+        (
+            {"type": "base64", "media_type": "image/png", "data": PIXEL},
+            InlineMedia(pictures.PIXEL, "image/png"),
+        ),
         ({"type": "url", "url": "https://x/y.png"}, RemoteMedia("https://x/y.png")),
-        ({"type": "url", "url": f"data:image/png;base64,{PIXEL}"}, InlineMedia(pictures.PIXEL, "image/png")),
+        (
+            {"type": "url", "url": f"data:image/png;base64,{PIXEL}"},
+            InlineMedia(pictures.PIXEL, "image/png"),
+        ),
         ({"type": "file", "file_id": "file_1"}, UploadedMedia("file_1")),
     ],
 )
@@ -156,7 +192,9 @@ def test_images(source: Json, expected: InlineMedia | RemoteMedia | UploadedMedi
     ],
 )
 def test_documents(source: Json, expected: Part):
-    assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (expected,)
+    assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (
+        expected,
+    )
 
 
 def test_a_documents_title_and_context_go_before_it():
@@ -166,17 +204,31 @@ def test_a_documents_title_and_context_go_before_it():
 
 
 def test_search_results():
-    block = {"type": "search_result", "title": "T", "source": "https://x", "content": [text("a"), text("b")]}
+    block = {
+        "type": "search_result",
+        "title": "T",
+        "source": "https://x",
+        "content": [text("a"), text("b")],
+    }
     assert parts(block) == (Text("T\nhttps://x"), Text("a"), Text("b"))
 
 
 def test_citations_are_not_generated_with_a_warning():
-    document = {"type": "document", "source": {"type": "content", "content": "x"}, "citations": {"enabled": True}}
+    document = {
+        "type": "document",
+        "source": {"type": "content", "content": "x"},
+        "citations": {"enabled": True},
+    }
     cited = [{"type": "char_location", "cited_text": "x"}]
     assert messages(messages=[{"role": "user", "content": [document]}]).warnings == (
         "citations: citations are not supported",
     )
-    assert messages(messages=[*HELLO, {"role": "assistant", "content": [text("x", citations=cited)]}]).warnings == ()
+    assert (
+        messages(
+            messages=[*HELLO, {"role": "assistant", "content": [text("x", citations=cited)]}]
+        ).warnings
+        == ()
+    )
 
 
 def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
@@ -206,17 +258,29 @@ def test_cache_control_may_stand_anywhere():
         tools=[{"name": "look", "input_schema": {}, "cache_control": mark}],
         cache_control=mark,
     )
-    assert [message.role for message in messages] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert [message.role for message in messages] == [
+        Role.SYSTEM,
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL,
+    ]
 
 
 def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read():
-    found = [{"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "zzz"}]
+    found = [
+        {"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "zzz"}
+    ]
     messages = turns(
         {"role": "user", "content": "a"},
         {
             "role": "assistant",
             "content": [
-                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}},
+                {
+                    "type": "server_tool_use",
+                    "id": "srvtoolu_1",
+                    "name": "web_search",
+                    "input": {"query": "q"},
+                },
                 {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": found},
                 text("b"),
             ],
@@ -256,13 +320,17 @@ def test_a_summary_of_earlier_turns_is_text():
 
 def test_arguments_that_were_no_json_are_again_what_the_model_wrote():
     call = {**CALL, "input": {"a": 1, "INVALID_JSON": '{"a": 1, b}'}}
-    messages = turns({"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]})
+    messages = turns(
+        {"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]}
+    )
     assert messages[0].parts == (ToolCall("toolu_1", "look", '{"a": 1, b}'),)
 
 
 def test_arguments_are_preserved_verbatim():
     written = '{"n": 1.0, "big": 123456789012345678901234567890}'
-    messages = turns({"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO)
+    messages = turns(
+        {"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO
+    )
     assert messages[0].parts == (ToolCall("toolu_1", "look", written),)
 
 
@@ -281,7 +349,11 @@ def test_arguments_are_preserved_verbatim():
         ("user", {"type": "image"}, "source: Field required"),
         ("user", {"type": "image", "source": "x"}, "source: expected an object"),
         ("user", {"type": "image", "source": {"type": "url", "url": "file:///x"}}, "source.url: "),
-        ("user", {"type": "document", "source": {**PLAIN, "data": "/w=="}}, "source.data: expected text in UTF-8"),
+        (
+            "user",
+            {"type": "document", "source": {**PLAIN, "data": "/w=="}},
+            "source.data: expected text in UTF-8",
+        ),
         ("user", {**SEARCHED, "content": {"a": 1}}, "content: expected an array of text blocks"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Anthropic's error envelope: the type for each status, the field in the message, and no long echo of input."""
+"""Anthropic's error envelope: the type for each status, the field in the message, and
+no long echo of input.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from dragoman.core.errors import (
     RequestError,
     UnsupportedMediaType,
 )
-from dragoman.dialects.anthropic import ThreadUnsupported, map_anthropic_status, render_anthropic_error
+from dragoman.dialects.anthropic import (
+    ThreadUnsupported,
+    map_anthropic_status,
+    render_anthropic_error,
+)
 
 from ...laws.anthropic_sdk import client
 
@@ -55,9 +61,17 @@ def test_every_error_has_its_type_and_the_sdk_its_exception(
     error: DragomanError, status: int, kind: str, raised: type[anthropic.APIStatusError]
 ):
     body = render_anthropic_error(error, "req_1")
-    assert json.loads(body) == {"type": "error", "error": {"type": kind, "message": "x"}, "request_id": "req_1"}
+    assert json.loads(body) == {
+        "type": "error",
+        "error": {"type": kind, "message": "x"},
+        "request_id": "req_1",
+    }
     check_error(json.loads(body))
-    sdk = client(lambda _: httpx2.Response(map_anthropic_status(error), content=body, headers={"request-id": "req_1"}))
+    sdk = client(
+        lambda _: httpx2.Response(
+            map_anthropic_status(error), content=body, headers={"request-id": "req_1"}
+        )
+    )
     with pytest.raises(raised) as caught:
         sdk.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "x"}])
     assert (caught.value.status_code, caught.value.request_id) == (status, "req_1")
@@ -71,11 +85,20 @@ def test_without_a_request_there_is_no_id():
     ("error", "expected"),
     [
         (RequestError("Not so.", param="messages[0].content"), "messages.0.content: Not so."),
-        (RequestError("Missing required parameter: 'a.b[3].c'.", param="a.b[3].c"), "a.b.3.c: Field required"),
-        (RequestError("Missing required parameter: 'a'. Try b.", param="a"), "a: Field required. Try b."),
+        (
+            RequestError("Missing required parameter: 'a.b[3].c'.", param="a.b[3].c"),
+            "a.b.3.c: Field required",
+        ),
+        (
+            RequestError("Missing required parameter: 'a'. Try b.", param="a"),
+            "a: Field required. Try b.",
+        ),
         (RequestError("Invalid type for 'a': expected b.", param="a"), "a: expected b."),
         (RequestError("Invalid value for 'a': 'it's'. No.", param="a"), "a: 'it's'. No."),
-        (RequestError("No budget.", param="thinking_token_budget"), "thinking.budget_tokens: No budget."),
+        (
+            RequestError("No budget.", param="thinking_token_budget"),
+            "thinking.budget_tokens: No budget.",
+        ),
         (RequestError("No schema.", param="response_format"), "output_config.format: No schema."),
     ],
 )
@@ -97,7 +120,10 @@ def test_a_prompt_that_is_too_long_is_recognised(limit: int, prompt: int, expect
 
 def test_a_refused_thread_makes_the_sdk_go_on_without():
     error = json.loads(render_anthropic_error(ThreadUnsupported()))["error"]
-    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert error["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
     assert map_anthropic_status(ThreadUnsupported()) == 400
 
 

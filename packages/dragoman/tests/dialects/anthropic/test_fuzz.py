@@ -1,4 +1,6 @@
-"""For any input the readers return a request or raise RequestError, never another exception."""
+"""For any input the readers return a request or raise RequestError, never another
+exception.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from dragoman.dialects.anthropic.content_blocks import (
     TOOL_CHANGES,
     VISIBLE_TYPES,
 )
-from dragoman.dialects.anthropic.wire import AnthropicWireTool, BlockSource, MESSAGES, ToolChange, WireContentBlock
+from dragoman.dialects.anthropic.wire import (
+    AnthropicWireTool,
+    BlockSource,
+    MESSAGES,
+    ToolChange,
+    WireContentBlock,
+)
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.tool_input import INVALID_JSON_KEY
 
@@ -42,10 +50,44 @@ BLOCKS = (
     *HOSTED_RESULTS[:2],
     *IGNORED_TYPES,
 )
-TOOLS = ("custom", "bash_20250124", "computer_20251124", "text_editor_20250728", "web_search_20250305")
-WORDS = (*BLOCKS, *TOOLS, "user", "assistant", "system", "base64", "url", "file", "content", "image/png", "text/plain")
-MODES = ("enabled", "adaptive", "between_tools", "any", "tool", "tool_reference", "json_schema", "next_user_message")
-URLS = (PIXEL_URL, "data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd", "AA==")
+TOOLS = (
+    "custom",
+    "bash_20250124",
+    "computer_20251124",
+    "text_editor_20250728",
+    "web_search_20250305",
+)
+WORDS = (
+    *BLOCKS,
+    *TOOLS,
+    "user",
+    "assistant",
+    "system",
+    "base64",
+    "url",
+    "file",
+    "content",
+    "image/png",
+    "text/plain",
+)
+MODES = (
+    "enabled",
+    "adaptive",
+    "between_tools",
+    "any",
+    "tool",
+    "tool_reference",
+    "json_schema",
+    "next_user_message",
+)
+URLS = (
+    PIXEL_URL,
+    "data:image/png;base64,AA==",
+    "data:;base64,!",
+    "http://x",
+    "file:///etc/passwd",
+    "AA==",
+)
 KEYS = sorted(
     {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep", INVALID_JSON_KEY}
     | set(WireContentBlock.__struct_fields__)
@@ -64,7 +106,9 @@ scalars = (
 )
 values: st.SearchStrategy[Any] = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 fields = st.dictionaries(st.sampled_from(KEYS), values, max_size=5)
@@ -80,7 +124,11 @@ def blocks(draw: DrawFn) -> Json:
 def messages(draw: DrawFn) -> Json:
     role = draw(st.sampled_from(("user", "assistant", "system")))
     content = draw(st.lists(blocks(), max_size=3) | values)
-    return {**draw(st.fixed_dictionaries({}, optional=OF_MESSAGES)), "role": role, "content": content}
+    return {
+        **draw(st.fixed_dictionaries({}, optional=OF_MESSAGES)),
+        "role": role,
+        "content": content,
+    }
 
 
 @st.composite
@@ -97,7 +145,9 @@ def bodies(draw: DrawFn) -> Json:
 
 
 def read(reader: Reader, body: bytes) -> None:
-    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are
+    raised.
+    """
     try:
         reader(body, OPTIONS)
     except RequestError as error:

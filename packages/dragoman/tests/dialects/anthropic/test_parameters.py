@@ -1,11 +1,18 @@
-"""The table of parameters matches the readers: every field has a row, and every row is correct."""
+"""The table of parameters matches the readers: every field has a row, and every row is
+correct.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
+from dragoman.dialects.anthropic.wire import (
+    COUNT_TOKENS,
+    MESSAGES,
+    MessagesBody,
+    MessagesPromptFields,
+)
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from .bodies import count, messages, refusal
@@ -17,7 +24,9 @@ COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not SupportStatus.H
 
 def test_what_the_structs_have_is_what_is_honoured():
     honoured = {row.name for row in MESSAGES.rows if row.status is SupportStatus.HONOURED}
-    assert honoured == set(MessagesBody.__struct_fields__) | set(MessagesPromptFields.__struct_fields__)
+    assert honoured == set(MessagesBody.__struct_fields__) | set(
+        MessagesPromptFields.__struct_fields__
+    )
     honoured = {row.name for row in COUNT_TOKENS.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(MessagesPromptFields.__struct_fields__)
 

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.events import ChoiceFinished, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
 from dragoman.core.request import (
     ClearReasoning,
@@ -89,7 +97,11 @@ def test_what_vllm_adds_is_honoured_here_too():
         kv_transfer_params={"a": 1},
         chat_template_kwargs={"x": 1},
     )
-    assert (parsed.sampling.min_p, parsed.sampling.repetition_penalty, parsed.sampling.seed) == (0.1, 1.1, 3)
+    assert (parsed.sampling.min_p, parsed.sampling.repetition_penalty, parsed.sampling.seed) == (
+        0.1,
+        1.1,
+        3,
+    )
     assert (parsed.priority, parsed.cache_salt) == (2, "s")
     assert parsed.constraint == Regex("a+")
     assert parsed.extras == Extras(kv_transfer_params='{"a":1}')
@@ -113,20 +125,28 @@ def test_the_system_prompt_is_the_first_message(system: object, expected: tuple[
 
 
 def test_a_billing_header_is_no_part_of_the_prompt():
-    """The header differs in every request: with it, the prefix cache would never have a hit."""
+    """The header differs in every request: with it, the prefix cache would never have a
+    hit.
+    """
     blocks = [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329; cch=1a2b3;"},
         {"type": "text", "text": "You are Claude Code."},
     ]
     assert turns(*HELLO, system=blocks)[0].parts == (Text("You are Claude Code."),)
-    prompt = messages(ReaderOptions(default_model="tiny", drop_nonces=False), system=blocks).requests[0].prompt
+    prompt = (
+        messages(ReaderOptions(default_model="tiny", drop_nonces=False), system=blocks)
+        .requests[0]
+        .prompt
+    )
     assert isinstance(prompt, Conversation)
     assert len(prompt.messages[0].parts) == 2
 
 
 def test_a_last_message_of_the_assistant_is_continued():
     prompt = conversation(messages=PREFILL)
-    assert prompt.template == TemplateOptions(add_generation_prompt=False, continue_final_message=True)
+    assert prompt.template == TemplateOptions(
+        add_generation_prompt=False, continue_final_message=True
+    )
     assert prompt.messages[-1] == Message(Role.ASSISTANT, (Text("The answer is ("),))
 
 
@@ -139,21 +159,31 @@ def test_an_empty_last_message_of_the_assistant_is_none(nothing: object):
 
 def test_calls_without_results_cannot_be_continued():
     call = {"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}
-    assert read_error_message(messages=[*HELLO, {"role": "assistant", "content": [call]}]).startswith(
-        "messages.1: tool_use blocks"
-    )
+    assert read_error_message(
+        messages=[*HELLO, {"role": "assistant", "content": [call]}]
+    ).startswith("messages.1: tool_use blocks")
 
 
 def test_a_format():
-    assert request(output_config={"format": FORMAT}).constraint == JsonSchema(msgspec.json.encode(SCHEMA).decode())
-    assert request(output_format=FORMAT).constraint == request(output_config={"format": FORMAT}).constraint
+    assert request(output_config={"format": FORMAT}).constraint == JsonSchema(
+        msgspec.json.encode(SCHEMA).decode()
+    )
+    assert (
+        request(output_format=FORMAT).constraint
+        == request(output_config={"format": FORMAT}).constraint
+    )
     assert refusal(output_config={"format": {"type": "json"}}).param == "output_config.format.type"
-    assert refusal(output_config={"format": {"type": "json_schema"}}).param == "output_config.format.schema"
+    assert (
+        refusal(output_config={"format": {"type": "json_schema"}}).param
+        == "output_config.format.schema"
+    )
     assert refusal(output_config={"format": FORMAT}, structured_outputs={"regex": "a"}).param
 
 
 def test_a_format_begins_at_the_beginning():
-    """The grammar does not see prefilled text, so that the whole answer would not follow it."""
+    """The grammar does not see prefilled text, so that the whole answer would not
+    follow it.
+    """
     assert refusal(messages=PREFILL, output_config={"format": FORMAT}).param == "messages"
 
 
@@ -174,17 +204,28 @@ def test_thinking(thinking: object, expected: ReasoningOptions):
 def test_thinking_between_tools_is_thinking_about_a_result():
     history = [
         *HELLO,
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}],
+        },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
     ]
     remarked = [*history, {"role": "system", "content": "Be brief."}]
-    assert conversation(messages=history, thinking={"type": "between_tools"}).reasoning.enabled is True
-    assert conversation(messages=remarked, thinking={"type": "between_tools"}).reasoning.enabled is True
+    assert (
+        conversation(messages=history, thinking={"type": "between_tools"}).reasoning.enabled is True
+    )
+    assert (
+        conversation(messages=remarked, thinking={"type": "between_tools"}).reasoning.enabled
+        is True
+    )
 
 
 def test_the_templates_own_switch_says_it_more_exactly():
     kwargs = {"enable_thinking": False}
-    assert conversation(chat_template_kwargs=kwargs, thinking={"type": "adaptive"}).reasoning.enabled is False
+    assert (
+        conversation(chat_template_kwargs=kwargs, thinking={"type": "adaptive"}).reasoning.enabled
+        is False
+    )
 
 
 def test_thinking_that_is_none():
@@ -207,15 +248,24 @@ def test_a_message_of_the_system_can_change_the_effort():
 
 @pytest.mark.parametrize(
     ("max_tokens", "expected"),
-    [(2, "max_tokens"), (3, "model_context_window_exceeded"), (-1, "model_context_window_exceeded")],
+    [
+        (2, "max_tokens"),
+        (3, "model_context_window_exceeded"),
+        (-1, "model_context_window_exceeded"),
+    ],
 )
-def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_tokens: int, expected: str):
+def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(
+    max_tokens: int, expected: str
+):
     ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
-    assert f'"stop_reason":"{expected}"' in render(messages(max_tokens=max_tokens), Started(1), *ended)
+    assert f'"stop_reason":"{expected}"' in render(
+        messages(max_tokens=max_tokens), Started(1), *ended
+    )
 
 
 @pytest.mark.parametrize(
-    ("display", "visible"), [("omitted", False), ("summarized", True), ("updates", True), (None, True)]
+    ("display", "visible"),
+    [("omitted", False), ("summarized", True), ("updates", True), (None, True)],
 )
 def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visible: bool):
     call = messages(thinking={"type": "adaptive", "display": display})
@@ -225,7 +275,9 @@ def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visi
 def test_thoughts_are_signed_where_there_is_a_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
     call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
-    assert '"signature":"HM."' in render(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
+    assert '"signature":"HM."' in render(
+        call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x")
+    )
 
 
 def test_a_client_can_choose_the_id():
@@ -258,10 +310,17 @@ ALL = frozenset({"search", "read"})
             (ClearToolResults(30_000, at_least=5_000, exclude=ALL, inputs=None),),
         ),
         (
-            {**USES, "trigger": {"type": "tool_uses", "value": 5}, "clear_tool_inputs": ["search", "read"]},
+            {
+                **USES,
+                "trigger": {"type": "tool_uses", "value": 5},
+                "clear_tool_inputs": ["search", "read"],
+            },
             (ClearToolResults(100_000, above_uses=5, keep=3, inputs=ALL),),
         ),
-        ({**USES, "clear_tool_inputs": False, "exclude_tools": None}, (ClearToolResults(100_000, keep=3),)),
+        (
+            {**USES, "clear_tool_inputs": False, "exclude_tools": None},
+            (ClearToolResults(100_000, keep=3),),
+        ),
         (TURNS, (ClearReasoning(1),)),
         ({**TURNS, "keep": {"type": "thinking_turns", "value": 2}}, (ClearReasoning(2),)),
         ({**TURNS, "keep": "all"}, ()),
@@ -315,8 +374,14 @@ def test_unknown_fields_are_named():
         ({"messages": [{"role": "user", "content": ""}]}, "messages: at least one message"),
         ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: "),
-        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0.type: Field required"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text: Field required"),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+            "messages.0.content.0.type: Field required",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content.0.text: Field required",
+        ),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: expected "),
         ({"max_tokens": "many"}, "max_tokens: expected an integer"),
         ({"max_tokens": -2}, "max_tokens: expected an integer >= -1"),
@@ -331,19 +396,28 @@ def test_the_message_names_the_field(fields: dict[str, object], message: str):
 
 def test_explicit_nulls_are_nothing():
     names = (
-        "system tools tool_choice thinking output_config stop_sequences metadata service_tier temperature top_p top_k"
+        "system tools tool_choice thinking output_config stop_sequences metadata service_tier "
+        "temperature top_p top_k"
     )
-    parsed = messages(**dict.fromkeys(names.split()), stream=None, context_management=None, thread=None)
+    parsed = messages(
+        **dict.fromkeys(names.split()), stream=None, context_management=None, thread=None
+    )
     assert parsed.requests == messages().requests
     assert (parsed.warnings, parsed.unknown) == ((), ())
 
 
 def test_counting_takes_what_makes_the_prompt():
-    counted = count(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
-    parsed = conversation(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
+    counted = count(
+        system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"}
+    )
+    parsed = conversation(
+        system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"}
+    )
     assert counted.conversation == parsed
     assert counted.conversation.tool_choice == ToolChoice("required")
-    assert counted.conversation.tools == (FunctionTool("weather", None, _text(WEATHER["input_schema"])),)
+    assert counted.conversation.tools == (
+        FunctionTool("weather", None, _text(WEATHER["input_schema"])),
+    )
     assert (counted.model, counted.warnings, counted.unknown) == ("tiny", (), ())
 
 
@@ -352,7 +426,9 @@ def _text(schema: object) -> str:
 
 
 def test_counting_takes_a_whole_request_too():
-    assert count(max_tokens=5, temperature=1, stream=True, mcp_servers=[NOTHING], surprise=1).unknown == ("surprise",)
+    assert count(
+        max_tokens=5, temperature=1, stream=True, mcp_servers=[NOTHING], surprise=1
+    ).unknown == ("surprise",)
     assert render_count_tokens(42) == b'{"input_tokens":42}'
 
 

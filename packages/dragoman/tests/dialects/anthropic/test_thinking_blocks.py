@@ -23,7 +23,9 @@ def call(
         {"role": "user", "content": "c"},
     ]
     body = msgspec.json.encode({"model": "m", "max_tokens": 5, "messages": messages})
-    return read_messages(body, ReaderOptions(sealing_key=ReadableSealingKey(check) if key else None))
+    return read_messages(
+        body, ReaderOptions(sealing_key=ReadableSealingKey(check) if key else None)
+    )
 
 
 def thought(call: GenerationCall) -> str | None:
@@ -71,7 +73,9 @@ def test_reasoning_of_another_server_is_left_out_or_refused(block: dict[str, str
     assert thought(parsed) is None
     assert len(parsed.warnings) == 1
     field = "data" if block["type"] == "redacted_thinking" else "signature"
-    with pytest.raises(RequestError, match=f"Invalid `{field}` in `{block['type']}` block") as refused:
+    with pytest.raises(
+        RequestError, match=f"Invalid `{field}` in `{block['type']}` block"
+    ) as refused:
         call(block, VerificationMode.STRICT)
     assert refused.value.param == f"messages[1].content[0].{field}"
 
@@ -89,8 +93,13 @@ def test_an_unsigned_thought_is_accepted_unless_strict():
 
 
 def test_counting_believes_what_the_call_believes():
-    message = {"role": "assistant", "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}]}
-    body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "a"}, message]})
+    message = {
+        "role": "assistant",
+        "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}],
+    }
+    body = msgspec.json.encode(
+        {"model": "m", "messages": [{"role": "user", "content": "a"}, message]}
+    )
     counted = read_count_tokens(body, ReaderOptions(sealing_key=ReadableSealingKey()))
     assert counted.conversation.messages[1].parts == (Text("b"),)
     assert counted.warnings

@@ -9,12 +9,28 @@ import pytest
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.dialects.anthropic.wire import AnthropicWireTool
 
-from .bodies import HELLO, Json, NOTHING, WEATHER, conversation, messages, read_error_message, refusal
+from .bodies import (
+    HELLO,
+    Json,
+    NOTHING,
+    WEATHER,
+    conversation,
+    messages,
+    read_error_message,
+    refusal,
+)
 
 SEARCH: Json = {"type": "web_search_20260318", "name": "web_search", "max_uses": 5}
 EDITOR = {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line"}
 COMPUTER = {"action", "coordinate", "text"}
-LATER_COMPUTER = {*COMPUTER, "start_coordinate", "scroll_direction", "scroll_amount", "duration", "region"}
+LATER_COMPUTER = {
+    *COMPUTER,
+    "start_coordinate",
+    "scroll_direction",
+    "scroll_amount",
+    "duration",
+    "region",
+}
 MEMORY = {*EDITOR, "insert_text", "old_path", "new_path"}
 
 
@@ -43,8 +59,12 @@ def test_deferred_tools_are_in_the_prompt():
     """No client searches for them, and the prefix of the prompt stays stable."""
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     call = messages(tools=[search, {**WEATHER, "defer_loading": True}])
-    assert [one.name for one in conversation(tools=[search, {**WEATHER, "defer_loading": True}]).tools] == ["weather"]
-    assert call.warnings == ("tools[0]: 'tool_search_tool_regex' cannot be run here; it was left out",)
+    assert [
+        one.name for one in conversation(tools=[search, {**WEATHER, "defer_loading": True}]).tools
+    ] == ["weather"]
+    assert call.warnings == (
+        "tools[0]: 'tool_search_tool_regex' cannot be run here; it was left out",
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +78,9 @@ def test_deferred_tools_are_in_the_prompt():
         ("memory_20250818", "memory", MEMORY),
     ],
 )
-def test_tools_that_claude_models_know_are_described_to_other_models(kind: str, name: str, fields: set[str]):
+def test_tools_that_claude_models_know_are_described_to_other_models(
+    kind: str, name: str, fields: set[str]
+):
     for read in (tool(type=kind, name=name), tool(type=kind)):
         schema = json.loads(read.parameters or "")
         assert read.name == name
@@ -74,7 +96,9 @@ def test_only_the_first_editors_can_undo():
 
 
 def test_a_computer_has_a_screen():
-    read = tool(type="computer_20250124", name="computer", display_width_px=1024, display_height_px=768)
+    read = tool(
+        type="computer_20250124", name="computer", display_width_px=1024, display_height_px=768
+    )
     assert "1024 by 768 pixels" in (read.description or "")
     assert "scroll" in json.loads(read.parameters or "")["properties"]["action"]["enum"]
 
@@ -127,14 +151,23 @@ def test_one_call_at_a_time():
         ({"tools": [{"name": "f"}]}, "tools.0.input_schema: Field required"),
         ({"tools": [{"input_schema": NOTHING}]}, "tools.0.name: Field required"),
         ({"tools": [{"name": "a b", "input_schema": NOTHING}]}, "tools.0.name: expected 1 to 128"),
-        ({"tools": [{"name": "f", "input_schema": "{}"}]}, "tools.0.input_schema: expected an object"),
+        (
+            {"tools": [{"name": "f", "input_schema": "{}"}]},
+            "tools.0.input_schema: expected an object",
+        ),
         ({"tool_choice": {"type": "any"}}, "tool_choice: 'any' needs at least one tool"),
-        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tool_choice: 'any' needs at least one tool"),
+        (
+            {"tools": [SEARCH], "tool_choice": {"type": "any"}},
+            "tool_choice: 'any' needs at least one tool",
+        ),
         (
             {"tools": [SEARCH], "tool_choice": choose("web_search")},
             "tool_choice.name: 'web_search' cannot be run here",
         ),
-        ({"tools": [WEATHER], "tool_choice": choose("x")}, "tool_choice: Tool 'x' not found in provided tools"),
+        (
+            {"tools": [WEATHER], "tool_choice": choose("x")},
+            "tool_choice: Tool 'x' not found in provided tools",
+        ),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name: Field required"),
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type: 'some'."),
     ],
@@ -162,7 +195,9 @@ def test_a_tool_can_be_redefined():
 def test_tools_can_be_taken_away_on_the_way():
     other = {**WEATHER, "name": "other"}
     gone = change("tool_removal", type="tool_reference", name="weather")
-    assert [one.name for one in conversation(tools=[WEATHER, other], messages=gone).tools] == ["other"]
+    assert [one.name for one in conversation(tools=[WEATHER, other], messages=gone).tools] == [
+        "other"
+    ]
 
 
 def test_a_reference_to_a_declared_tool_changes_nothing():
@@ -173,14 +208,18 @@ def test_a_reference_to_a_declared_tool_changes_nothing():
 def test_a_tool_that_was_taken_away_can_be_given_back():
     gone = change("tool_removal", type="tool_reference", name="weather")
     again = change("tool_addition", type="tool_reference", name="weather")
-    assert [one.name for one in conversation(tools=[WEATHER], messages=[*gone, *again]).tools] == ["weather"]
+    assert [one.name for one in conversation(tools=[WEATHER], messages=[*gone, *again]).tools] == [
+        "weather"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
 def test_a_change_of_an_undeclared_tool_is_reported(kind: str):
     unknown = change(kind, type="tool_reference", name="other")
     call = messages(tools=[WEATHER], messages=unknown)
-    assert call.warnings == ("messages[1].content[0].tool.name: no tool 'other' is declared; the block was ignored",)
+    assert call.warnings == (
+        "messages[1].content[0].tool.name: no tool 'other' is declared; the block was ignored",
+    )
 
 
 def test_tools_of_another_server_cannot_be_added():

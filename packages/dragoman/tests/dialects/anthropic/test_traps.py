@@ -8,7 +8,18 @@ from __future__ import annotations
 import json
 
 from dragoman_check.rules.anthropic import check_stream
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import render_anthropic_error
 
@@ -37,7 +48,9 @@ def events(*given: Event) -> list[Json]:
 
 def reasons(*given: Event) -> tuple[str, str]:
     """Return the stop reason of the stream and of the object."""
-    return events(*given)[-2]["delta"]["stop_reason"], json.loads(whole(messages(), *given))["stop_reason"]
+    return events(*given)[-2]["delta"]["stop_reason"], json.loads(whole(messages(), *given))[
+        "stop_reason"
+    ]
 
 
 def test_trap_03_hosted_tools_do_not_fail_the_request():
@@ -62,20 +75,38 @@ def test_trap_10_stop_reasons_with_tools():
 
 def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     """mlx-lm#905: max_tokens inside a tool call dropped the connection."""
-    cut = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a": 1, "b": "x'), LENGTH, DONE)
+    cut = (
+        Started(1),
+        ToolCallStart(0, "c", "f"),
+        ToolCallDelta(0, '{"a": 1, "b": "x'),
+        LENGTH,
+        DONE,
+    )
     assert reasons(*cut) == ("max_tokens", "max_tokens")
     assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
 def test_trap_11_a_stop_string_cuts_a_call_as_the_limit_does():
     stopped = ChoiceFinished(0, FinishReason.STOP, "END")
-    cut = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a": 1, "b": "x'), stopped, DONE)
+    cut = (
+        Started(1),
+        ToolCallStart(0, "c", "f"),
+        ToolCallDelta(0, '{"a": 1, "b": "x'),
+        stopped,
+        DONE,
+    )
     assert reasons(*cut) == ("stop_sequence", "stop_sequence")
     assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
 def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
-    deep = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a":' + "[" * 1_000), STOP, DONE)
+    deep = (
+        Started(1),
+        ToolCallStart(0, "c", "f"),
+        ToolCallDelta(0, '{"a":' + "[" * 1_000),
+        STOP,
+        DONE,
+    )
     (block,) = AnthropicSdk().message(render(messages(), *deep).encode()).content
     assert block.type == "tool_use"
     assert "INVALID_JSON" in block.input
@@ -90,7 +121,9 @@ def test_trap_18_messages_of_the_system_stand_among_the_others():
 def test_trap_19_thoughts_are_replayed_without_a_signature():
     """intel/llm-scaler#341"""
     block = {"type": "thinking", "thinking": "Hm.", "signature": ""}
-    messages = turns(*HELLO, {"role": "assistant", "content": [block, {"type": "text", "text": "x"}]}, *HELLO)
+    messages = turns(
+        *HELLO, {"role": "assistant", "content": [block, {"type": "text", "text": "x"}]}, *HELLO
+    )
     assert messages[1].parts == (Reasoning("Hm."), Text("x"))
 
 
@@ -98,7 +131,9 @@ def test_trap_21_every_block_has_an_index_of_its_own():
     """CLIProxyAPI#539, sglang#39782, anthropics/claude-code#63487"""
     stream = events(*CALLS, STOP, DONE)
     opened = [event["index"] for event in stream if event["type"] == "content_block_start"]
-    kinds = [event["content_block"]["type"] for event in stream if event["type"] == "content_block_start"]
+    kinds = [
+        event["content_block"]["type"] for event in stream if event["type"] == "content_block_start"
+    ]
     assert opened == [0, 1, 2, 3]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
     assert [event["index"] for event in stream if event["type"] == "content_block_stop"] == opened

@@ -20,12 +20,19 @@ VECTOR = (0.5, -0.25, 0.0, 1.0, -1.0, -1.0, -1.0, 2.0, 3.0)
 
 
 def read(**fields: object) -> CohereEmbedCall:
-    return read_cohere_embed(msgspec.json.encode({"texts": ["a", "b"], **fields}), ReaderOptions(default_model="m"))
+    return read_cohere_embed(
+        msgspec.json.encode({"texts": ["a", "b"], **fields}), ReaderOptions(default_model="m")
+    )
 
 
 def test_a_body_is_read():
     assert read() == CohereEmbedCall("m", TextInputs(("a", "b"), -1), None, ("float",))
-    parsed = read(truncate="NONE", output_dimension=4, embedding_types=["binary", "float", "binary"], model="x")
+    parsed = read(
+        truncate="NONE",
+        output_dimension=4,
+        embedding_types=["binary", "float", "binary"],
+        model="x",
+    )
     assert parsed == CohereEmbedCall("x", TextInputs(("a", "b")), 4, ("binary", "float"))
     assert read(truncate="START", max_tokens=9).texts == TextInputs(("a", "b"), 9, True)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -42,7 +49,10 @@ def test_a_body_is_read():
         ({"texts": ["a", ""]}, "texts[1]"),
         ({"inputs": []}, "inputs"),
         ({"texts": None, "images": ["data:x"]}, "images"),
-        ({"texts": None, "inputs": [{"content": [{"type": "image_url"}]}]}, "inputs[0].content[0].type"),
+        (
+            {"texts": None, "inputs": [{"content": [{"type": "image_url"}]}]},
+            "inputs[0].content[0].type",
+        ),
         ({"embedding_types": ["int8"]}, "embedding_types[0]"),
         ({"truncate": "MIDDLE"}, "truncate"),
         ({"texts": ["x"] * 2049}, "texts"),
@@ -64,6 +74,15 @@ def test_vectors_in_all_types():
         "binary": [[0b10110001 - 128, 0]],
         "base64": [base64.b64encode(struct.pack("<9f", *VECTOR)).decode()],
     }
-    assert (response["id"], response["texts"], response["response_type"]) == ("embd-1", ["a"], "embeddings_by_type")
-    assert response["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
-    assert set(json.loads(render_cohere_embed(vectors, HEADER, read(texts=["a"])))["embeddings"]) == {"float"}
+    assert (response["id"], response["texts"], response["response_type"]) == (
+        "embd-1",
+        ["a"],
+        "embeddings_by_type",
+    )
+    assert response["meta"] == {
+        "api_version": {"version": "2"},
+        "billed_units": {"input_tokens": 7},
+    }
+    assert set(
+        json.loads(render_cohere_embed(vectors, HEADER, read(texts=["a"])))["embeddings"]
+    ) == {"float"}

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from dragoman.core.embeddings import Embeddings, TextInputs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.embeddings import EMBEDDINGS, EmbedCall, EmbeddingsBody, read_embeddings, render_embeddings
+from dragoman.dialects.embeddings import (
+    EMBEDDINGS,
+    EmbedCall,
+    EmbeddingsBody,
+    read_embeddings,
+    render_embeddings,
+)
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..bodies import OPTIONS
@@ -108,7 +114,9 @@ def test_the_table_has_a_row_for_each_published_field_and_each_of_ours():
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in EMBEDDINGS.rows if row.status is not SupportStatus.HONOURED], ids=lambda row: row.name
+    "row",
+    [row for row in EMBEDDINGS.rows if row.status is not SupportStatus.HONOURED],
+    ids=lambda row: row.name,
 )
 def test_a_row_says_what_happens(row: ParameterSupport):
     for harmless in (None, *row.harmless):
@@ -121,12 +129,18 @@ def test_a_row_says_what_happens(row: ParameterSupport):
         assert embeddings(**{row.name: "x"}).unknown == ()
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40)
+)
 def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
     vector = struct.pack(f"<{len(numbers)}f", *numbers)
     vectors = Embeddings((vector,), len(numbers), 3)
-    written = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
-    text = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
+    written = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False))[
+        "data"
+    ][0]["embedding"]
+    text = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=True))["data"][
+        0
+    ]["embedding"]
     assert struct.pack(f"<{len(written)}f", *written) == base64.b64decode(text) == vector
 
 
@@ -136,8 +150,18 @@ def test_the_answer_is_openais_and_in_its_profile_vllms():
         {"index": 0, "object": "embedding", "embedding": [1.0, 0.5]},
         {"index": 1, "object": "embedding", "embedding": [0.0, 2.0]},
     ]
-    plain = {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    plain = {
+        "object": "list",
+        "data": data,
+        "model": "m",
+        "usage": {"prompt_tokens": 9, "total_tokens": 9},
+    }
     assert json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False)) == plain
-    usage = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
+    usage = {
+        "prompt_tokens": 9,
+        "total_tokens": 9,
+        "completion_tokens": 0,
+        "prompt_tokens_details": None,
+    }
     vllm = {**plain, "usage": usage, "id": "embd-1", "created": 7}
     assert json.loads(render_embeddings(vectors, HEADER, Profile.VLLM, as_base64=False)) == vllm

@@ -9,11 +9,30 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, Started, TextDelta, Token, Usage
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import GenerateRequest, GenerationLimits, Regex, SamplingOptions
 from dragoman.dialects.base import GenerationCall, Header
-from dragoman.dialects.generate import GENERATE, GenerateBody, GenerateRenderOptions, GenerateWriter, SAMPLING_PARAMS, VllmSamplingParams, read_generate
+from dragoman.dialects.generate import (
+    GENERATE,
+    GenerateBody,
+    GenerateRenderOptions,
+    GenerateWriter,
+    SAMPLING_PARAMS,
+    VllmSamplingParams,
+    read_generate,
+)
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..bodies import OPTIONS
@@ -58,7 +77,9 @@ def test_sampling_params_are_what_they_are_in_vllm():
         kv_transfer_params={"x": 1},
     )
     assert parsed.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
-    assert parsed.limits == GenerationLimits(min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True)
+    assert parsed.limits == GenerationLimits(
+        min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True
+    )
     assert (parsed.choices, parsed.logprobs, parsed.prompt_logprobs) == (2, 1, 0)
     assert parsed.constraint == Regex("a+")
     assert (parsed.model, parsed.priority, parsed.cache_salt) == ("other", -3, "s")
@@ -82,7 +103,9 @@ def test_sampling_params_are_what_they_are_in_vllm():
         ([1], {}, "sampling_params"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dict[str, object], param: str):
+def test_what_cannot_be_is_refused_by_its_whole_name(
+    params: object, fields: dict[str, object], param: str
+):
     with pytest.raises(RequestError) as caught:
         generate(params, **fields)
     assert caught.value.param == param
@@ -100,13 +123,21 @@ def test_what_the_structs_have_is_what_is_honoured():
         assert honoured == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*GENERATE.rows, *SAMPLING_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
+OTHERS = [
+    row
+    for row in (*GENERATE.rows, *SAMPLING_PARAMS.rows)
+    if row.status is not SupportStatus.HONOURED
+]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
 def test_a_row_says_what_happens(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
-        return generate({row.name: value}) if row.dialect == "sampling_params" else generate(**{row.name: value})
+        return (
+            generate({row.name: value})
+            if row.dialect == "sampling_params"
+            else generate(**{row.name: value})
+        )
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
@@ -143,12 +174,20 @@ def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
     (choice,) = answer["choices"]
     assert choice["token_ids"] == [7, 2]
     first = choice["logprobs"]["content"][0]
-    assert (first["token"], first["token_id"], first["logprob"], first["rank"]) == ("token_id:7", 7, -0.5, 1)
+    assert (first["token"], first["token_id"], first["logprob"], first["rank"]) == (
+        "token_id:7",
+        7,
+        -0.5,
+        1,
+    )
     assert [(top["token"], top["token_id"], top["rank"]) for top in first["top_logprobs"]] == [
         ("token_id:7", 7, 1),
         ("token_id:8", 8, 2),
     ]
-    assert answer["prompt_logprobs"] == [None, {"6": {"logprob": -0.75, "rank": 1, "decoded_token": "y"}}]
+    assert answer["prompt_logprobs"] == [
+        None,
+        {"6": {"logprob": -0.75, "rank": 1, "decoded_token": "y"}},
+    ]
     assert answer["request_id"] == "gen-1"
     assert answer["kv_transfer_params"] == {"block": 1}
     assert choice["finish_reason"] == "stop"
@@ -169,7 +208,9 @@ def test_the_stream_comes_to_the_whole():
     chunks = [json.loads(line) for line in lines]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     expected = whole(view)
-    assert [id for choice in choices for id in choice["token_ids"]] == expected["choices"][0]["token_ids"]
+    assert [id for choice in choices for id in choice["token_ids"]] == expected["choices"][0][
+        "token_ids"
+    ]
     scored = [entry for choice in choices for entry in choice["logprobs"]["content"]]
     assert scored == expected["choices"][0]["logprobs"]["content"]
     assert [choice["finish_reason"] for choice in choices] == [None, "stop"]

@@ -14,7 +14,16 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import DragomanError, EngineError, RequestError, Unsupported
-from dragoman.core.message import Image, InlineMedia, Message, Reasoning, Role, Text, ToolCall, ToolResult
+from dragoman.core.message import (
+    Image,
+    InlineMedia,
+    Message,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.core.request import (
     Conversation,
     GenerateRequest,
@@ -67,11 +76,15 @@ STRANGE = {"strange": True}
 
 
 def chat(**fields: object) -> OllamaCall:
-    return read_ollama_chat(msgspec.json.encode({"messages": HELLO, **fields}), OPTIONS, clock=CLOCK)
+    return read_ollama_chat(
+        msgspec.json.encode({"messages": HELLO, **fields}), OPTIONS, clock=CLOCK
+    )
 
 
 def generate(**fields: object) -> OllamaCall:
-    return read_ollama_generate(msgspec.json.encode({"prompt": "hello", **fields}), OPTIONS, clock=CLOCK)
+    return read_ollama_generate(
+        msgspec.json.encode({"prompt": "hello", **fields}), OPTIONS, clock=CLOCK
+    )
 
 
 def request(**fields: object) -> GenerateRequest:
@@ -93,17 +106,29 @@ def refusal(read: Any = chat, /, **fields: object) -> RequestError:
 def test_a_chat_alone_leaves_everything_to_the_server():
     parsed = chat()
     assert parsed.call.requests == (
-        GenerateRequest("tiny", Conversation((USER,)), constraint_param="format", add_special_tokens=False),
+        GenerateRequest(
+            "tiny", Conversation((USER,)), constraint_param="format", add_special_tokens=False
+        ),
     )
-    assert (parsed.call.stream, parsed.has_prompt, parsed.keep_alive, parsed.num_ctx) == (True, True, None, None)
+    assert (parsed.call.stream, parsed.has_prompt, parsed.keep_alive, parsed.num_ctx) == (
+        True,
+        True,
+        None,
+        None,
+    )
     nothing = dict.fromkeys(set(OllamaChatBody.__struct_fields__) - {"messages"})
     assert chat(**nothing).call.requests == parsed.call.requests
-    assert chat(options=dict.fromkeys(OllamaOptions.__struct_fields__)).call.requests == parsed.call.requests
+    assert (
+        chat(options=dict.fromkeys(OllamaOptions.__struct_fields__)).call.requests
+        == parsed.call.requests
+    )
     assert chat(format="", tools=[], options={}).call.requests == parsed.call.requests
 
 
 def test_a_prompt_is_a_conversation_unless_it_is_raw():
-    request = generate(system="Be brief.", context=[5, 6], think=False, truncate=True).call.requests[0]
+    request = generate(
+        system="Be brief.", context=[5, 6], think=False, truncate=True
+    ).call.requests[0]
     assert request.prompt == Conversation(
         (Message(Role.SYSTEM, (Text("Be brief."),)), USER),
         reasoning=ReasoningOptions(False),
@@ -139,7 +164,9 @@ def test_options_are_the_sampling_and_the_limits():
 
 @pytest.mark.parametrize("unlimited", [-1, -2, 0, None])
 def test_some_numbers_of_tokens_are_no_limit(unlimited: int | None):
-    assert request(options={"num_predict": unlimited, "seed": -1, "stop": "END"}) == request(options={"stop": ["END"]})
+    assert request(options={"num_predict": unlimited, "seed": -1, "stop": "END"}) == request(
+        options={"stop": ["END"]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,9 +207,16 @@ def test_thinking_is_a_switch_or_a_level():
 
 def test_results_find_their_calls_by_id_by_name_and_in_order():
     def call(name: str, id: str | None = None) -> dict[str, Any]:
-        return {"function": {"name": name, "arguments": {"a": 1}}, **({} if id is None else {"id": id})}
+        return {
+            "function": {"name": name, "arguments": {"a": 1}},
+            **({} if id is None else {"id": id}),
+        }
 
-    calls = {"role": "assistant", "thinking": "hm", "tool_calls": [call("f"), call("g"), call("f"), call("h", "mine")]}
+    calls = {
+        "role": "assistant",
+        "thinking": "hm",
+        "tool_calls": [call("f"), call("g"), call("f"), call("h", "mine")],
+    }
     results = [
         {"role": "tool", "tool_call_id": "mine", "content": "h1"},
         {"role": "tool", "tool_name": "g", "content": "g1"},
@@ -195,11 +229,20 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     assert called.parts[0] == Reasoning("hm")
     ids = [part.id for part in called.parts if isinstance(part, ToolCall)]
     assert len(set(ids)) == 4
-    tool_results = [part for message in answered for part in message.parts if isinstance(part, ToolResult)]
+    tool_results = [
+        part for message in answered for part in message.parts if isinstance(part, ToolResult)
+    ]
     assert [result.call_id for result in tool_results[:4]] == [ids[3], ids[1], ids[0], ids[2]]
     assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger", "stranger"]
     # Only a result with an id claims to answer a call.
-    assert [result.answers_call for result in tool_results] == [True, False, False, False, False, False]
+    assert [result.answers_call for result in tool_results] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_results_of_another_tool_are_matched_in_linear_time():
@@ -294,7 +337,9 @@ def test_without_a_prompt_there_is_nothing_to_answer():
         ("+2µs", 2e-6),
     ],
 )
-def test_how_long_a_model_stays_is_seconds_or_a_duration(value: float | str | None, seconds: float | None):
+def test_how_long_a_model_stays_is_seconds_or_a_duration(
+    value: float | str | None, seconds: float | None
+):
     assert read_keep_alive(value) == (seconds if seconds is None else pytest.approx(seconds))
 
 
@@ -309,7 +354,8 @@ def test_what_is_no_duration_is_refused(text: str):
 
 def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
     parsed = read_embed(
-        b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}', OPTIONS
+        b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}',
+        OPTIONS,
     )
     assert (parsed.texts.inputs, parsed.texts.truncate, parsed.dimensions, parsed.normalize) == (
         ("a", "b"),
@@ -321,14 +367,20 @@ def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
     assert read_embed(b'{"input": "a", "truncate": false}', OPTIONS).texts.truncate is None
     old = read_embeddings(b'{"prompt": "a"}', OPTIONS)
     assert (old.texts.inputs, old.texts.truncate, old.normalize) == (("a",), None, None)
-    for wrong in (b'{"input": ["a", ""]}', b'{"input": 5}', json.dumps({"input": ["a"] * 3000}).encode()):
+    for wrong in (
+        b'{"input": ["a", ""]}',
+        b'{"input": 5}',
+        json.dumps({"input": ["a"] * 3000}).encode(),
+    ):
         with pytest.raises(RequestError):
             read_embed(wrong, OPTIONS)
 
 
 def test_a_model_is_named_in_either_field():
     assert read_model_reference(b'{"name": "a"}', OPTIONS).model == "a"
-    assert read_model_reference(b'{"name": "a", "model": "b", "stream": false}', OPTIONS).model == "b"
+    assert (
+        read_model_reference(b'{"name": "a", "model": "b", "stream": false}', OPTIONS).model == "b"
+    )
 
 
 def test_errors_are_a_message_that_names_the_field():
@@ -351,10 +403,15 @@ def test_lists_have_tags_and_unknown_facts_are_left_out():
     details = json.loads(render_show(plain))
     assert details["model_info"] == {"general.architecture": "unknown", "general.basename": "org/a"}
     assert not {"capabilities", "template", "parameters"} & details.keys()
-    known = OllamaModelCard("a", "a", 0, max_model_len=8, architecture="llama", quantization="Q4_K_M", format="gguf")
+    known = OllamaModelCard(
+        "a", "a", 0, max_model_len=8, architecture="llama", quantization="Q4_K_M", format="gguf"
+    )
     details = json.loads(render_show(known))
     assert details["model_info"]["llama.context_length"] == 8
-    assert (details["details"]["families"], details["details"]["quantization_level"]) == (["llama"], "Q4_K_M")
+    assert (details["details"]["families"], details["details"]["quantization_level"]) == (
+        ["llama"],
+        "Q4_K_M",
+    )
 
 
 Fields = dict[str, object]
@@ -362,7 +419,11 @@ TABLES: dict[str, tuple[ParameterTable, type[msgspec.Struct], Callable[[Fields],
     "chat": (OLLAMA_CHAT, OllamaChatBody, lambda fields: chat(**fields).call),
     "generate": (OLLAMA_GENERATE, OllamaGenerateBody, lambda fields: generate(**fields).call),
     "options": (OLLAMA_OPTIONS, OllamaOptions, lambda fields: chat(options=fields).call),
-    "embed": (OLLAMA_EMBED, OllamaEmbedBody, lambda fields: read_embed(msgspec.json.encode(fields), OPTIONS)),
+    "embed": (
+        OLLAMA_EMBED,
+        OllamaEmbedBody,
+        lambda fields: read_embed(msgspec.json.encode(fields), OPTIONS),
+    ),
     "embeddings": (
         OLLAMA_EMBEDDINGS,
         OllamaEmbeddingsBody,
@@ -384,7 +445,8 @@ OTHERS = [
 def test_what_is_honoured_is_what_is_read(name: str):
     table, wire, _ = TABLES[name]
     honoured = {row.name for row in table.rows if row.status is SupportStatus.HONOURED}
-    # The options of embeddings are only validated and have no effect, so they count as one field.
+    # The options of embeddings are only validated and have no effect, so they count as
+    # one field.
     accepted = {"options"} if name.startswith("embed") else set[str]()
     assert honoured | accepted == set(wire.__struct_fields__)
 
@@ -415,12 +477,17 @@ def test_unknown_fields_are_named():
 
 # From Ollama's api/types.go (0.12.11), and the options that older clients still send.
 OLLAMA_FIELDS = {
-    "chat": "model messages stream format keep_alive tools options think truncate shift logprobs top_logprobs",
-    "generate": "model prompt suffix system template context stream raw format keep_alive images options think truncate"
+    "chat": "model messages stream format keep_alive tools options think truncate shift logprobs "
+    "top_logprobs",
+    "generate": "model prompt suffix system template context stream raw format keep_alive images "
+    "options think truncate"
     " shift logprobs top_logprobs width height steps",
-    "options": "num_keep seed num_predict top_k top_p min_p typical_p repeat_last_n temperature repeat_penalty"
-    " presence_penalty frequency_penalty stop num_ctx num_batch num_gpu main_gpu use_mmap num_thread numa low_vram"
-    " f16_kv logits_all vocab_only use_mlock tfs_z mirostat mirostat_tau mirostat_eta penalize_newline"
+    "options": "num_keep seed num_predict top_k top_p min_p typical_p repeat_last_n temperature "
+    "repeat_penalty"
+    " presence_penalty frequency_penalty stop num_ctx num_batch num_gpu main_gpu use_mmap "
+    "num_thread numa low_vram"
+    " f16_kv logits_all vocab_only use_mlock tfs_z mirostat mirostat_tau mirostat_eta "
+    "penalize_newline"
     " embedding_only num_gqa rope_frequency_base rope_frequency_scale",
     "embed": "model input keep_alive truncate dimensions options",
     "embeddings": "model prompt keep_alive options",

@@ -30,8 +30,18 @@ AGENTS: Json = {
     "name": "multi_agent_v1",
     "description": "Other agents.",
     "tools": [
-        {"type": "function", "name": "spawn_agent", "description": "Start one.", "parameters": {"type": "object"}},
-        {"type": "function", "name": "close_agent", "parameters": {"type": "object"}, "strict": True},
+        {
+            "type": "function",
+            "name": "spawn_agent",
+            "description": "Start one.",
+            "parameters": {"type": "object"},
+        },
+        {
+            "type": "function",
+            "name": "close_agent",
+            "parameters": {"type": "object"},
+            "strict": True,
+        },
     ],
 }
 
@@ -65,7 +75,10 @@ def with_rows(parsed: ResponsesCall, *rows: bytes) -> ResponsesCall:
 
 def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
     """Return the items as `/input_items` returns them."""
-    return [json.loads(row) for _, row in assign_ids(responses(options, input=items, **fields).input, "resp_1")]
+    return [
+        json.loads(row)
+        for _, row in assign_ids(responses(options, input=items, **fields).input, "resp_1")
+    ]
 
 
 def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:

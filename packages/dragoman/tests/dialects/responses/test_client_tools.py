@@ -1,4 +1,6 @@
-"""Tools that OpenAI defines and the client runs: functions for the model, items of their own types for the client."""
+"""Tools that OpenAI defines and the client runs: functions for the model, items of
+their own types for the client.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,26 @@ import pytest
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, ToolCallDelta, ToolCallStart, Usage
-from dragoman.core.message import FunctionTool, Image, InlineMedia, Role, Text, ToolCall, ToolChoice, ToolResult
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from dragoman.core.message import (
+    FunctionTool,
+    Image,
+    InlineMedia,
+    Role,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
 from dragoman.core.request import Conversation, JsonSchema
 from dragoman.dialects.responses import ResponsesCall
 
@@ -33,7 +53,12 @@ from .bodies import (
 )
 
 Json = dict[str, Any]
-SEARCH: Json = {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}
+SEARCH: Json = {
+    "type": "tool_search",
+    "execution": "client",
+    "description": "d",
+    "parameters": {"type": "object"},
+}
 PREVIEW: Json = {
     "type": "computer_use_preview",
     "display_width": 800,
@@ -49,7 +74,10 @@ CASES: list[tuple[Json, str, Json, str, Json]] = [
         "shell",
         {"commands": ["ls -l", "echo '\u2028'"], "timeout_ms": 5},
         "shell_call",
-        {"action": {"commands": ["ls -l", "echo '\u2028'"], "timeout_ms": 5}, "environment": {"type": "local"}},
+        {
+            "action": {"commands": ["ls -l", "echo '\u2028'"], "timeout_ms": 5},
+            "environment": {"type": "local"},
+        },
     ),
     (
         {"type": "local_shell"},
@@ -58,7 +86,13 @@ CASES: list[tuple[Json, str, Json, str, Json]] = [
         "local_shell_call",
         {"action": {"type": "exec", "command": ["ls"], "env": {}, "working_directory": "/"}},
     ),
-    ({"type": "apply_patch"}, "apply_patch", {"operation": PATCH}, "apply_patch_call", {"operation": PATCH}),
+    (
+        {"type": "apply_patch"},
+        "apply_patch",
+        {"operation": PATCH},
+        "apply_patch_call",
+        {"operation": PATCH},
+    ),
     (
         {"type": "apply_patch"},
         "apply_patch",
@@ -72,19 +106,43 @@ CASES: list[tuple[Json, str, Json, str, Json]] = [
         {"actions": [CLICK, {"type": "screenshot"}, {"type": "drag", "path": [{"x": 1, "y": 2}]}]},
         "computer_call",
         {
-            "actions": [CLICK, {"type": "screenshot"}, {"type": "drag", "path": [{"x": 1, "y": 2}]}],
+            "actions": [
+                CLICK,
+                {"type": "screenshot"},
+                {"type": "drag", "path": [{"x": 1, "y": 2}]},
+            ],
             "pending_safety_checks": [],
         },
     ),
-    (PREVIEW, "computer", {"action": CLICK}, "computer_call", {"action": CLICK, "pending_safety_checks": []}),
-    (SEARCH, "tool_search", {"q": 1}, "tool_search_call", {"arguments": {"q": 1}, "execution": "client"}),
+    (
+        PREVIEW,
+        "computer",
+        {"action": CLICK},
+        "computer_call",
+        {"action": CLICK, "pending_safety_checks": []},
+    ),
+    (
+        SEARCH,
+        "tool_search",
+        {"q": 1},
+        "tool_search_call",
+        {"arguments": {"q": 1}, "execution": "client"},
+    ),
 ]
 IDS = [f"{kind}-{i}" for i, (_, _, _, kind, _) in enumerate(CASES)]
 
 
-def answer(name: str, arguments: str, reason: FinishReason = FinishReason.STOP) -> tuple[Event, ...]:
+def answer(
+    name: str, arguments: str, reason: FinishReason = FinishReason.STOP
+) -> tuple[Event, ...]:
     pieces = (ToolCallDelta(0, arguments[:7]), ToolCallDelta(0, arguments[7:]))
-    return (Started(1), ToolCallStart(0, "call_1", name), *pieces, ChoiceFinished(0, reason), Finished(Usage(1, 2)))
+    return (
+        Started(1),
+        ToolCallStart(0, "call_1", name),
+        *pieces,
+        ChoiceFinished(0, reason),
+        Finished(Usage(1, 2)),
+    )
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
@@ -95,7 +153,13 @@ def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
     reply = answer(name, json.dumps(arguments))
     assert request.warnings == request.unknown == ()
     item = whole(request, *reply)["output"][0]
-    assert item == {"id": item["id"], "type": kind, "status": "completed", "call_id": "call_1", **fields}
+    assert item == {
+        "id": item["id"],
+        "type": kind,
+        "status": "completed",
+        "call_id": "call_1",
+        **fields,
+    }
     stream = events(request, *reply)
     assert stream[-1]["response"] == whole(request, *reply)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -105,9 +169,13 @@ def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_the_sdk_makes_the_whole_out_of_the_stream(tool: Json, name: str, arguments: Json, kind: str, fields: Json):
+def test_the_sdk_makes_the_whole_out_of_the_stream(
+    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+):
     writer = call(tools=[tool]).writer(HEADER)
-    stream = b"".join(writer.feed(event) for event in answer(name, json.dumps(arguments))) + writer.end
+    stream = (
+        b"".join(writer.feed(event) for event in answer(name, json.dumps(arguments))) + writer.end
+    )
     last, _ = ResponsesSdk().response(stream)
     (item,) = last.output
     assert item.type == kind
@@ -116,7 +184,9 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(tool: Json, name: str, argume
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_a_replayed_call_equals_the_call_of_the_model(tool: Json, name: str, arguments: Json, kind: str, fields: Json):
+def test_a_replayed_call_equals_the_call_of_the_model(
+    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+):
     parsed = call(tools=[tool])
     item = whole(parsed, *answer(name, json.dumps(arguments)))["output"][0]
     (message,) = turns(item, tools=[tool])
@@ -131,7 +201,9 @@ def test_a_replayed_call_equals_the_call_of_the_model(tool: Json, name: str, arg
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_the_functions_schema_is_that_of_the_items(tool: Json, name: str, arguments: Json, kind: str, fields: Json):
+def test_the_functions_schema_is_that_of_the_items(
+    tool: Json, name: str, arguments: Json, kind: str, fields: Json
+):
     (function,) = conversation(tools=[tool]).tools
     assert isinstance(function, FunctionTool)
     assert function.name == name
@@ -142,9 +214,13 @@ def test_the_functions_schema_is_that_of_the_items(tool: Json, name: str, argume
 
 
 def test_the_commands_of_a_shell_call_are_streamed():
-    stream = events(call(tools=[{"type": "shell"}]), *answer("shell", '{"commands": ["ls", "pwd"]}'))
+    stream = events(
+        call(tools=[{"type": "shell"}]), *answer("shell", '{"commands": ["ls", "pwd"]}')
+    )
     assert [
-        (event["type"], event.get("command", event.get("delta"))) for event in stream if "command" in event["type"]
+        (event["type"], event.get("command", event.get("delta")))
+        for event in stream
+        if "command" in event["type"]
     ] == [
         ("response.shell_call_command.added", ""),
         ("response.shell_call_command.delta", "ls"),
@@ -157,7 +233,9 @@ def test_the_commands_of_a_shell_call_are_streamed():
     assert added["action"] == {"commands": []}
 
 
-@pytest.mark.parametrize("arguments", ['{"commands": ["rm -rf', '{"commands": "ls"}', "", "[]", '{"commands": [1]}'])
+@pytest.mark.parametrize(
+    "arguments", ['{"commands": ["rm -rf', '{"commands": "ls"}', "", "[]", '{"commands": [1]}']
+)
 def test_arguments_of_another_shape_are_a_plain_function_call(arguments: str):
     request = call(tools=[{"type": "shell"}])
     reply = answer("shell", arguments, FinishReason.LENGTH)
@@ -171,12 +249,24 @@ def test_another_tool_of_the_same_name_keeps_it():
     tools = [{"type": "shell"}, {"type": "function", "name": "shell"}]
     assert [tool.name for tool in conversation(tools=tools).tools] == ["shell", "shell_2"]
     assert whole(call(tools=tools), *answer("shell", "{}"))["output"][0]["type"] == "function_call"
-    assert whole(call(tools=tools), *answer("shell_2", '{"commands": []}'))["output"][0]["type"] == "shell_call"
+    assert (
+        whole(call(tools=tools), *answer("shell_2", '{"commands": []}'))["output"][0]["type"]
+        == "shell_call"
+    )
 
 
 def test_tools_are_echoed_as_they_were_sent():
-    local = {"type": "local", "skills": [{"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}]}
-    tools = [{"type": "shell", "environment": local}, {"type": "apply_patch"}, PREVIEW, SEARCH, {"type": "local_shell"}]
+    local = {
+        "type": "local",
+        "skills": [{"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}],
+    }
+    tools = [
+        {"type": "shell", "environment": local},
+        {"type": "apply_patch"},
+        PREVIEW,
+        SEARCH,
+        {"type": "local_shell"},
+    ]
     assert whole(call(tools=tools), *answer("x", "{}"))["tools"] == tools
     shell = conversation(tools=tools).tools[0]
     assert shell.description is not None
@@ -185,7 +275,13 @@ def test_tools_are_echoed_as_they_were_sent():
 
 def test_what_runs_on_the_server_is_left_out_with_a_warning():
     container = {"type": "shell", "environment": {"type": "container_auto"}}
-    parsed = call(tools=[container, {"type": "tool_search"}, {"type": "shell", "allowed_callers": ["programmatic"]}])
+    parsed = call(
+        tools=[
+            container,
+            {"type": "tool_search"},
+            {"type": "shell", "allowed_callers": ["programmatic"]},
+        ]
+    )
     assert len(parsed.warnings) == 3
 
 
@@ -199,10 +295,16 @@ def test_what_runs_on_the_server_is_left_out_with_a_warning():
     ],
 )
 def test_tool_choice(tool: Json, choice: Json, name: str):
-    assert conversation(tools=[tool], tool_choice=choice).tool_choice == ToolChoice("required", (name,), is_named=True)
-    assert whole(call(tools=[tool], tool_choice=choice), *answer(name, "{}"))["tool_choice"] == choice
+    assert conversation(tools=[tool], tool_choice=choice).tool_choice == ToolChoice(
+        "required", (name,), is_named=True
+    )
+    assert (
+        whole(call(tools=[tool], tool_choice=choice), *answer(name, "{}"))["tool_choice"] == choice
+    )
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
-    assert conversation(tools=[tool], tool_choice=allowed).tool_choice == ToolChoice("auto", (name,))
+    assert conversation(tools=[tool], tool_choice=allowed).tool_choice == ToolChoice(
+        "auto", (name,)
+    )
 
 
 def get_prompt(parsed: ResponsesCall) -> Conversation:
@@ -211,7 +313,11 @@ def get_prompt(parsed: ResponsesCall) -> Conversation:
     return generate_request.prompt
 
 
-SHELL_CALL: Json = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"], "timeout_ms": None}}
+SHELL_CALL: Json = {
+    "type": "shell_call",
+    "call_id": "c",
+    "action": {"commands": ["ls"], "timeout_ms": None},
+}
 
 
 def get_result(*items: Json) -> ToolResult:
@@ -229,13 +335,20 @@ def test_the_output_of_a_shell_is_read():
         {"stdout": "", "stderr": "oh", "outcome": {"type": "timeout"}},
     ]
     result = get_result(
-        SHELL_CALL, {"type": "shell_call_output", "call_id": "c", "output": chunks, "max_output_length": 9}
+        SHELL_CALL,
+        {"type": "shell_call_output", "call_id": "c", "output": chunks, "max_output_length": 9},
     )
     assert result.content == (Text("a\nb\n[exit code 0]\noh\n[timed out]"),)
 
 
 def test_the_output_of_a_local_shell_is_read_by_either_id():
-    run = {"type": "local_shell_call", "id": "i", "call_id": "c", "status": "completed", "action": {"command": ["ls"]}}
+    run = {
+        "type": "local_shell_call",
+        "id": "i",
+        "call_id": "c",
+        "status": "completed",
+        "action": {"command": ["ls"]},
+    }
     for names in ({"id": "c"}, {"id": "x", "call_id": "c"}):
         output = {"type": "local_shell_call_output", "output": '{"output":"a"}', **names}
         assert get_result(run, output).content == (Text('{"output":"a"}'),)
@@ -244,8 +357,12 @@ def test_the_output_of_a_local_shell_is_read_by_either_id():
 def test_the_output_of_a_patch_is_read():
     patch = {"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": PATCH}
     output = {"type": "apply_patch_call_output", "call_id": "c"}
-    assert get_result(patch, {**output, "status": "completed", "output": "ok"}).content == (Text("ok"),)
-    assert get_result(patch, {**output, "status": "completed"}).content == (Text("The patch was applied."),)
+    assert get_result(patch, {**output, "status": "completed", "output": "ok"}).content == (
+        Text("ok"),
+    )
+    assert get_result(patch, {**output, "status": "completed"}).content == (
+        Text("The patch was applied."),
+    )
     assert get_result(patch, {**output, "status": "failed", "output": "no"}).is_error
 
 
@@ -258,41 +375,79 @@ def test_the_screenshot_of_a_computer_is_an_image():
         "pending_safety_checks": [],
     }
     screen = {"type": "computer_screenshot", "image_url": PIXEL_URL}
-    (image,) = get_result(computer_call, {"type": "computer_call_output", "call_id": "c", "output": screen}).content
+    (image,) = get_result(
+        computer_call, {"type": "computer_call_output", "call_id": "c", "output": screen}
+    ).content
     assert isinstance(image, Image)
     assert isinstance(image.source, InlineMedia)
 
 
 def test_found_tools_can_be_called_from_then_on():
     found = [WEATHER, {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}]
-    searched: Json = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"query": "rain"}}
-    output: Json = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": found}
+    searched: Json = {
+        "type": "tool_search_call",
+        "call_id": "c",
+        "execution": "client",
+        "arguments": {"query": "rain"},
+    }
+    output: Json = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "execution": "client",
+        "tools": found,
+    }
     prompt = conversation(input=[searched, output], tools=[SEARCH])
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather", "crm__weather"]
     assert get_result(searched, output).content == (Text("Loaded tools: weather, crm__weather"),)
-    parsed = call(input=[searched, output], tools=[SEARCH], tool_choice={"type": "function", "name": "weather"})
+    parsed = call(
+        input=[searched, output],
+        tools=[SEARCH],
+        tool_choice={"type": "function", "name": "weather"},
+    )
     item = whole(parsed, *answer("crm__weather", "{}"))["output"][0]
     assert (item["name"], item["namespace"]) == ("weather", "crm")
     assert whole(parsed, *answer("weather", "{}"))["tools"] == [SEARCH]
 
 
 def test_found_tools_of_stored_turns_can_be_called():
-    output: Json = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [WEATHER]}
-    searched: Json = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
-    rows = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((searched, output))]
+    output: Json = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "execution": "client",
+        "tools": [WEATHER],
+    }
+    searched: Json = {
+        "type": "tool_search_call",
+        "call_id": "c",
+        "execution": "client",
+        "arguments": {},
+    }
+    rows = [
+        json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((searched, output))
+    ]
     prompt = get_prompt(with_rows(responses(tools=[SEARCH]), *rows))
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather"]
 
 
 def test_additional_tools_can_be_called():
-    items = [{"type": "additional_tools", "role": "developer", "tools": [WEATHER, {"type": "apply_patch"}]}]
+    items = [
+        {
+            "type": "additional_tools",
+            "role": "developer",
+            "tools": [WEATHER, {"type": "apply_patch"}],
+        }
+    ]
     assert [tool.name for tool in conversation(input=items).tools] == ["weather", "apply_patch"]
     assert conversation(input=[*items, *items], tools=[WEATHER]).tools[0].name == "weather"
 
 
 def test_the_last_update_of_the_configuration_holds():
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
-    low = {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": schema}}
+    low = {
+        "type": "configuration_update",
+        "reasoning": {"effort": "low"},
+        "text": {"format": schema},
+    }
     high = {"type": "configuration_update", "reasoning": {"effort": "high"}}
     user = {"role": "user", "content": "x"}
     parsed = responses(input=[low, user, high], reasoning={"effort": "medium", "summary": "auto"})
@@ -311,16 +466,25 @@ def test_the_last_update_of_the_configuration_holds():
 
 REFUSED: list[tuple[Json, str]] = [
     ({"input": [{"type": "configuration_update"}]}, "input[0].reasoning"),
-    ({"input": [{"type": "configuration_update", "reasoning": {"effort": "x"}}]}, "input[0].reasoning.effort"),
+    (
+        {"input": [{"type": "configuration_update", "reasoning": {"effort": "x"}}]},
+        "input[0].reasoning.effort",
+    ),
     ({"input": [{"type": "configuration_update", "text": 1}]}, "input[0].text"),
     ({"input": [{"type": "shell_call", "call_id": "c"}]}, "input[0].action"),
     ({"input": [{"type": "shell_call", "action": {"commands": []}}]}, "input[0].call_id"),
-    ({"input": [{"type": "apply_patch_call", "call_id": "c", "operation": 1}]}, "input[0].operation"),
+    (
+        {"input": [{"type": "apply_patch_call", "call_id": "c", "operation": 1}]},
+        "input[0].operation",
+    ),
     ({"input": [{"type": "computer_call", "call_id": "c"}]}, "input[0].actions"),
     ({"input": [{"type": "computer_call", "call_id": "c", "actions": 1}]}, "input[0].actions"),
     ({"input": [{"type": "shell_call_output", "call_id": "c"}]}, "input[0].output"),
     ({"input": [{"type": "shell_call_output", "output": "x"}]}, "input[0].call_id"),
-    ({"input": [{"type": "computer_call_output", "call_id": "c", "output": {}}]}, "input[0].output.image_url"),
+    (
+        {"input": [{"type": "computer_call_output", "call_id": "c", "output": {}}]},
+        "input[0].output.image_url",
+    ),
     ({"input": [{"type": "tool_search_output", "call_id": "c"}]}, "input[0].tools"),
     ({"input": [{"type": "tool_search_output", "call_id": "c", "tools": [1]}]}, "input[0].tools"),
     ({"tools": [{"type": "shell"}, {"type": "shell"}]}, "tools[1].type"),
@@ -334,6 +498,7 @@ def test_a_refusal_names_the_field(fields: Json, param: str):
 
 def test_unknown_fields_of_these_items_are_reported():
     parsed = call(
-        input=[{**SHELL_CALL, "foo": 1}, {"role": "user", "content": "x"}], tools=[{"type": "computer", "bar": 1}]
+        input=[{**SHELL_CALL, "foo": 1}, {"role": "user", "content": "x"}],
+        tools=[{"type": "computer", "bar": 1}],
     )
     assert set(parsed.unknown) == {"input[0].foo", "tools[0].bar"}

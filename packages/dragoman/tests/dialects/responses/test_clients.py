@@ -1,4 +1,6 @@
-"""Requests of real clients of Responses, recorded from them, and the responses that they need."""
+"""Requests of real clients of Responses, recorded from them, and the responses that
+they need.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ import pytest
 from pydantic import BaseModel
 
 from dragoman.core.errors import RequestError
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, JsonSchema
@@ -56,7 +69,9 @@ def namer(prompt: Conversation) -> tuple[Event, ...]:
 
 
 class Served:
-    """The official SDK against our reader and writer; a function provides the model's answers."""
+    """The official SDK against our reader and writer; a function provides the model's
+    answers.
+    """
 
     def __init__(self, answer: Callable[[Conversation], tuple[Event, ...]]) -> None:
         self._answer = answer
@@ -85,7 +100,9 @@ class Served:
         for event in events:
             fold.feed(event)
         return httpx2.Response(
-            200, content=writer.render_full(fold.build()), headers={"content-type": "application/json"}
+            200,
+            content=writer.render_full(fold.build()),
+            headers={"content-type": "application/json"},
         )
 
 
@@ -93,7 +110,11 @@ def reporter(prompt: Conversation) -> tuple[Event, ...]:
     """A scripted model that reasons and calls the tool once, then repeats its result."""
     if prompt.messages[-1].role is Role.TOOL:
         return (Started(5), TextDelta(0, "It is sunny."), STOP, DONE)
-    tool_call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
+    tool_call = (
+        ToolCallStart(0, "call_1", "weather"),
+        ToolCallDelta(0, '{"city": "Par'),
+        ToolCallDelta(0, 'is"}'),
+    )
     return (Started(5), ReasoningDelta(0, "Ask."), *tool_call, STOP, DONE)
 
 
@@ -120,12 +141,21 @@ def test_03_codex_gets_the_whole_item_and_then_completed():
 
 
 def test_03_output_schemas_are_enforced():
-    format = {"type": "json_schema", "name": "codex_output_schema", "strict": True, "schema": {"type": "object"}}
-    assert request(text={"format": format}).constraint == JsonSchema('{"type":"object"}', True, "codex_output_schema")
+    format = {
+        "type": "json_schema",
+        "name": "codex_output_schema",
+        "strict": True,
+        "schema": {"type": "object"},
+    }
+    assert request(text={"format": format}).constraint == JsonSchema(
+        '{"type":"object"}', True, "codex_output_schema"
+    )
 
 
 def test_a_tool_loop_by_full_replay_with_the_official_sdk():
-    """The SDK's output items are accepted unchanged as input: reasoning, call and all nulls."""
+    """The SDK's output items are accepted unchanged as input: reasoning, call and all
+    nulls.
+    """
     served = Served(reporter)
     tools: Any = [{**WEATHER, "strict": False}]
     history: Any = [{"role": "user", "content": "What is the weather?"}]
@@ -135,7 +165,9 @@ def test_a_tool_loop_by_full_replay_with_the_official_sdk():
     second = served.client.responses.create(model="tiny", input=history, tools=tools)
     assert second.output_text == "It is sunny."
     _, turn, result = served.conversations[1].messages
-    assert turn == Message(Role.ASSISTANT, (Reasoning("Ask."), ToolCall("call_1", "weather", '{"city": "Paris"}')))
+    assert turn == Message(
+        Role.ASSISTANT, (Reasoning("Ask."), ToolCall("call_1", "weather", '{"city": "Paris"}'))
+    )
     assert result.name == "weather"
 
 
@@ -155,7 +187,9 @@ class City(BaseModel):
 
 def test_a_parsed_answer_with_the_official_sdk():
     served = Served(namer)
-    assert served.client.responses.parse(model="tiny", input="hi", text_format=City).output_parsed == City(name="Paris")
+    assert served.client.responses.parse(
+        model="tiny", input="hi", text_format=City
+    ).output_parsed == City(name="Paris")
 
 
 def test_a_refusal_reaches_the_official_sdk_with_its_field():
@@ -166,8 +200,14 @@ def test_a_refusal_reaches_the_official_sdk_with_its_field():
 
 
 def test_11_load_generators_send_ignore_eos_and_min_tokens_here_too():
-    parsed = request(ignore_eos=True, min_tokens=8, max_output_tokens=8, stream_options={"include_usage": True})
-    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.max_tokens) == (True, 8, 8)
+    parsed = request(
+        ignore_eos=True, min_tokens=8, max_output_tokens=8, stream_options={"include_usage": True}
+    )
+    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.max_tokens) == (
+        True,
+        8,
+        8,
+    )
 
 
 def test_13_items_come_without_type_id_or_status_and_with_nulls():

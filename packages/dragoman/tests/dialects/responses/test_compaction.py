@@ -1,4 +1,6 @@
-"""Compaction: its request to the model, its item, and the messages that it becomes when a client sends it back."""
+"""Compaction: its request to the model, its item, and the messages that it becomes when
+a client sends it back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
@@ -31,7 +42,11 @@ SUMMARY: tuple[Event, ...] = (
     ChoiceFinished(0, FinishReason.STOP),
     Finished(Usage(5, 6)),
 )
-SILENT: tuple[Event, ...] = (Started(5), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 0)))
+SILENT: tuple[Event, ...] = (
+    Started(5),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(5, 0)),
+)
 
 
 def prompt(parsed: ResponsesCall) -> Conversation:
@@ -45,18 +60,31 @@ def compact(**fields: Any) -> ResponsesCall:
 
 
 def read_trigger() -> ResponsesCall:
-    return responses(SEALED, input=[USER, CALL, RESULT, TRIGGER], tools=TOOLS, tool_choice="required")
+    return responses(
+        SEALED, input=[USER, CALL, RESULT, TRIGGER], tools=TOOLS, tool_choice="required"
+    )
 
 
 @pytest.mark.parametrize(
-    "parsed", [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
+    "parsed",
+    [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)],
+    ids=("trigger", "endpoint"),
 )
 def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
     conversation = prompt(parsed)
     request = parsed.call.requests[0]
     assert conversation.messages[-1] == SUMMARY_REQUEST
-    assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
-    assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)
+    assert [message.role for message in conversation.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
+    assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == (
+        "none",
+        True,
+        None,
+    )
     assert request.limits.max_tokens
 
 
@@ -65,7 +93,10 @@ def test_what_a_store_adds_comes_before_the_wish():
     items = [row for _, row in assign_ids(request.input, "resp_1")]
     assert with_rows(request, *items).call.requests == request.call.requests
     assert request.with_history([], request.input).call.requests == request.call.requests
-    assert prompt(with_rows(request, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
+    assert (
+        prompt(with_rows(request, b'{"role":"user","content":"before"}', *items)).messages[-1]
+        == SUMMARY_REQUEST
+    )
 
 
 @pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("summary", "silent"))
@@ -89,9 +120,9 @@ def test_the_endpoint_returns_the_user_messages_and_the_compaction():
     for event in SUMMARY:
         fold.feed(event)
     found = json.loads(
-        parsed.create_compacted_writer(HEADER, [row for _, row in assign_ids(parsed.input, "resp_1")]).render_full(
-            fold.build()
-        )
+        parsed.create_compacted_writer(
+            HEADER, [row for _, row in assign_ids(parsed.input, "resp_1")]
+        ).render_full(fold.build())
     )
     assert list(found) == ["id", "object", "created_at", "output", "usage"]
     assert found["object"] == "response.compaction"
@@ -104,7 +135,9 @@ def test_a_compaction_replaces_the_earlier_assistant_and_tool_items():
     item = {"type": "compaction", "encrypted_content": "compaction:It was done."}
     system = {"role": "system", "content": "Be brief."}
     parsed = responses(
-        SEALED, input=[system, USER, CALL, RESULT, item, {"role": "user", "content": "And?"}], tools=TOOLS
+        SEALED,
+        input=[system, USER, CALL, RESULT, item, {"role": "user", "content": "And?"}],
+        tools=TOOLS,
     )
     assert prompt(parsed).messages == (
         Message(Role.SYSTEM, (Text("Be brief."),)),

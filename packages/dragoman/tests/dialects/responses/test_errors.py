@@ -1,4 +1,6 @@
-"""Errors have the field names of Responses, including errors that are raised after the reader."""
+"""Errors have the field names of Responses, including errors that are raised after the
+reader.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from dragoman.dialects.responses import render_responses_error
     ],
 )
 def test_fields_have_their_names_here(param: str | None, expected: str | None):
-    error = json.loads(render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
+    error = json.loads(
+        render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param))
+    )["error"]
     assert (error["param"], error["message"]) == (expected, f"Invalid value for '{expected}': no.")
 
 

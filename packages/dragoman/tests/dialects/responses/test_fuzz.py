@@ -1,4 +1,6 @@
-"""For any input the reader returns a ResponsesCall or raises RequestError, never another exception."""
+"""For any input the reader returns a ResponsesCall or raises RequestError, never
+another exception.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Header, Profile, ReaderOptions
 from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.responses import assign_ids, read_responses
-from dragoman.dialects.responses.items import COMPACTION_TRIGGER, HOSTED_TYPES, PART_TYPES, READ_TYPES, REFERENCE_TYPES
+from dragoman.dialects.responses.items import (
+    COMPACTION_TRIGGER,
+    HOSTED_TYPES,
+    PART_TYPES,
+    READ_TYPES,
+    REFERENCE_TYPES,
+)
 from dragoman.dialects.responses.wire import (
     RESPONSES,
     ResponsesContentPart,
@@ -45,7 +53,19 @@ WORDS = (
 )
 URLS = (PIXEL_URL, "data:;base64,!", "http://x", "file:///etc/passwd", "AA==", "json_schema")
 KEYS = sorted(
-    {"effort", "summary", "format", "schema", "verbosity", "syntax", "definition", "mode", "url", "stdout", "id"}
+    {
+        "effort",
+        "summary",
+        "format",
+        "schema",
+        "verbosity",
+        "syntax",
+        "definition",
+        "mode",
+        "url",
+        "stdout",
+        "id",
+    }
     | set(ResponsesContentPart.__struct_fields__)
     | set(WireItem.__struct_fields__)
     | set(ResponsesWireTool.__struct_fields__)
@@ -62,7 +82,9 @@ scalars = (
 )
 values: st.SearchStrategy[Any] = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 texts = st.text(st.characters(), max_size=6)
@@ -135,7 +157,9 @@ good_parts: st.SearchStrategy[Any] = st.sampled_from(
         {"type": "input_file", "file_data": "AA==", "filename": "a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     )
-) | st.fixed_dictionaries({"type": st.sampled_from(PART_TYPES[:6]), "text": phrases, "refusal": phrases})
+) | st.fixed_dictionaries(
+    {"type": st.sampled_from(PART_TYPES[:6]), "text": phrases, "refusal": phrases}
+)
 good_items: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {
         "type": st.sampled_from([kind for kind in KINDS if kind != COMPACTION_TRIGGER]),
@@ -155,7 +179,9 @@ good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {"input": st.lists(good_items, min_size=1, max_size=5)},
     optional={
         "instructions": phrases,
-        "tools": st.just([{"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "h"}]}]),
+        "tools": st.just(
+            [{"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "h"}]}]
+        ),
     },
 )
 
@@ -172,7 +198,9 @@ def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
 
 
 def read(body: bytes) -> None:
-    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are
+    raised.
+    """
     try:
         parsed = read_responses(body, SEALED)
     except RequestError as error:

@@ -31,10 +31,26 @@ from dragoman.dialects.base import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
 from ..sealing_key import ReadableSealingKey
-from .bodies import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns, with_rows
+from .bodies import (
+    AGENTS,
+    OPTIONS,
+    SEALED,
+    call,
+    input_rows,
+    read_responses,
+    refusal,
+    responses,
+    turns,
+    with_rows,
+)
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
-CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
+CALL: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "c1",
+    "name": "weather",
+    "arguments": '{"city":1.0}',
+}
 RESULT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
 
@@ -46,25 +62,35 @@ GOAL: dict[str, Any] = {
     "namespace": "agent",
     "output": "be good",
 }
-"""An output without a call, as Codex 0.169 adds it to its history after a goal is set."""
+"""An output without a call, as Codex 0.169 adds it to its history after a goal is set.
+"""
 
 
 def test_an_output_without_a_call_names_its_tool_to_the_model():
     (message,) = turns(GOAL)
     assert message.role is Role.USER
-    assert "".join(part.text for part in message.parts if isinstance(part, Text)).endswith("be good")
+    assert "".join(part.text for part in message.parts if isinstance(part, Text)).endswith(
+        "be good"
+    )
     assert any("goal_objective" in part.text for part in message.parts if isinstance(part, Text))
 
 
 def test_an_output_without_a_call_is_stored_without_a_call_id():
     (item,) = input_rows(GOAL)
     assert "call_id" not in item
-    assert (item["name"], item["namespace"], item["output"]) == ("goal_objective", "agent", "be good")
+    assert (item["name"], item["namespace"], item["output"]) == (
+        "goal_objective",
+        "agent",
+        "be good",
+    )
 
 
 def test_a_string_is_a_message_of_the_user():
     assert turns({"role": "user", "content": "hello"}) == (Message(Role.USER, (Text("hello"),)),)
-    assert responses().call.requests == responses(input=[{"role": "user", "content": "hello"}]).call.requests
+    assert (
+        responses().call.requests
+        == responses(input=[{"role": "user", "content": "hello"}]).call.requests
+    )
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer", "assistant"])
@@ -81,14 +107,25 @@ def test_messages_of_all_roles_with_and_without_a_type(role: str):
 
 def test_instructions_are_a_system_message_before_everything_else():
     first, second = turns({"role": "developer", "content": "b"}, instructions="a")
-    assert (first, second) == (Message(Role.SYSTEM, (Text("a"),)), Message(Role.DEVELOPER, (Text("b"),)))
+    assert (first, second) == (
+        Message(Role.SYSTEM, (Text("a"),)),
+        Message(Role.DEVELOPER, (Text("b"),)),
+    )
 
 
 def test_what_one_answer_left_is_one_turn_again():
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}]}
-    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+    message = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Let me see."}],
+    }
     turn, result, after = turns(thought, message, CALL, RESULT, USER)
-    assert turn.parts == (Reasoning("hm"), Text("Let me see."), ToolCall("c1", "weather", '{"city":1.0}'))
+    assert turn.parts == (
+        Reasoning("hm"),
+        Text("Let me see."),
+        ToolCall("c1", "weather", '{"city":1.0}'),
+    )
     assert result == Message(Role.TOOL, (ToolResult("c1", (Text("sunny"),)),), "weather")
     assert after.role is Role.USER
 
@@ -104,11 +141,20 @@ def test_parts_of_every_kind():
             "role": "user",
             "content": [
                 {"type": "input_image", "image_url": PIXEL_URL},
-                {"type": "input_image", "image_url": "https://x/y.png", "detail": "high", "file_id": None},
+                {
+                    "type": "input_image",
+                    "image_url": "https://x/y.png",
+                    "detail": "high",
+                    "file_id": None,
+                },
                 {"type": "input_image", "file_id": "file-1"},
                 {"type": "input_image", "image_url": {"url": "https://x", "detail": "low"}},
                 {"type": "input_file", "file_id": "file-1"},
-                {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"},
+                {
+                    "type": "input_file",
+                    "file_data": "data:application/pdf;base64,AA==",
+                    "filename": "a.pdf",
+                },
                 {"type": "input_file", "file_url": "https://x/a.pdf"},
                 {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
             ],
@@ -129,12 +175,22 @@ def test_a_refusal_of_the_assistant_stays_one():
     assert turns(refused)[0].parts == (Refusal("no"),)
     assert turns({**refused, "role": "user"})[0].parts == (Text("no"),)
     assert input_rows(refused)[0]["content"] == [{"type": "refusal", "refusal": "no"}]
-    assert input_rows({**refused, "role": "user"})[0]["content"] == [{"type": "input_text", "text": "no"}]
+    assert input_rows({**refused, "role": "user"})[0]["content"] == [
+        {"type": "input_text", "text": "no"}
+    ]
 
 
 def test_custom_calls_and_their_outputs():
-    custom_call = {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'print("hi")', "id": None}
-    turn, result = turns(custom_call, {"type": "custom_tool_call_output", "call_id": "c1", "output": "hi"})
+    custom_call = {
+        "type": "custom_tool_call",
+        "call_id": "c1",
+        "name": "run",
+        "input": 'print("hi")',
+        "id": None,
+    }
+    turn, result = turns(
+        custom_call, {"type": "custom_tool_call_output", "call_id": "c1", "output": "hi"}
+    )
     assert turn.parts == (ToolCall("c1", "run", 'print("hi")', custom=True),)
     assert result.parts == (ToolResult("c1", (Text("hi"),)),)
 
@@ -142,21 +198,32 @@ def test_custom_calls_and_their_outputs():
 def test_arguments_are_replayed_as_they_are():
     bad = {**CALL, "arguments": '{"city": '}
     given = {**CALL, "arguments": {"city": 1}}
-    assert [part.arguments for turn in turns(bad, given) for part in turn.parts if isinstance(part, ToolCall)] == [
+    assert [
+        part.arguments
+        for turn in turns(bad, given)
+        for part in turn.parts
+        if isinstance(part, ToolCall)
+    ] == [
         '{"city": ',
         '{"city":1}',
     ]
 
 
 def test_a_call_may_have_only_an_id():
-    assert turns({**CALL, "call_id": None, "id": "fc_1"})[0].parts[0] == ToolCall("fc_1", "weather", '{"city":1.0}')
+    assert turns({**CALL, "call_id": None, "id": "fc_1"})[0].parts[0] == ToolCall(
+        "fc_1", "weather", '{"city":1.0}'
+    )
 
 
 def test_a_replayed_call_of_a_group_has_its_joined_name_again():
     grouped = {**CALL, "name": "close_agent", "namespace": "multi_agent_v1"}
     bare = {**CALL, "name": "close_agent"}
     gone = {**CALL, "name": "find", "namespace": "crm"}
-    names = [part.name for part in turns(grouped, bare, gone, tools=[AGENTS])[0].parts if isinstance(part, ToolCall)]
+    names = [
+        part.name
+        for part in turns(grouped, bare, gone, tools=[AGENTS])[0].parts
+        if isinstance(part, ToolCall)
+    ]
     assert names == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "crm__find"]
 
 
@@ -166,22 +233,32 @@ def test_reasoning_is_its_content_or_else_its_summary():
         "summary": [{"type": "summary_text", "text": "s"}],
     }
     assert turns({**THOUGHT, **reasoning})[0].parts == (Reasoning("c"),)
-    assert turns({**THOUGHT, **reasoning, "content": None, "encrypted_content": "x"})[0].parts == (Reasoning("s"),)
+    assert turns({**THOUGHT, **reasoning, "content": None, "encrypted_content": "x"})[0].parts == (
+        Reasoning("s"),
+    )
     two = [{"type": "summary_text", "text": text} for text in "ab"]
     assert turns({**THOUGHT, "summary": two})[0].parts == (Reasoning("a\n\nb"),)
 
 
 def test_unreadable_reasoning_is_left_out_with_a_warning():
     parsed = call(input=[{**THOUGHT, "encrypted_content": "x"}, USER])
-    assert parsed.warnings == ("input[0]: its encrypted reasoning cannot be read here; it was left out",)
+    assert parsed.warnings == (
+        "input[0]: its encrypted reasoning cannot be read here; it was left out",
+    )
     assert turns({**THOUGHT, "encrypted_content": "x"}, USER) == turns(USER)
     assert call(input=[THOUGHT, USER]).warnings == ()
 
 
 def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
-    for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
-        parsed = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
+    for sealed, thought in (
+        (b"reasoning:mine", "mine"),
+        (b"foreign", "s"),
+        (b"compaction:mine", "s"),
+    ):
+        parsed = read_responses(
+            body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
+        )
         continued = with_rows(parsed, parsed.input[0].render("1")).call.requests[0].prompt
         assert isinstance(continued, Conversation)
         (message,) = continued.messages
@@ -193,14 +270,26 @@ def test_a_strict_server_names_the_item_with_foreign_reasoning(visible: list[obj
     item = {"type": "reasoning", "summary": visible, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
     with pytest.raises(RequestError, match="not created by this server") as refused:
-        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey(VerificationMode.STRICT)))
+        read_responses(
+            body,
+            msgspec.structs.replace(
+                OPTIONS, sealing_key=ReadableSealingKey(VerificationMode.STRICT)
+            ),
+        )
     assert refused.value.param == "input[1].encrypted_content"
-    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())).call.warnings
+    (warning,) = read_responses(
+        body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
+    ).call.warnings
     assert warning.endswith("replaced by its visible content" if visible else "left out")
 
 
 def test_items_of_hosted_tools_are_left_out_with_a_warning():
-    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
+    searched = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"query": "x"},
+    }
     parsed = call(input=[searched, {"type": "program_output", "output": {"type": "x"}}, USER])
     assert len(parsed.warnings) == 2
     assert turns(searched, USER) == turns(USER)
@@ -216,7 +305,10 @@ def test_items_of_hosted_tools_are_left_out_with_a_warning():
         ([{"role": "user", "content": None}], "input[0].content"),
         ([{"role": "user", "content": {"a": 1}}], "input[0].content"),
         ([{"role": "user", "content": [{"text": "x"}]}], "input[0].content[0].type"),
-        ([{"role": "user", "content": [{"type": "video", "text": "x"}]}], "input[0].content[0].type"),
+        (
+            [{"role": "user", "content": [{"type": "video", "text": "x"}]}],
+            "input[0].content[0].type",
+        ),
         ([{"role": "user", "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "input_image"}]}], "input[0].content[0].image_url"),
         (
@@ -242,7 +334,11 @@ def test_a_refusal_names_the_field(items: list[object], param: str):
 def test_rows_are_what_the_official_type_of_them_is():
     image = {"type": "input_image", "image_url": PIXEL_URL}
     listed = {**RESULT, "output": [{"type": "input_text", "text": "x"}, image]}
-    thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "x"}], "encrypted_content": "b"}
+    thought = {
+        **THOUGHT,
+        "content": [{"type": "reasoning_text", "text": "x"}],
+        "encrypted_content": "b",
+    }
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "x"}
     output = {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"}
     compacted = {"type": "compaction", "encrypted_content": "compaction:x"}
@@ -252,7 +348,19 @@ def test_rows_are_what_the_official_type_of_them_is():
     }
     user = {"role": "user", "content": ["hi", image, {"type": "input_file", "file_id": "f"}]}
     any_item: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
-    found = input_rows(USER, user, message, thought, CALL, RESULT, listed, custom, output, compacted, options=SEALED)
+    found = input_rows(
+        USER,
+        user,
+        message,
+        thought,
+        CALL,
+        RESULT,
+        listed,
+        custom,
+        output,
+        compacted,
+        options=SEALED,
+    )
     for row in found:
         any_item.validate_python(row, strict=True)
     assert [row["id"] for row in found[:4]] == ["msg_1_in0", "msg_1_in1", "msg_1_in2", "rs_1"]
@@ -268,12 +376,18 @@ def test_rows_are_what_the_official_type_of_them_is():
         ("web_search_call", "failed", "failed"),
     ],
 )
-def test_rows_of_tools_have_a_status_that_their_types_allow(kind: str, status: str | None, stored: str):
-    (row,) = input_rows({"type": kind, "call_id": "c", "action": {"commands": ["ls"]}, "status": status})
+def test_rows_of_tools_have_a_status_that_their_types_allow(
+    kind: str, status: str | None, stored: str
+):
+    (row,) = input_rows(
+        {"type": kind, "call_id": "c", "action": {"commands": ["ls"]}, "status": status}
+    )
     assert row["status"] == stored
 
 
 def test_rows_keep_the_ids_of_the_client_unless_they_are_there_already():
-    first, second = input_rows({**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"})
+    first, second = input_rows(
+        {**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"}
+    )
     assert (first["id"], first["status"]) == ("msg_x", "incomplete")
     assert (second["id"], second["status"]) == ("msg_1_in1", "completed")

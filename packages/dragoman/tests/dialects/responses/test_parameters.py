@@ -1,4 +1,6 @@
-"""The table of parameters matches the reader: every field has a row, and every row is correct."""
+"""The table of parameters matches the reader: every field has a row, and every row is
+correct.
+"""
 
 from __future__ import annotations
 

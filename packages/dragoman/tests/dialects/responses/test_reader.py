@@ -10,7 +10,16 @@ import pytest
 from openai.types.responses import Response
 
 from dragoman_check.rules.responses import check_object
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.request import JsonObject, JsonSchema, ReasoningOptions, StringChoices
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, assign_ids, read_responses
@@ -35,7 +44,12 @@ from .bodies import (
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
 FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
 RUN: dict[str, Any] = {"type": "custom", "name": "run", "description": "d"}
-HI: tuple[Event, ...] = (Started(5), TextDelta(0, "hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 2)))
+HI: tuple[Event, ...] = (
+    Started(5),
+    TextDelta(0, "hi"),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(5, 2)),
+)
 THOUGHT: tuple[Event, ...] = (HI[0], ReasoningDelta(0, "hm"), *HI[1:])
 
 
@@ -58,14 +72,32 @@ def test_there_is_no_default_output_budget():
 
 
 def test_the_decoding_fields_that_every_dialect_has():
-    parsed = request(temperature=0, top_p=0.5, ignore_eos=True, min_tokens=2, stop="x", seed=7, cache_salt="s", top_k=3)
-    assert (parsed.sampling.temperature, parsed.sampling.top_p, parsed.sampling.seed, parsed.sampling.top_k) == (
+    parsed = request(
+        temperature=0,
+        top_p=0.5,
+        ignore_eos=True,
+        min_tokens=2,
+        stop="x",
+        seed=7,
+        cache_salt="s",
+        top_k=3,
+    )
+    assert (
+        parsed.sampling.temperature,
+        parsed.sampling.top_p,
+        parsed.sampling.seed,
+        parsed.sampling.top_k,
+    ) == (
         0,
         0.5,
         7,
         3,
     )
-    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.stop) == (True, 2, ("x",))
+    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.stop) == (
+        True,
+        2,
+        ("x",),
+    )
     assert parsed.cache_salt == "s"
 
 
@@ -74,8 +106,12 @@ def test_formats_of_the_text():
     assert request(text={"format": {"type": "json_object"}}).constraint == JsonObject()
     wanted = JsonSchema(msgspec.json.encode(SCHEMA).decode(), strict=True, name="answer")
     assert request(text={"format": FORMAT}).constraint == wanted
-    assert request(structured_outputs={"choice": ["a", "b"]}).constraint == StringChoices(("a", "b"))
-    assert refusal(text={"format": {"type": "json_schema", "name": "x"}}).param == "text.format.schema"
+    assert request(structured_outputs={"choice": ["a", "b"]}).constraint == StringChoices(
+        ("a", "b")
+    )
+    assert (
+        refusal(text={"format": {"type": "json_schema", "name": "x"}}).param == "text.format.schema"
+    )
     assert refusal(text={"format": {"type": "xml"}}).param == "text.format.type"
     assert refusal(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
 
@@ -98,13 +134,16 @@ def test_reasoning_comes_as_a_summary_where_requested(field: str):
 
 
 def test_hidden_reasoning_is_no_item():
-    assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == ["message"]
+    assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == [
+        "message"
+    ]
 
 
 def test_reasoning_is_encrypted_where_requested_if_there_is_a_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
     parsed = read_responses(
-        json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
+        json.dumps(body).encode(),
+        msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()),
     )
     assert whole(parsed.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
     assert parsed.call.warnings == ()
@@ -214,19 +253,38 @@ def test_the_store_field_is_read_and_echoed():
 
 
 def test_state_is_read_and_can_be_prepended_to_the_input():
-    parsed = responses(previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}])
-    assert (parsed.previous_response_id, parsed.conversation, parsed.background) == ("resp_0", None, False)
+    parsed = responses(
+        previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}]
+    )
+    assert (parsed.previous_response_id, parsed.conversation, parsed.background) == (
+        "resp_0",
+        None,
+        False,
+    )
     own = [row for _, row in assign_ids(parsed.input, "resp_1")]
-    earlier = [b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}']
-    together = responses(instructions="new", input=[{"role": "user", "content": text} for text in "ab"])
+    earlier = [
+        b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}'
+    ]
+    together = responses(
+        instructions="new", input=[{"role": "user", "content": text} for text in "ab"]
+    )
     assert with_rows(parsed, *earlier, *own).call.requests == together.call.requests
-    assert parsed.with_history(read_stored_items(earlier), parsed.input).call.requests == together.call.requests
+    assert (
+        parsed.with_history(read_stored_items(earlier), parsed.input).call.requests
+        == together.call.requests
+    )
 
 
 def test_what_is_echoed_may_be_changed():
-    parsed = responses().with_echo(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
+    parsed = responses().with_echo(
+        Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0")
+    )
     response = whole(parsed.call, *HI)
-    assert (response["store"], response["previous_response_id"], response["id"]) == (False, "resp_0", "resp_1")
+    assert (response["store"], response["previous_response_id"], response["id"]) == (
+        False,
+        "resp_0",
+        "resp_1",
+    )
 
 
 def test_a_client_may_choose_the_id():
@@ -237,9 +295,15 @@ def test_a_client_may_choose_the_id():
 def test_the_completion_time_is_set_where_there_is_a_clock():
     parsed = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
     assert whole(parsed.call, *HI)["completed_at"] == 17
-    assert [event["response"]["completed_at"] for event in events(parsed.call, *HI)[:2]] == [None, None]
+    assert [event["response"]["completed_at"] for event in events(parsed.call, *HI)[:2]] == [
+        None,
+        None,
+    ]
 
 
 def test_a_conversation_that_is_not_continued_is_reported():
-    assert any("store is false" in warning for warning in responses(conversation="conv_1", store=False).call.warnings)
+    assert any(
+        "store is false" in warning
+        for warning in responses(conversation="conv_1", store=False).call.warnings
+    )
     assert not any("store" in warning for warning in responses(conversation="conv_1").call.warnings)

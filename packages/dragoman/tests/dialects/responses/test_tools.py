@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 
 from .bodies import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
@@ -32,14 +41,21 @@ def test_functions_and_custom_tools():
     weather, run = conversation(tools=[{**WEATHER, "strict": True, "description": "d"}, RUN]).tools
     assert weather == FunctionTool("weather", "d", '{"type":"object"}', True)
     assert run == CustomTool("run", None, "lark", "start: /a/")
-    assert conversation(tools=[{"type": "custom", "name": "x", "format": {"type": "text"}}]).tools == (CustomTool("x"),)
-    assert conversation(tools=[{"type": "function", "name": "x", "parameters": None}]).tools == (FunctionTool("x"),)
+    assert conversation(
+        tools=[{"type": "custom", "name": "x", "format": {"type": "text"}}]
+    ).tools == (CustomTool("x"),)
+    assert conversation(tools=[{"type": "function", "name": "x", "parameters": None}]).tools == (
+        FunctionTool("x"),
+    )
 
 
 def test_the_tools_of_a_group_have_joined_names_and_the_first_tells_what_the_group_is_for():
     spawn, close = conversation(tools=[AGENTS]).tools
     assert isinstance(spawn, FunctionTool)
-    assert (spawn.name, spawn.description) == (SPAWN, "[multi_agent_v1: Other agents.]\n\nStart one.")
+    assert (spawn.name, spawn.description) == (
+        SPAWN,
+        "[multi_agent_v1: Other agents.]\n\nStart one.",
+    )
     assert close == FunctionTool(CLOSE, None, '{"type":"object"}', True)
 
 
@@ -77,31 +93,49 @@ def test_tools_are_echoed_with_all_of_their_keys_and_hosted_ones_are_not():
         ("auto", ToolChoice()),
         ("none", ToolChoice("none")),
         ("required", ToolChoice("required")),
-        ({"type": "function", "name": "weather"}, ToolChoice("required", ("weather",), is_named=True)),
+        (
+            {"type": "function", "name": "weather"},
+            ToolChoice("required", ("weather",), is_named=True),
+        ),
         ({"type": "custom", "name": "run"}, ToolChoice("required", ("run",), is_named=True)),
         (
             {"type": "function", "name": "close_agent", "namespace": "multi_agent_v1"},
             ToolChoice("required", (CLOSE,), is_named=True),
         ),
-        ({"type": "function", "name": "close_agent"}, ToolChoice("required", (CLOSE,), is_named=True)),
         (
-            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]},
+            {"type": "function", "name": "close_agent"},
+            ToolChoice("required", (CLOSE,), is_named=True),
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "weather"}],
+            },
             ToolChoice("required", ("weather",)),
         ),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "multi_agent_v1"}]},
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "namespace", "name": "multi_agent_v1"}],
+            },
             ToolChoice("auto", (SPAWN, CLOSE)),
         ),
     ],
 )
 def test_tool_choice_in_all_forms_is_honoured_and_echoed(choice: object, expected: ToolChoice):
     assert conversation(tools=TOOLS, tool_choice=choice).tool_choice == expected
-    assert whole(call(tools=TOOLS, tool_choice=choice), *calls("weather"))["tool_choice"] == (choice or "auto")
+    assert whole(call(tools=TOOLS, tool_choice=choice), *calls("weather"))["tool_choice"] == (
+        choice or "auto"
+    )
 
 
 def test_allowed_tools_may_name_hosted_ones_beside_others():
     allowed = [{"type": "function", "name": "weather"}, {"type": "mcp", "server_label": "x"}]
-    request = call(tools=[WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
+    request = call(
+        tools=[WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    )
     assert len(request.warnings) == 1
 
 
@@ -115,7 +149,10 @@ def test_allowed_tools_may_name_hosted_ones_beside_others():
         ({"tools": [{"type": "namespace", "name": "n"}]}, "tools[0].tools"),
         ({"tools": [{**AGENTS, "name": None}]}, "tools[0].name"),
         ({"tools": [{**AGENTS, "tools": [WEATHER, WEATHER]}]}, "tools[0].tools[1].name"),
-        ({"tools": [{**RUN, "format": {"type": "grammar", "syntax": "lark"}}]}, "tools[0].format.definition"),
+        (
+            {"tools": [{**RUN, "format": {"type": "grammar", "syntax": "lark"}}]},
+            "tools[0].format.definition",
+        ),
         (
             {"tools": [{**RUN, "format": {"type": "grammar", "syntax": "x", "definition": "y"}}]},
             "tools[0].format.syntax",
@@ -125,7 +162,10 @@ def test_allowed_tools_may_name_hosted_ones_beside_others():
         ({"tool_choice": {"type": "function"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
         ({"tools": [RUN], "tool_choice": {"type": "function", "name": "run"}}, "tool_choice.name"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice.tools",
+        ),
         ({"tool_choice": {"type": "allowed_tools", "mode": "x", "tools": []}}, "tool_choice.mode"),
     ],
 )

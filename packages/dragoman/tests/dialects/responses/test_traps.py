@@ -11,7 +11,18 @@ from pydantic import TypeAdapter
 
 from dragoman_check.rules.responses import check_stream
 from dragoman.core.errors import ContextTooLong, EngineError, RateLimited
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
 
@@ -47,13 +58,19 @@ def test_trap_01_every_stream_ends_with_a_terminal_event(reason: FinishReason):
 
 
 def test_trap_02_the_tools_of_namespaces_are_called_and_come_back_with_both_names():
-    """llama.cpp#20156, #24295; vllm#49493; ollama#17618; vllm#46737: rejected, dropped or flattened."""
+    """llama.cpp#20156, #24295; vllm#49493; ollama#17618; vllm#46737: rejected, dropped
+    or flattened.
+    """
     request = call(tools=[AGENTS])
     assert request.warnings == ()
-    assert [tool.name for tool in conversation(tools=[AGENTS]).tools][1] == "multi_agent_v1__close_agent"
+    assert [tool.name for tool in conversation(tools=[AGENTS]).tools][
+        1
+    ] == "multi_agent_v1__close_agent"
     items = [event["item"] for event in events(request, *ANSWER, STOP, DONE) if "item" in event]
     calls = [item for item in items if item["type"] == "function_call"]
-    assert [(item["name"], item["namespace"]) for item in calls] == [("close_agent", "multi_agent_v1")] * 2
+    assert [(item["name"], item["namespace"]) for item in calls] == [
+        ("close_agent", "multi_agent_v1")
+    ] * 2
 
 
 def test_trap_03_custom_tools_are_mapped_and_hosted_ones_skipped():
@@ -70,13 +87,19 @@ def test_trap_03_custom_tools_are_mapped_and_hosted_ones_skipped():
 
 def test_trap_04_the_output_of_a_call_may_be_a_list_of_parts():
     """llama.cpp#23465: "should be 'Input text'"."""
-    parts = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}, {"type": "text", "text": "c"}]
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b"},
+        {"type": "text", "text": "c"},
+    ]
     (message,) = turns({"type": "function_call_output", "call_id": "c", "output": parts})
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"), Text("c"))),)
 
 
 def test_trap_05_the_developer_role_is_left_to_the_template():
-    """llama.cpp#20079, ogx#6069: templates raise; the prompt's renderer maps the role where they would."""
+    """llama.cpp#20079, ogx#6069: templates raise; the prompt's renderer maps the role
+    where they would.
+    """
     first, second = turns({"role": "developer", "content": "a"}, {"role": "user", "content": "b"})
     assert (first.role, second.role) == (Role.DEVELOPER, Role.USER)
 
@@ -84,13 +107,19 @@ def test_trap_05_the_developer_role_is_left_to_the_template():
 def test_trap_08_parallel_calls_have_items_of_their_own():
     """litellm#33678, #21331; vercel/ai#14277; dynamo#4723: all calls on index 0."""
     stream = events(call(), *ANSWER, STOP, DONE)
-    calls = [event for event in stream if "call" in event["type"] or "call" in event.get("item", {}).get("type", "")]
+    calls = [
+        event
+        for event in stream
+        if "call" in event["type"] or "call" in event.get("item", {}).get("type", "")
+    ]
     assert sorted({event["output_index"] for event in calls}) == [2, 3]
     assert len({item["call_id"] for item in stream[-1]["response"]["output"][2:]}) == 2
 
 
 def test_trap_09_the_name_of_a_call_is_whole_from_its_first_event_on():
-    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are repeated in each chunk."""
+    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are repeated in
+    each chunk.
+    """
     stream = events(call(), *ANSWER, STOP, DONE)
     named = [event["item"]["name"] for event in stream if "name" in event.get("item", {})]
     assert named == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "run", "run"]
@@ -114,16 +143,22 @@ def test_trap_16_the_id_the_time_and_the_usage_are_there():
 
 
 def test_trap_24_what_closes_was_opened_and_ids_are_those_of_the_final_object():
-    """litellm#37852, vllm#38227, #45742; ogx#5309: no output_text.done, other ids, wrong content_index."""
+    """litellm#37852, vllm#38227, #45742; ogx#5309: no output_text.done, other ids,
+    wrong content_index.
+    """
     stream = events(call(), *ANSWER, STOP, DONE)
     final = stream[-1]["response"]["output"]
     for kind in ("output_item.added", "output_item.done"):
         assert [event["item"]["id"] for event in stream if event["type"] == f"response.{kind}"] == [
             item["id"] for item in final
         ]
-    assert types(stream).count("output_text.done") == types(stream).count("reasoning_text.done") == 1
     assert (
-        types(stream).count("function_call_arguments.done") == types(stream).count("custom_tool_call_input.done") == 1
+        types(stream).count("output_text.done") == types(stream).count("reasoning_text.done") == 1
+    )
+    assert (
+        types(stream).count("function_call_arguments.done")
+        == types(stream).count("custom_tool_call_input.done")
+        == 1
     )
     assert {event.get("content_index", 0) for event in stream} == {0}
 
@@ -149,13 +184,17 @@ def test_nothing_but_comments_follows_the_last_event():
 def test_trap_26_the_first_event_is_created(early: bool):
     """litellm#9545. Also if the first event is a keepalive or a failure."""
     writer = call().writer(HEADER)
-    stream = check_stream((writer.keepalive if early else b"") + writer.render_error(EngineError("broken")))
+    stream = check_stream(
+        (writer.keepalive if early else b"") + writer.render_error(EngineError("broken"))
+    )
     assert types(stream)[:2] == ["created", "in_progress"]
     assert types(stream)[-2:] == ["error", "failed"]
 
 
 def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
-    """openai/codex#31539: comments do not reset Codex's timeout; a nonstandard event would break openai-node."""
+    """openai/codex#31539: comments do not reset Codex's timeout; a nonstandard event
+    would break openai-node.
+    """
     writer = call().writer(HEADER)
     writer.feed(Started(1))
     assert writer.keepalive.startswith(b"event: response.in_progress\n")
@@ -171,15 +210,27 @@ def test_trap_30_context_overflow_has_the_code_at_which_agents_compact():
 
 def test_a_rate_limit_has_the_code_at_which_agents_wait():
     stream = check_stream(call().writer(HEADER).render_error(RateLimited("Slow down.")))
-    assert stream[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+    assert stream[-1]["response"]["error"] == {
+        "code": "rate_limit_exceeded",
+        "message": "Slow down.",
+    }
 
 
 def test_a_failure_is_both_an_error_and_a_failed_response():
-    """Some clients show the one event, some the other. The official SDK raises; both events are of its types."""
+    """Some clients show the one event, some the other. The official SDK raises; both
+    events are of its types.
+    """
     writer = call().writer(HEADER)
-    sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
+    sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(
+        EngineError("broken")
+    )
     error, failed = check_stream(sent)[-2:]
-    assert error["message"] == error["error"]["message"] == failed["response"]["error"]["message"] == "broken"
+    assert (
+        error["message"]
+        == error["error"]["message"]
+        == failed["response"]["error"]["message"]
+        == "broken"
+    )
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in (error, failed):
         any_event.validate_python(event, strict=True)
@@ -191,7 +242,8 @@ def test_a_call_that_was_not_finished_is_never_done_when_the_answer_fails():
     """Codex runs a tool as soon as its item is done."""
     writer = call().writer(HEADER)
     stream = check_stream(
-        b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
+        b"".join(writer.feed(event) for event in ANSWER[:6])
+        + writer.render_error(EngineError("broken"))
     )
     assert types(stream).count("output_item.done") == 2
     assert stream[-1]["response"]["output"][-1]["status"] == "incomplete"
@@ -214,8 +266,14 @@ def test_every_event_has_its_name_on_a_line_before_it():
 
 def test_text_deltas_always_have_logprobs_and_calls_stream_while_generated():
     stream = events(call(), *ANSWER, STOP, DONE)
-    assert [event["logprobs"] for event in stream if event["type"].startswith("response.output_text")] == [[], [], []]
-    pieces = [event["delta"] for event in stream if event["type"] == "response.function_call_arguments.delta"]
+    assert [
+        event["logprobs"] for event in stream if event["type"].startswith("response.output_text")
+    ] == [[], [], []]
+    pieces = [
+        event["delta"]
+        for event in stream
+        if event["type"] == "response.function_call_arguments.delta"
+    ]
     assert pieces == ['{"a":', "1}"]
 
 
@@ -230,7 +288,11 @@ def test_usage_is_null_before_the_end_and_has_all_details_there():
 
 def test_a_thought_without_what_followed_it_can_be_replayed():
     """openai-agents-js#929"""
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    thought = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [{"type": "summary_text", "text": "hm"}],
+    }
     first, second = turns(thought, {"role": "user", "content": "And?"})
     assert (first.role, first.parts) == (Role.ASSISTANT, (Reasoning("hm"),))
     assert second.role is Role.USER
@@ -238,10 +300,22 @@ def test_a_thought_without_what_followed_it_can_be_replayed():
 
 def test_structured_output_and_tools_together():
     """vllm#16313"""
-    assert request(tools=[WEATHER], text={"format": {"type": "json_object"}}).constraint == JsonObject()
+    assert (
+        request(tools=[WEATHER], text={"format": {"type": "json_object"}}).constraint
+        == JsonObject()
+    )
 
 
 def test_a_part_without_text_is_no_item():
-    silent: tuple[Event, ...] = (Started(1), TextDelta(0, ""), ReasoningDelta(0, "a"), TextDelta(0, ""), STOP, DONE)
+    silent: tuple[Event, ...] = (
+        Started(1),
+        TextDelta(0, ""),
+        ReasoningDelta(0, "a"),
+        TextDelta(0, ""),
+        STOP,
+        DONE,
+    )
     assert [item["type"] for item in whole(call(), *silent)["output"]] == ["reasoning"]
-    assert [event["item"]["type"] for event in events(call(), *silent) if "item" in event] == ["reasoning"] * 2
+    assert [event["item"]["type"] for event in events(call(), *silent) if "item" in event] == [
+        "reasoning"
+    ] * 2

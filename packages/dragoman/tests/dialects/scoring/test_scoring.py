@@ -11,7 +11,19 @@ from dragoman.core.embeddings import RelevanceScores, TextPairs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.scoring import RERANK, RerankBody, RerankCall, SCORE, ScoreBody, ScoreCall, read_rerank, read_score, render_rerank, render_scores, render_tei_rerank
+from dragoman.dialects.scoring import (
+    RERANK,
+    RerankBody,
+    RerankCall,
+    SCORE,
+    ScoreBody,
+    ScoreCall,
+    read_rerank,
+    read_score,
+    render_rerank,
+    render_scores,
+    render_tei_rerank,
+)
 
 from ..bodies import OPTIONS
 
@@ -20,7 +32,9 @@ SIDES = {"text_1": "a", "text_2": ["b", "c"]}
 
 
 def rerank(**fields: object) -> RerankCall:
-    return read_rerank(msgspec.json.encode({"query": "q", "documents": ["a", "b"], **fields}), OPTIONS)
+    return read_rerank(
+        msgspec.json.encode({"query": "q", "documents": ["a", "b"], **fields}), OPTIONS
+    )
 
 
 def score(**fields: object) -> ScoreCall:
@@ -40,17 +54,27 @@ def test_what_cohere_jina_and_vllm_clients_send_is_understood():
         use_activation=False,
     )
     assert parsed == RerankCall("m", TextPairs(("q",), ("a", "b"), 3, 5, -1, False), 1, False)
-    nothing = dict.fromkeys(RerankBody.__struct_fields__, None) | {"query": "q", "documents": ["a", "b"]}
+    nothing = dict.fromkeys(RerankBody.__struct_fields__, None) | {
+        "query": "q",
+        "documents": ["a", "b"],
+    }
     assert rerank(**nothing) == rerank()
 
 
 @pytest.mark.parametrize(
-    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+    "names",
+    [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")],
 )
 def test_the_two_sides_have_four_pairs_of_names(names: tuple[str, str]):
     first, second = names
-    assert score(**{first: "a", second: ["b", "c"]}).texts.expand_pairs() == (("a", "b"), ("a", "c"))
-    assert score(**{first: ["a", "b"], second: ["c", "d"]}).texts.expand_pairs() == (("a", "c"), ("b", "d"))
+    assert score(**{first: "a", second: ["b", "c"]}).texts.expand_pairs() == (
+        ("a", "b"),
+        ("a", "c"),
+    )
+    assert score(**{first: ["a", "b"], second: ["c", "d"]}).texts.expand_pairs() == (
+        ("a", "c"),
+        ("b", "d"),
+    )
     assert score(**{first: "a", second: "b"}).texts.expand_pairs() == (("a", "b"),)
 
 
@@ -84,7 +108,10 @@ def test_sides_that_do_not_fit_are_refused_by_name(fields: dict[str, object], pa
         ({"documents": None}, "documents"),
         ({"texts": ["a"]}, "texts"),
         ({"documents": None, "texts": []}, "texts"),
-        ({"documents": None, "texts": ["a"], "truncation_direction": "Left"}, "truncation_direction"),
+        (
+            {"documents": None, "texts": ["a"], "truncation_direction": "Left"},
+            "truncation_direction",
+        ),
         ({"documents": ["a", {"title": "b"}]}, "documents[1].text"),
         ({"documents": ["x"] * 10_001}, "documents"),
         ({"top_n": -1}, "top_n"),
@@ -109,7 +136,11 @@ OTHERS = [row for row in (*RERANK.rows, *SCORE.rows) if row.status is not Suppor
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
 def test_a_row_says_what_happens(row: ParameterSupport):
     def ask(value: object) -> RerankCall | ScoreCall:
-        return rerank(**{row.name: value}) if row.dialect == "rerank" else score(**SIDES, **{row.name: value})
+        return (
+            rerank(**{row.name: value})
+            if row.dialect == "rerank"
+            else score(**SIDES, **{row.name: value})
+        )
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
@@ -145,7 +176,10 @@ def test_scores_come_in_the_order_of_the_pairs():
         "object": "list",
         "created": 7,
         "model": "m",
-        "data": [{"index": 0, "object": "score", "score": 0.5}, {"index": 1, "object": "score", "score": 0.25}],
+        "data": [
+            {"index": 0, "object": "score", "score": 0.5},
+            {"index": 1, "object": "score", "score": 0.25},
+        ],
         "usage": {"prompt_tokens": 12, "total_tokens": 12},
     }
 
@@ -162,4 +196,6 @@ def test_the_form_of_text_embeddings_inference():
         {"index": 1, "score": 0.5},
         {"index": 0, "score": 0.25},
     ]
-    assert json.loads(render_tei_rerank(scores, ("a", "b"), 1)) == [{"index": 1, "score": 0.5, "text": "b"}]
+    assert json.loads(render_tei_rerank(scores, ("a", "b"), 1)) == [
+        {"index": 1, "score": 0.5, "text": "b"}
+    ]

@@ -9,7 +9,19 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, Started, TextDelta, Token, Usage, WeightSpan
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+    WeightSpan,
+)
 from dragoman.core.request import (
     ContextFreeGrammar,
     GenerateRequest,
@@ -109,7 +121,10 @@ def test_constraints(params: dict[str, object], constraint: object):
 
 def test_several_prompts_are_several_requests():
     assert [each.prompt for each in generate(input_ids=[[1], [2, 3]]).requests] == [(1,), (2, 3)]
-    assert [each.prompt for each in generate(input_ids=None, text=["a", "b"]).requests] == ["a", "b"]
+    assert [each.prompt for each in generate(input_ids=None, text=["a", "b"]).requests] == [
+        "a",
+        "b",
+    ]
     assert all(each.return_prompt for each in generate(input_ids=[[1], [2, 3]]).requests)
 
 
@@ -132,7 +147,9 @@ def test_several_prompts_are_several_requests():
         (["x"], {}, "sampling_params"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dict[str, object], param: str):
+def test_what_cannot_be_is_refused_by_its_whole_name(
+    params: object, fields: dict[str, object], param: str
+):
     with pytest.raises(RequestError) as caught:
         generate(params, **fields)
     assert caught.value.param == param
@@ -144,13 +161,19 @@ def test_what_the_structs_have_is_what_is_honoured():
         assert honoured == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*SGLANG.rows, *SGLANG_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
+OTHERS = [
+    row for row in (*SGLANG.rows, *SGLANG_PARAMS.rows) if row.status is not SupportStatus.HONOURED
+]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
 def test_a_row_says_what_happens(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
-        return generate({row.name: value}) if row.dialect == "sglang_params" else generate(**{row.name: value})
+        return (
+            generate({row.name: value})
+            if row.dialect == "sglang_params"
+            else generate(**{row.name: value})
+        )
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
@@ -185,7 +208,11 @@ def render_stream(view: SglangRenderOptions) -> list[Any]:
 
 def test_an_event_is_the_whole_answer_so_far():
     first, last = render_stream(SglangRenderOptions())
-    assert (first["text"], first["output_ids"], first["meta_info"]["finish_reason"]) == ("Hi", [7], None)
+    assert (first["text"], first["output_ids"], first["meta_info"]["finish_reason"]) == (
+        "Hi",
+        [7],
+        None,
+    )
     assert last == {
         "text": "Hi",
         "output_ids": [7, 2],
@@ -206,7 +233,9 @@ def test_an_event_is_the_whole_answer_so_far():
 
 
 def test_logprobs_are_triples():
-    *_, last = render_stream(SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True))
+    *_, last = render_stream(
+        SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True)
+    )
     meta = last["meta_info"]
     assert last["prompt_token_ids"] == [5, 6]
     assert meta["output_token_logprobs"] == [[-0.5, 7, "Hi"], [-0.25, 2, "</s>"]]
@@ -214,7 +243,10 @@ def test_logprobs_are_triples():
     assert meta["input_token_logprobs"] == [[None, 5, "a"], [-2.0, 6, "b"]]
     assert meta["input_top_logprobs"] == [None, [[-1.0, 9, "c"]]]
     plain = render_stream(SglangRenderOptions(logprobs=0))[-1]["meta_info"]
-    assert (plain["output_token_logprobs"][0], plain["input_token_logprobs"]) == ([-0.5, 7, None], [])
+    assert (plain["output_token_logprobs"][0], plain["input_token_logprobs"]) == (
+        [-0.5, 7, None],
+        [],
+    )
     assert "output_top_logprobs" not in plain
 
 
@@ -227,7 +259,12 @@ def test_logprobs_are_triples():
         (
             FinishReason.ABORT,
             None,
-            {"type": "abort", "message": "The request was aborted.", "status_code": None, "err_type": None},
+            {
+                "type": "abort",
+                "message": "The request was aborted.",
+                "status_code": None,
+                "err_type": None,
+            },
         ),
     ],
 )

@@ -8,8 +8,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.errors import DragomanError, EngineError, Overloaded, RateLimited, RequestError, Unsupported
-from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.errors import (
+    DragomanError,
+    EngineError,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    Unsupported,
+)
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.core.request import (
     ContextFreeGrammar,
     GenerateRequest,
@@ -20,7 +37,14 @@ from dragoman.core.request import (
 )
 from dragoman.dialects.base import GenerationCall
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter, is_tgi_body, map_tgi_status, read_tgi, render_tgi_error
+from dragoman.dialects.tgi import (
+    TgiRenderOptions,
+    TgiWriter,
+    is_tgi_body,
+    map_tgi_status,
+    read_tgi,
+    render_tgi_error,
+)
 from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiParameters
 
 from ..bodies import OPTIONS
@@ -30,7 +54,9 @@ ENDING = GenerationLimits(include_stop=True)
 
 
 def generate(params: object = None, /, **fields: object) -> GenerationCall:
-    return read_tgi(msgspec.json.encode({"inputs": "hello", "parameters": params, **fields}), OPTIONS)
+    return read_tgi(
+        msgspec.json.encode({"inputs": "hello", "parameters": params, **fields}), OPTIONS
+    )
 
 
 def request(params: object = None, /, **fields: object) -> GenerateRequest:
@@ -42,7 +68,9 @@ def test_a_prompt_alone_is_answered_greedily_to_the_end():
     assert request({}) == request(dict.fromkeys(TgiParameters.__struct_fields__)) == request()
 
 
-@pytest.mark.parametrize("params", [{"do_sample": True}, {"top_k": 5}, {"top_p": 0.5}, {"temperature": 0.5}])
+@pytest.mark.parametrize(
+    "params", [{"do_sample": True}, {"top_k": 5}, {"top_p": 0.5}, {"temperature": 0.5}]
+)
 def test_any_sampling_field_enables_sampling(params: dict[str, object]):
     assert request(params).sampling.temperature == params.get("temperature")
 
@@ -71,7 +99,9 @@ def test_parameters_are_what_they_are_in_tgi():
     assert parsed.sampling == SamplingOptions(
         temperature=0.5, top_p=0.5, top_k=3, repetition_penalty=1.2, frequency_penalty=0.5, seed=7
     )
-    assert parsed.limits == GenerationLimits(max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4)
+    assert parsed.limits == GenerationLimits(
+        max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4
+    )
     assert (parsed.model, parsed.choices, parsed.best_of) == ("sql", 1, 2)
     assert (parsed.logprobs, parsed.prompt_logprobs, parsed.return_prompt) == (2, 0, True)
     assert not parsed.add_special_tokens
@@ -90,8 +120,12 @@ def test_lightllms_words_are_understood():
         inputs=[5, 6],
     )
     assert (parsed.prompt, parsed.choices, parsed.best_of, parsed.logprobs) == ((5, 6), 2, None, 0)
-    assert parsed.limits == GenerationLimits(min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True)
-    other = request({"allowed_token_ids": [5], "presence_penalty": 1, "skip_special_tokens": False, "top_k": -1})
+    assert parsed.limits == GenerationLimits(
+        min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True
+    )
+    other = request(
+        {"allowed_token_ids": [5], "presence_penalty": 1, "skip_special_tokens": False, "top_k": -1}
+    )
     assert other.sampling == SamplingOptions(top_k=0, presence_penalty=1.0, allowed_token_ids=(5,))
     assert other.special_tokens_in_text
 
@@ -99,10 +133,21 @@ def test_lightllms_words_are_understood():
 @pytest.mark.parametrize(
     ("params", "constraint"),
     [
-        ({"grammar": {"type": "json", "value": {"type": "object"}}}, JsonSchema('{"type":"object"}')),
-        ({"grammar": {"type": "json", "value": '{"type":"object"}'}}, JsonSchema('{"type":"object"}')),
         (
-            {"grammar": {"type": "json_schema", "value": {"name": "x", "schema": {"type": "object"}}}},
+            {"grammar": {"type": "json", "value": {"type": "object"}}},
+            JsonSchema('{"type":"object"}'),
+        ),
+        (
+            {"grammar": {"type": "json", "value": '{"type":"object"}'}},
+            JsonSchema('{"type":"object"}'),
+        ),
+        (
+            {
+                "grammar": {
+                    "type": "json_schema",
+                    "value": {"name": "x", "schema": {"type": "object"}},
+                }
+            },
             JsonSchema('{"type":"object"}'),
         ),
         ({"grammar": {"type": "regex", "value": "a+"}}, Regex("a+")),
@@ -133,7 +178,11 @@ def test_constraints(params: dict[str, object], constraint: object):
         ({"n": 2, "return_details": True}, {"stream": True}, "parameters.n"),
         ({"best_of": 2}, {"stream": True}, "parameters.best_of"),
         ({"decoder_input_details": True}, {}, "parameters.decoder_input_details"),
-        ({"decoder_input_details": True, "details": True}, {"stream": True}, "parameters.decoder_input_details"),
+        (
+            {"decoder_input_details": True, "details": True},
+            {"stream": True},
+            "parameters.decoder_input_details",
+        ),
         ({"top_n_tokens": 2}, {}, "parameters.top_n_tokens"),
         ({"top_n_tokens": 2, "return_details": True}, {}, "parameters.top_n_tokens"),
         ({"details": True, "return_details": False}, {}, "parameters.return_details"),
@@ -145,7 +194,9 @@ def test_constraints(params: dict[str, object], constraint: object):
         ({"regular_constraint": "a", "guided_grammar": "b"}, {}, "parameters.guided_grammar"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dict[str, object], param: str):
+def test_what_cannot_be_is_refused_by_its_whole_name(
+    params: object, fields: dict[str, object], param: str
+):
     with pytest.raises(RequestError) as caught:
         generate(params, **fields)
     assert caught.value.param == param
@@ -154,7 +205,9 @@ def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dic
 
 def test_what_the_structs_have_is_what_is_honoured():
     for rules, body in ((TGI, TgiBody), (TGI_PARAMS, TgiParameters)):
-        assert {row.name for row in rules.rows if row.status is SupportStatus.HONOURED} == set(body.__struct_fields__)
+        assert {row.name for row in rules.rows if row.status is SupportStatus.HONOURED} == set(
+            body.__struct_fields__
+        )
 
 
 OTHERS = [row for row in (*TGI.rows, *TGI_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
@@ -163,7 +216,11 @@ OTHERS = [row for row in (*TGI.rows, *TGI_PARAMS.rows) if row.status is not Supp
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
 def test_a_row_says_what_happens(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
-        return generate({row.name: value}) if row.dialect == "tgi_params" else generate(**{row.name: value})
+        return (
+            generate({row.name: value})
+            if row.dialect == "tgi_params"
+            else generate(**{row.name: value})
+        )
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
@@ -210,12 +267,28 @@ def test_the_last_token_tells_the_end():
     _, (first,), _, (last,) = feed_all(
         DETAILED, *BEGIN, ChoiceFinished(0, FinishReason.STOP, None, (EOS,)), Finished(Usage(3, 2))
     )
-    token = {"id": 7, "text": "Hi", "logprob": -0.5, "special": False, "count_output_tokens": 1, "prompt_tokens": 3}
+    token = {
+        "id": 7,
+        "text": "Hi",
+        "logprob": -0.5,
+        "special": False,
+        "count_output_tokens": 1,
+        "prompt_tokens": 3,
+    }
     nothing = {"generated_text": None, "finished": False, "finish_reason": None, "details": None}
     assert first == {"index": 1, "token": token, **nothing}
-    assert (last["token"]["id"], last["token"]["text"], last["token"]["special"]) == (2, "</s>", True)
+    assert (last["token"]["id"], last["token"]["text"], last["token"]["special"]) == (
+        2,
+        "</s>",
+        True,
+    )
     assert (last["generated_text"], last["finished"], last["finish_reason"]) == ("Hi", True, "stop")
-    assert last["details"] == {"finish_reason": "eos_token", "generated_tokens": 2, "input_length": 3, "seed": 5}
+    assert last["details"] == {
+        "finish_reason": "eos_token",
+        "generated_tokens": 2,
+        "input_length": 3,
+        "seed": 5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -236,15 +309,26 @@ def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
 
 
 def test_an_unexpected_end_has_an_event_without_a_token():
-    *_, (last,) = feed_all(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
+    *_, (last,) = feed_all(
+        TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1))
+    )
     assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (-1, "", "Hi")
     assert last["finish_reason"] == "length"
 
 
 def test_without_token_events_the_count_comes_from_usage():
-    events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
+    events = (
+        Started(3),
+        TextDelta(0, "Hi"),
+        ChoiceFinished(0, FinishReason.STOP),
+        Finished(Usage(3, 4)),
+    )
     _, (text,), _, (last,) = feed_all(TgiRenderOptions(details=True), *events)
-    assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (-1, "Hi", False)
+    assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (
+        -1,
+        "Hi",
+        False,
+    )
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 

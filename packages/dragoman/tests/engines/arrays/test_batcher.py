@@ -1,4 +1,6 @@
-"""Concurrent calls share a thread: round robin, in order, and without affecting each other."""
+"""Concurrent calls share a thread: round robin, in order, and without affecting each
+other.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from dragoman.engines.arrays import Batcher
 
 
 @asynccontextmanager
-async def running(compute: Callable[[list[int]], list[int]], **bounds: int) -> AsyncGenerator[Batcher[int, int]]:
+async def running(
+    compute: Callable[[list[int]], list[int]], **bounds: int
+) -> AsyncGenerator[Batcher[int, int]]:
     batcher: Batcher[int, int] = Batcher(compute, lambda _: 1, **bounds)  # pyright: ignore[reportArgumentType]
     batcher.start()
     yield batcher

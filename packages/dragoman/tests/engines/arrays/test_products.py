@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.arrays import BlockSizes, CANDIDATES, compute_sigmoid, find_largest_block, multiply
+from dragoman.engines.arrays import (
+    BlockSizes,
+    CANDIDATES,
+    compute_sigmoid,
+    find_largest_block,
+    multiply,
+)
 
 Floats = NDArray[np.float32]
 
 RNG = np.random.default_rng(5)
 
 
-@pytest.mark.parametrize(("inner", "outer"), [(32, 48), (128, 256), (128, 704), (352, 128), (688, 256)])
+@pytest.mark.parametrize(
+    ("inner", "outer"), [(32, 48), (128, 256), (128, 704), (352, 128), (688, 256)]
+)
 def test_a_row_is_the_same_among_any_number_of_rows(inner: int, outer: int) -> None:
     matrix = RNG.standard_normal((inner, outer), np.float32)
     block = BlockSizes().find_block_size(matrix, 8)

@@ -67,7 +67,9 @@ def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(24)
+    )
     with pytest.raises(EngineError):
         Tensors(tmp_path)
 
@@ -81,7 +83,9 @@ def test_a_file_that_is_too_short_is_refused(tmp_path: Path, content: bytes) -> 
 
 def test_another_dtype_may_lie_beside_the_weights_but_not_be_one(tmp_path: Path) -> None:
     header = b'{"a": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]}}'
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(24)
+    )
     with pytest.raises(EngineError, match="dtype I64"):
         Tensors(tmp_path).take("a", 3)
     tensors = Tensors(tmp_path)

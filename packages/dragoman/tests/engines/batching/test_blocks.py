@@ -8,7 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from dragoman.core.images import PromptImage
-from dragoman.engines.batching.blocks import BlockPool, NULL_BLOCK, encode_image_key, hash_block, hash_root
+from dragoman.engines.batching.blocks import (
+    BlockPool,
+    NULL_BLOCK,
+    encode_image_key,
+    hash_block,
+    hash_root,
+)
 
 SIZE = 12
 
@@ -40,7 +46,9 @@ class Pool(RuleBasedStateMachine):
         taken = self.pool.allocate(count)
         assert not any(self.held(block) for block in taken), "a block in use was allocated"
         evicted = [block for block in taken if block in self.names]
-        assert evicted == self.queue[: max(0, count - plain)], "the evicted blocks were not the least recently used"
+        assert evicted == self.queue[: max(0, count - plain)], (
+            "the evicted blocks were not the least recently used"
+        )
         for block in evicted:
             self.queue.remove(block)
             del self.names[block]
@@ -51,7 +59,9 @@ class Pool(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         user = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
         self.pool.release(user)
-        self.queue += [block for block in reversed(user) if block in self.names and not self.held(block)]
+        self.queue += [
+            block for block in reversed(user) if block in self.names and not self.held(block)
+        ]
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), number=st.integers(0, 8))
@@ -84,7 +94,9 @@ class Pool(RuleBasedStateMachine):
         held = {block for user in self.users for block in user}
         assert NULL_BLOCK not in held
         assert (
-            self.pool.num_free == SIZE - len(held) == SIZE - self.pool.size + self.pool.count_free(range(1, SIZE + 1))
+            self.pool.num_free
+            == SIZE - len(held)
+            == SIZE - self.pool.size + self.pool.count_free(range(1, SIZE + 1))
         )
         assert self.pool.count_free(held) == 0
 
@@ -148,4 +160,14 @@ def test_a_hash_names_the_images_that_the_tokens_stand_for() -> None:
     assert named(one) == named(one, before, behind)
     assert named(one, begin=16) != named(replace(one, begin=21), begin=16)
     assert named() == named(before, behind) == hash_block(hash_root(""), [7] * 16)
-    assert len({named(), named(one), named(other), named(replace(one, end=24), replace(other, begin=24))}) == 4
+    assert (
+        len(
+            {
+                named(),
+                named(one),
+                named(other),
+                named(replace(one, end=24), replace(other, begin=24)),
+            }
+        )
+        == 4
+    )

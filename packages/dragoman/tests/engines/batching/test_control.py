@@ -1,4 +1,6 @@
-"""Control of a running engine (pause, sleep, new weights) and its effect on running sequences."""
+"""Control of a running engine (pause, sleep, new weights) and its effect on running
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> No
     assert len((await client.ask(ASK)).tokens) == 8
 
 
-async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(client: Client, small: Llama) -> None:
+async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(
+    client: Client, small: Llama
+) -> None:
     steering = client.engine.control
     outputs = client.send(replace(LONG, max_tokens=200))
     await client.until(outputs, tokens=3)
@@ -104,7 +108,11 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
     await client.engine.control.pause("keep")
     outputs = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.control.abort_all() == 1
-    assert [type(output).__name__ for output in outputs] == ["Scheduled", *["PromptLogprobs"] * scored, "Ended"]
+    assert [type(output).__name__ for output in outputs] == [
+        "Scheduled",
+        *["PromptLogprobs"] * scored,
+        "Ended",
+    ]
 
 
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
@@ -122,7 +130,9 @@ async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> Non
     assert outputs.cached == [0]
 
 
-async def test_an_engine_that_keeps_its_weights_says_so_before_anything_ends(client: Client) -> None:
+async def test_an_engine_that_keeps_its_weights_says_so_before_anything_ends(
+    client: Client,
+) -> None:
     outputs = client.send(LONG)
     with pytest.raises(Unsupported, match="level 1"):
         await client.engine.control.sleep(2)
@@ -153,7 +163,9 @@ async def test_new_weights_say_what_they_say_alone(
     assert (versions(before), versions(after), after.cached) == (["default"], ["step-1"], [0])
 
 
-async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(client: Client, other: Path) -> None:
+async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(
+    client: Client, other: Path
+) -> None:
     outputs = client.send(replace(LONG, max_tokens=300))
     await client.until(outputs, tokens=20)
     await client.engine.control.update_weights(on_disk(other))
@@ -165,7 +177,9 @@ async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(client
     assert Outputs(outputs[place:]).tokens == alone(read_model(other), rest).tokens
 
 
-async def test_the_vectors_of_an_embedder_change_with_the_weights(client: Client, other: Path) -> None:
+async def test_the_vectors_of_an_embedder_change_with_the_weights(
+    client: Client, other: Path
+) -> None:
     engine = client.engine
     assert isinstance(engine, TinyEngine)
     await engine.embedder.start()
@@ -181,7 +195,9 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
 ) -> None:
     steering, expected = client.engine.control, (await client.ask(ASK)).tokens
     good = (other / "model.safetensors").read_bytes()
-    write_tensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": np.zeros((3, 3), np.float32)})
+    write_tensors(
+        tmp_path / "model.safetensors", {"model.embed_tokens.weight": np.zeros((3, 3), np.float32)}
+    )
     wrong: dict[str, WeightsInMemory | WeightsOnDisk] = {
         "model.embed_tokens.weight has shape": WeightsOnDisk(str(tmp_path)),
         "contains no safetensors": WeightsInMemory(()),
@@ -237,7 +253,9 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
         await engine.stop()
         await engine.start()
         assert (await client.ask(ask)).tokens == new
-    async with run_client(TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))) as client:
+    async with run_client(
+        TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
+    ) as client:
         outputs = await client.ask(ask)
     assert (outputs.tokens, outputs.cached) == (old, [32])
 
@@ -246,8 +264,12 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
     """Also if the weights change while a long prompt is prefilled in chunks."""
     limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16)
     ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
-    old, new = (alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other)))
-    engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), build_rng)
+    old, new = (
+        alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other))
+    )
+    engine = TinyEngine(
+        small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), build_rng
+    )
     async with run_client(engine) as client:
         outputs = client.send(ask)
         while not outputs:  # noqa: ASYNC110 - that it is read is said by no token
@@ -257,14 +279,18 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
     assert outputs.prompt[0].logprobs in (old, new)
 
 
-async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Client, small: Llama, other: Path) -> None:
+async def test_lost_weights_are_not_replaced_by_those_of_the_start(
+    client: Client, small: Llama, other: Path
+) -> None:
     steering = client.engine.control
     weights = WeightsOnDisk(str(other))
     await steering.update_weights(weights)
     await steering.update_weights(weights, "step-7")
     history = steering.history
     assert history == WeightHistory("step-7", 2, "step-7")
-    successor = TinyEngine(read_model(find_bundled_model()), EngineConfig(1024, num_kv_tokens=4096), build_rng)
+    successor = TinyEngine(
+        read_model(find_bundled_model()), EngineConfig(1024, num_kv_tokens=4096), build_rng
+    )
     async with run_client(successor) as heir:
         steering = successor.control
         await steering.succeed(history)
@@ -273,11 +299,14 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Clien
         assert steering.history == WeightHistory("default", 2, "step-7")
         for disturb in (steering.resume, steering.sleep, steering.wake_up):
             await disturb()
-            with pytest.raises(Overloaded, match="lost the weights of version 'step-7'") as rejected:
+            with pytest.raises(
+                Overloaded, match="lost the weights of version 'step-7'"
+            ) as rejected:
                 heir.send(ASK)
             assert rejected.value.code == "weights_lost"
         await steering.pause("keep")
-        # The third update since the start of the server: no name is used for two sets of weights.
+        # The third update since the start of the server: no name is used for two sets
+        # of weights.
         weights = WeightsOnDisk(str(find_bundled_model()))
         assert await steering.update_weights(weights) == "default+3"
         outputs = heir.send(ASK)

@@ -56,7 +56,9 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     await engine.start()
     client = Client(engine)
     stuck = Stuck()
-    outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
+    outputs = client.send(
+        TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
+    )
     await asyncio.to_thread(stuck.reached.wait, 30)
     clock.now += 61
     assert (engine.health().ready, engine.health().failed) == (False, False)
@@ -84,7 +86,9 @@ async def test_a_step_that_hangs_is_noticed_although_its_client_has_left(small: 
     engine, clock = hanging(small)
     await engine.start()
     stuck = Stuck()
-    Client(engine).send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
+    Client(engine).send(
+        TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
+    )
     await asyncio.to_thread(stuck.reached.wait, 30)
     engine.abort("x")
     clock.now += 61
@@ -96,11 +100,17 @@ async def test_a_step_that_hangs_is_noticed_although_its_client_has_left(small: 
     stuck.release()
 
 
-async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_the_timeout(small: Llama) -> None:
-    engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048, step_timeout=0.05), build_rng, Clock())
+async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_the_timeout(
+    small: Llama,
+) -> None:
+    engine = BatchingEngine(
+        PagedLlama(small), EngineConfig(512, 2048, step_timeout=0.05), build_rng, Clock()
+    )
     await engine.start()
     stuck = Stuck()
-    Client(engine).send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
+    Client(engine).send(
+        TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck)
+    )
     await asyncio.to_thread(stuck.reached.wait, 30)
     async with asyncio.timeout(10):
         await engine.stop()

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.core.engine import TokenRequest
-from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, build_rng, compute_fingerprint
+from dragoman.engines.batching import (
+    BlockFiles,
+    EngineConfig,
+    SchedulerConfig,
+    build_rng,
+    compute_fingerprint,
+)
 from dragoman.engines.tiny.engine import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
@@ -25,14 +31,18 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_after_a_restart_a_prompt_is_found_and_says_the_same_to_the_bit(small: Llama, tmp_path: Path) -> None:
+def test_after_a_restart_a_prompt_is_found_and_says_the_same_to_the_bit(
+    small: Llama, tmp_path: Path
+) -> None:
     first = generate_with_files(small, tmp_path, ASK)
     second = generate_with_files(small, tmp_path, ASK)
     assert (first.cached, second.cached) == ([0], [80])
     assert second.answer == first.answer == alone(small, ASK).answer
 
 
-def test_the_answer_is_found_too_when_the_conversation_goes_on(small: Llama, tmp_path: Path) -> None:
+def test_the_answer_is_found_too_when_the_conversation_goes_on(
+    small: Llama, tmp_path: Path
+) -> None:
     first = generate_with_files(small, tmp_path, ASK)
     longer = replace(ASK, prompt=(*PROMPT, *first.tokens, 5))
     second = generate_with_files(small, tmp_path, longer)
@@ -43,7 +53,9 @@ def test_the_answer_is_found_too_when_the_conversation_goes_on(small: Llama, tmp
 
 def test_requests_that_must_not_share_have_no_hit(small: Llama, tmp_path: Path) -> None:
     generate_with_files(small, tmp_path, ASK)
-    assert generate_with_files(small, tmp_path, replace(ASK, cache_salt="somebody else")).cached == [0]
+    assert generate_with_files(
+        small, tmp_path, replace(ASK, cache_salt="somebody else")
+    ).cached == [0]
     assert generate_with_files(small, tmp_path, replace(ASK, prompt_logprobs=1)).cached == [0]
 
 
@@ -109,7 +121,9 @@ def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_pa
     assert names(tmp_path) == []
 
 
-def test_block_files_are_private_and_other_files_are_left_alone(small: Llama, tmp_path: Path) -> None:
+def test_block_files_are_private_and_other_files_are_left_alone(
+    small: Llama, tmp_path: Path
+) -> None:
     inner = tmp_path / "model" / "kv"
     generate_with_files(small, inner, ASK)
     assert inner.stat().st_mode & 0o777 == 0o700
@@ -119,7 +133,9 @@ def test_block_files_are_private_and_other_files_are_left_alone(small: Llama, tm
     assert names(inner) == ["notes.kv", "notes.txt"]
 
 
-def test_a_full_disk_fails_no_request(small: Llama, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_fails_no_request(
+    small: Llama, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with files(tmp_path / "kv") as store:
         (tmp_path / "kv").rmdir()
         bench = Bench(small, files=store)
@@ -135,13 +151,17 @@ PREFIXES = [tuple(np.random.default_rng(seed).integers(0, 96, 64).tolist()) for 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(17, 64), st.integers(0, 3), st.integers(0, 2)), min_size=4, max_size=12
+        st.tuples(st.integers(0, 2), st.integers(17, 64), st.integers(0, 3), st.integers(0, 2)),
+        min_size=4,
+        max_size=12,
     )
 )
 def test_what_comes_back_from_files_is_what_left_the_pool(
     small: Llama, tmp_path_factory: pytest.TempPathFactory, plan: list[tuple[int, int, int, int]]
 ) -> None:
-    """The pool is so small that blocks are reused while they wait to be written, and loaded again later."""
+    """The pool is so small that blocks are reused while they wait to be written, and
+    loaded again later.
+    """
     directory = tmp_path_factory.mktemp("kv")
     with files(directory) as store:
         bench = Bench(
@@ -153,7 +173,9 @@ def test_what_comes_back_from_files_is_what_left_the_pool(
         )
         outputs: list[tuple[TokenRequest, Outputs]] = []
         for place, (prefix, length, steps, spills) in enumerate(plan):
-            ask = TokenRequest(id=str(place), prompt=PREFIXES[prefix][:length], max_tokens=4, sampling=GREEDY)
+            ask = TokenRequest(
+                id=str(place), prompt=PREFIXES[prefix][:length], max_tokens=4, sampling=GREEDY
+            )
             outputs.append((ask, bench.add(ask)))
             bench.step(steps)
             bench.stepper.offload(spills)
@@ -165,7 +187,9 @@ def test_what_comes_back_from_files_is_what_left_the_pool(
         assert generate_with_files(small, directory, ask).answer == alone(small, ask).answer
 
 
-async def test_an_engine_that_stops_keeps_all_that_it_computed(small: Llama, tmp_path: Path) -> None:
+async def test_an_engine_that_stops_keeps_all_that_it_computed(
+    small: Llama, tmp_path: Path
+) -> None:
     config = EngineConfig(max_model_len=256, num_kv_tokens=1024)
     cached: list[int] = []
     for _ in range(2):

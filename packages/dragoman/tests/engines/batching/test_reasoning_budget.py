@@ -12,7 +12,9 @@ CLOSE = (5, 8, 6)
 
 def thought(tokens: int, *, open: bool = True, end: tuple[int, ...] = END) -> ReasoningBudgetState:
     return ReasoningBudgetState(
-        ReasoningBudget(max_tokens=tokens, begin_ids=BEGIN, end_ids=end, forced_ids=CLOSE, is_open=open)
+        ReasoningBudget(
+            max_tokens=tokens, begin_ids=BEGIN, end_ids=end, forced_ids=CLOSE, is_open=open
+        )
     )
 
 

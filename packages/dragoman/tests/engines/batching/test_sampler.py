@@ -18,8 +18,11 @@ from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, Sampli
 
 VOCAB = 24
 PROMPT = (1, 2, 3, 2)
-# Sixteenths: values closer than float32 can distinguish after exp() are a tie to the engine but not to the reference.
-LOGITS = st.lists(st.integers(-96, 96).map(lambda sixteenths: sixteenths / 16), min_size=VOCAB, max_size=VOCAB)
+# Sixteenths: values closer than float32 can distinguish after exp() are a tie to the
+#     engine but not to the reference.
+LOGITS = st.lists(
+    st.integers(-96, 96).map(lambda sixteenths: sixteenths / 16), min_size=VOCAB, max_size=VOCAB
+)
 TIED = st.lists(st.sampled_from([-1.0, 0.5, 0.75, 3.0]), min_size=VOCAB, max_size=VOCAB)
 SAMPLINGS = st.builds(
     Sampling,
@@ -43,7 +46,9 @@ def always(chance: float) -> Callable[[int | None], Callable[[], float]]:
     return lambda seed: lambda: chance
 
 
-def state(sampling: Sampling, *, output: Ids = (), chance: float = 0.5, **request: object) -> SamplingState:
+def state(
+    sampling: Sampling, *, output: Ids = (), chance: float = 0.5, **request: object
+) -> SamplingState:
     template = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
     created = SamplingState(replace(template, **request), VOCAB, always(chance))
     for token in output:
@@ -56,7 +61,9 @@ def rows(*logits: list[float]) -> NDArray[np.float32]:
 
 
 def reference(logits: list[float], sampling: Sampling, output: Ids) -> list[float]:
-    """Compute the probability of every token; applies vLLM's definitions one after the other."""
+    """Compute the probability of every token; applies vLLM's definitions one after the
+    other.
+    """
     z = list(logits)
     for id in range(VOCAB):
         if sampling.allowed_token_ids is not None and id not in sampling.allowed_token_ids:
@@ -67,7 +74,11 @@ def reference(logits: list[float], sampling: Sampling, output: Ids) -> list[floa
     for id, bias in sampling.logit_bias:
         z[id] += bias
     for id in {*PROMPT, *output}:
-        z[id] = z[id] / sampling.repetition_penalty if z[id] > 0 else z[id] * sampling.repetition_penalty
+        z[id] = (
+            z[id] / sampling.repetition_penalty
+            if z[id] > 0
+            else z[id] * sampling.repetition_penalty
+        )
     for id in set(output):
         z[id] -= sampling.frequency_penalty * output.count(id) + sampling.presence_penalty
     z = [value / sampling.temperature for value in z]
@@ -94,7 +105,9 @@ def nucleus(p: list[float], top_p: float) -> list[float]:
 
 
 def draw(p: list[float], chance: float) -> int:
-    """Sample by the inverse distribution function, in the order of ids. Draws near a boundary are skipped."""
+    """Sample by the inverse distribution function, in the order of ids. Draws near a
+    boundary are skipped.
+    """
     bounds = np.cumsum(p)
     assume(np.abs(bounds - chance).min() > 1e-5)
     return int(np.searchsorted(bounds, chance))
@@ -105,7 +118,9 @@ def test_parameters_mean_what_the_reference_says(
     logits: list[float], sampling: Sampling, output: Ids, chance: float
 ) -> None:
     expected = draw(reference(logits, sampling, output), chance)
-    assert sample(rows(logits), [state(sampling, output=output, chance=chance)], [None]) == [expected]
+    assert sample(rows(logits), [state(sampling, output=output, chance=chance)], [None]) == [
+        expected
+    ]
 
 
 @given(TIED, st.sampled_from([0, 3, 9]), st.sampled_from([1.0, 0.83, 0.41]), CHANCE)
@@ -118,7 +133,9 @@ def test_ties_go_to_the_lower_id_where_top_p_cuts_and_all_stay_where_top_k_does(
 
 
 @given(LOGITS, SAMPLINGS, OUTPUTS)
-def test_greedy_takes_the_best_of_what_is_left(logits: list[float], sampling: Sampling, output: Ids) -> None:
+def test_greedy_takes_the_best_of_what_is_left(
+    logits: list[float], sampling: Sampling, output: Ids
+) -> None:
     greedy = replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     p = reference(logits, replace(greedy, temperature=1.0), output)
     assume(sorted(p)[-1] - sorted(p)[-2] > 1e-6)
@@ -126,9 +143,13 @@ def test_greedy_takes_the_best_of_what_is_left(logits: list[float], sampling: Sa
 
 
 @given(st.lists(st.tuples(LOGITS, SAMPLINGS, OUTPUTS, CHANCE), min_size=2, max_size=6))
-def test_rows_do_not_touch_each_other(cases: list[tuple[list[float], Sampling, Ids, float]]) -> None:
+def test_rows_do_not_touch_each_other(
+    cases: list[tuple[list[float], Sampling, Ids, float]],
+) -> None:
     def states() -> list[SamplingState]:
-        return [state(sampling, output=output, chance=chance) for _, sampling, output, chance in cases]
+        return [
+            state(sampling, output=output, chance=chance) for _, sampling, output, chance in cases
+        ]
 
     logits = rows(*(row for row, *_ in cases))
     before = logits.copy()
@@ -143,7 +164,12 @@ def test_a_frequency_counts_every_time_and_a_presence_only_once() -> None:
     logits[5] = 3.0
     logits[6] = 1.5
     greedy = Sampling(temperature=0)
-    for times, frequency, presence, best in [(2, 1.0, 0.0, 6), (1, 1.0, 0.0, 5), (9, 0.0, 1.0, 5), (1, 0.0, 2.0, 6)]:
+    for times, frequency, presence, best in [
+        (2, 1.0, 0.0, 6),
+        (1, 1.0, 0.0, 5),
+        (9, 0.0, 1.0, 5),
+        (1, 0.0, 2.0, 6),
+    ]:
         penalties = replace(greedy, frequency_penalty=frequency, presence_penalty=presence)
         assert sample(rows(logits), [state(penalties, output=(5,) * times)], [None]) == [best]
 
@@ -172,21 +198,35 @@ def test_a_mask_may_be_longer_or_shorter_than_the_vocabulary() -> None:
     assert sample(rows(logits), [greedy], [b"\x01\x01"]) == [8]
 
 
-@given(SAMPLINGS, OUTPUTS, st.one_of(st.none(), st.binary(max_size=5)), st.sampled_from([0, 9]), st.integers(12, VOCAB))
+@given(
+    SAMPLINGS,
+    OUTPUTS,
+    st.one_of(st.none(), st.binary(max_size=5)),
+    st.sampled_from([0, 9]),
+    st.integers(12, VOCAB),
+)
 def test_packed_masks_are_those_that_are_applied(
     sampling: Sampling, output: Ids, mask: bytes | None, min_tokens: int, vocab: int
 ) -> None:
     if sampling.allowed_token_ids is not None:
         sampling = replace(sampling, allowed_token_ids=(0, 6, 9, vocab - 1))
-    request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=replace(sampling, logit_bias=()))
+    request = TokenRequest(
+        id="a", prompt=PROMPT, max_tokens=9, sampling=replace(sampling, logit_bias=())
+    )
     stops = frozenset({0, 5, vocab - 1, 99})
-    created = SamplingState(replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5))
+    created = SamplingState(
+        replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5)
+    )
     for token in output:
         created.observe(token)
     row = np.zeros(vocab, np.float32)
     created.apply_masks(row, mask)
     packed = created.pack_masks(mask, vocab)
-    allowed = np.ones(vocab, np.uint8) if packed is None else np.unpackbits(packed, count=vocab, bitorder="little")
+    allowed = (
+        np.ones(vocab, np.uint8)
+        if packed is None
+        else np.unpackbits(packed, count=vocab, bitorder="little")
+    )
     assert np.array_equal(allowed.astype(bool), np.isfinite(row))
 
 
@@ -206,11 +246,15 @@ def test_logprobs_may_be_those_of_another_token_and_none_have_none() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
-    sampling = Sampling(temperature=temperature, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=1.2)
+    sampling = Sampling(
+        temperature=temperature, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=1.2
+    )
     other = state(Sampling(temperature=0))
     logits = rows([1.0] * VOCAB, [*[0.0] * 4, 9.0, *[0.0] * (VOCAB - 5)])
     assert sample(logits, [state(sampling), other], [b"", None]) == [NO_TOKEN, 4]
-    assert sample(logits, [state(replace(sampling, allowed_token_ids=())), other], [None, None]) == [NO_TOKEN, 4]
+    assert sample(
+        logits, [state(replace(sampling, allowed_token_ids=())), other], [None, None]
+    ) == [NO_TOKEN, 4]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -232,7 +276,9 @@ def test_greedy_sequences_draw_nothing() -> None:
     def never(seed: int | None) -> Callable[[], float]:
         raise AssertionError("chance was asked for")
 
-    request = TokenRequest(id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3))
+    request = TokenRequest(
+        id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3)
+    )
     assert SamplingState(request, VOCAB, never).is_plain
 
 
@@ -242,9 +288,12 @@ LARGE = 40_000
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 9.0])
 @pytest.mark.parametrize(
-    ("top_k", "top_p"), [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-9), (50, 1.0), (50, 0.8), (9000, 0.7)]
+    ("top_k", "top_p"),
+    [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-9), (50, 1.0), (50, 0.8), (9000, 0.7)],
 )
-def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int, top_p: float, spread: float) -> None:
+def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(
+    top_k: int, top_p: float, spread: float
+) -> None:
     """Logits are multiples of 1/16, so that many tokens tie."""
     rng = np.random.default_rng(int(spread * 10) + top_k)
     logits = ((rng.normal(size=LARGE) * spread * 16).round() / 16).astype(np.float32)
@@ -255,13 +304,16 @@ def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int,
     masses = np.exp((logits[order].astype(np.float64) - logits.max()) / 0.5)
     before = masses.cumsum() - masses
     near = np.abs(before - top_p * masses.sum()) < 1e-6 * masses.sum()
-    nucleus = sorted(order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order)
+    nucleus = sorted(
+        order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order
+    )
     cumulative = np.exp((logits[nucleus].astype(np.float64) - logits.max()) / 0.5).cumsum()
     for chance in rng.random(20):
         request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
         created = SamplingState(request, LARGE, always(chance))
         (token,) = sample(logits[None], [created], [None])
         expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
-        # Values that float32 cannot distinguish from the boundary move it by this many tokens.
+        # Values that float32 cannot distinguish from the boundary move it by this many
+        # tokens.
         most = int(near.sum()) if top_p < 1 else 0
         assert token in nucleus[max(expected - most, 0) : expected + most + 1]

@@ -26,17 +26,27 @@ class Plan:
         self.pool = BlockPool(blocks + 1)
         self.slots = None if slots is None else StateSlots(slots)
         self.owners: dict[int, tuple[int, int]] = {}
-        """Of each slot: the key of the sequence that wrote to it last, and up to which token."""
+        """Of each slot: the key of the sequence that wrote to it last, and up to which
+        token.
+        """
         self.config = replace(SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64), **limits)
         self.scheduler = Scheduler(self.config, self.pool, slots=self.slots)
         self.sequences: list[Sequence] = []
 
-    def add(self, length: int, answer: int = 4, *, first: int = 0, priority: int = 0, salt: str = "") -> Sequence:
-        """first: the first token; the others count up, so that equal ones share a prefix."""
+    def add(
+        self, length: int, answer: int = 4, *, first: int = 0, priority: int = 0, salt: str = ""
+    ) -> Sequence:
+        """first: the first token; the others count up, so that equal ones share a
+        prefix.
+        """
         key = len(self.sequences)
         prompt = tuple(range(first, first + length))
-        request = TokenRequest(id=str(key), prompt=prompt, max_tokens=answer, priority=priority, cache_salt=salt)
-        self.sequences.append(Sequence(key, request, vocab=8, max_model_len=MOST, rng_factory=build_rng))
+        request = TokenRequest(
+            id=str(key), prompt=prompt, max_tokens=answer, priority=priority, cache_salt=salt
+        )
+        self.sequences.append(
+            Sequence(key, request, vocab=8, max_model_len=MOST, rng_factory=build_rng)
+        )
         self.scheduler.add(self.sequences[-1])
         return self.sequences[-1]
 
@@ -202,16 +212,32 @@ def test_what_a_failed_step_wrote_is_not_found() -> None:
 
 ARRIVALS = st.lists(
     st.tuples(
-        st.integers(1, 150), st.integers(1, 50), st.sampled_from([0, 0, 7, 500]), st.integers(-1, 1), st.integers(0, 9)
+        st.integers(1, 150),
+        st.integers(1, 50),
+        st.sampled_from([0, 0, 7, 500]),
+        st.integers(-1, 1),
+        st.integers(0, 9),
     ),
     min_size=1,
     max_size=12,
 )
 
 
-@given(ARRIVALS, st.integers(13, 40), st.integers(1, 4), st.integers(4, 70), st.sampled_from([100, 5000]), st.data())
+@given(
+    ARRIVALS,
+    st.integers(13, 40),
+    st.integers(1, 4),
+    st.integers(4, 70),
+    st.sampled_from([100, 5000]),
+    st.data(),
+)
 def test_every_sequence_is_served_whatever_arrives_and_leaves(
-    arrivals: list[tuple[int, int, int, int, int]], blocks: int, seqs: int, tokens: int, pairs: int, data: st.DataObject
+    arrivals: list[tuple[int, int, int, int, int]],
+    blocks: int,
+    seqs: int,
+    tokens: int,
+    pairs: int,
+    data: st.DataObject,
 ) -> None:
     plan = Plan(blocks, max_num_seqs=seqs, max_num_batched_tokens=tokens, max_step_pairs=pairs)
     gone: set[int] = set()
@@ -231,12 +257,18 @@ def test_every_sequence_is_served_whatever_arrives_and_leaves(
     assert plan.pool.num_free == plan.pool.size
     for sequence in plan.sequences:
         if sequence.key not in gone:
-            assert sequence.num_tokens == min(sequence.num_prompt_tokens + sequence.request.max_tokens, MOST)
+            assert sequence.num_tokens == min(
+                sequence.num_prompt_tokens + sequence.request.max_tokens, MOST
+            )
 
 
 @given(ARRIVALS, st.integers(13, 40), st.integers(1, 4), st.integers(4, 70), st.data())
 def test_every_chunk_finds_the_state_that_its_predecessor_left(
-    arrivals: list[tuple[int, int, int, int, int]], blocks: int, slots: int, tokens: int, data: st.DataObject
+    arrivals: list[tuple[int, int, int, int, int]],
+    blocks: int,
+    slots: int,
+    tokens: int,
+    data: st.DataObject,
 ) -> None:
     plan = Plan(blocks, slots, max_num_seqs=4, max_num_batched_tokens=tokens, max_step_pairs=5000)
     for length, answer, first, priority, _ in arrivals:

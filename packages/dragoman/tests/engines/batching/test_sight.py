@@ -34,7 +34,9 @@ class Eyes:
 
 
 def engine(model: Llama, sight: Eyes | None) -> BatchingEngine:
-    return BatchingEngine(PagedLlama(model), EngineConfig(512, 2048), build_rng, vision_runner=sight)
+    return BatchingEngine(
+        PagedLlama(model), EngineConfig(512, 2048), build_rng, vision_runner=sight
+    )
 
 
 def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> None:
@@ -50,7 +52,9 @@ def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> Non
 async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama) -> None:
     eyes = Eyes()
     async with run_client(engine(small, eyes)) as client:
-        asks = [replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])]
+        asks = [
+            replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])
+        ]
         streams = [client.send(ask) for ask in asks]
         await client.ends(*streams)
         assert isinstance(streams[1].end, Failed)

@@ -1,4 +1,6 @@
-"""The engine step by step, without a thread: outputs and ends of sequences; a broken one does not affect others."""
+"""The engine step by step, without a thread: outputs and ends of sequences; a broken
+one does not affect others.
+"""
 
 from __future__ import annotations
 
@@ -66,15 +68,24 @@ def test_a_stop_token_comes_as_soon_as_min_tokens_are_there(small: Llama) -> Non
     stops = frozenset(range(96))
     for least in (0, 1, 3):
         sampling = Sampling(seed=1, logit_bias=tuple((id, -100.0) for id in range(50)))
-        outputs = alone(small, replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling))
-        assert (len(outputs.tokens), set(outputs.tokens[:least])) == (least + 1, {7} if least else set())
+        outputs = alone(
+            small, replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling)
+        )
+        assert (len(outputs.tokens), set(outputs.tokens[:least])) == (
+            least + 1,
+            {7} if least else set(),
+        )
 
 
 def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
     stops = frozenset(range(0, 96, 2))
-    assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended("a", LENGTH)
+    assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended(
+        "a", LENGTH
+    )
     for seed in range(5):
-        outputs = alone(small, replace(ASK, stop_token_ids=stops, min_tokens=5, sampling=Sampling(seed=seed)))
+        outputs = alone(
+            small, replace(ASK, stop_token_ids=stops, min_tokens=5, sampling=Sampling(seed=seed))
+        )
         assert len(outputs.tokens) > 5
         assert not stops.intersection(outputs.tokens[:5])
 
@@ -82,7 +93,10 @@ def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
 def test_seeds_decide_and_the_lack_of_one_does_not(small: Llama) -> None:
     ask = replace(ASK, sampling=Sampling(temperature=2.0, seed=4), max_tokens=20)
     assert alone(small, ask).tokens == alone(small, ask).tokens
-    assert alone(small, ask).tokens != alone(small, replace(ask, sampling=Sampling(temperature=2.0, seed=-4))).tokens
+    assert (
+        alone(small, ask).tokens
+        != alone(small, replace(ask, sampling=Sampling(temperature=2.0, seed=-4))).tokens
+    )
     free = replace(ask, sampling=Sampling(temperature=2.0))
     assert alone(small, free).tokens != alone(small, free).tokens
 
@@ -96,7 +110,12 @@ def test_a_matcher_is_followed_to_its_end(small: Llama) -> None:
 
 
 def test_masks_that_leave_nothing_end_the_answer(small: Llama) -> None:
-    ask = replace(ASK, matcher=Only([{3}, {4}]), sampling=replace(GREEDY, allowed_token_ids=(3, 5)), logprobs=1)
+    ask = replace(
+        ASK,
+        matcher=Only([{3}, {4}]),
+        sampling=replace(GREEDY, allowed_token_ids=(3, 5)),
+        logprobs=1,
+    )
     outputs = alone(small, ask)
     assert (outputs.tokens, outputs.end) == ([3], Ended("a", STOP))
 
@@ -148,7 +167,9 @@ def test_scores_are_the_models_own_whatever_is_done_to_the_logits(small: Llama) 
 
 
 @pytest.mark.parametrize("budget", [64, 7])
-def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(small: Llama, budget: int) -> None:
+def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(
+    small: Llama, budget: int
+) -> None:
     sampled = alone(small, replace(ASK, max_tokens=150, logprobs=4, sampling=Sampling(seed=2)))
     prompt = (*PROMPT, *sampled.tokens)
     ask = TokenRequest(id="b", prompt=prompt, max_tokens=1, prompt_logprobs=4)
@@ -187,10 +208,18 @@ def test_a_later_turn_finds_the_whole_earlier_one(small: Llama) -> None:
 
 def test_preemption_does_not_change_the_tokens(small: Llama) -> None:
     asks = [
-        replace(ASK, id=str(key), prompt=tuple(RNG.integers(0, 96, 50).tolist()), max_tokens=60, prompt_logprobs=1)
+        replace(
+            ASK,
+            id=str(key),
+            prompt=tuple(RNG.integers(0, 96, 50).tolist()),
+            max_tokens=60,
+            prompt_logprobs=1,
+        )
         for key in range(4)
     ]
-    bench = Bench(small, SchedulerConfig(max_num_batched_tokens=20), num_kv_tokens=240, max_model_len=240)
+    bench = Bench(
+        small, SchedulerConfig(max_num_batched_tokens=20), num_kv_tokens=240, max_model_len=240
+    )
     streams = [bench.add(ask) for ask in asks]
     bench.finish()
     assert bench.stepper.scheduler.num_preemptions > 0
@@ -199,7 +228,9 @@ def test_preemption_does_not_change_the_tokens(small: Llama) -> None:
         assert len(one.cached) == 1
 
 
-LIMIT = ReasoningBudget(max_tokens=5, begin_ids=(90,), end_ids=(91,), forced_ids=(92, 91), is_open=True)
+LIMIT = ReasoningBudget(
+    max_tokens=5, begin_ids=(90,), end_ids=(91,), forced_ids=(92, 91), is_open=True
+)
 
 
 def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
@@ -213,14 +244,18 @@ def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
 
 def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
     free = [set(range(80))] * 6
-    outputs = alone(small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}])))
+    outputs = alone(
+        small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}]))
+    )
     assert outputs.tokens[5] < 80
     assert outputs.tokens[6:] == [92, 91]
     assert outputs.end == Ended("a", LENGTH)
 
 
 def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(small: Llama) -> None:
-    ask = replace(ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91}))
+    ask = replace(
+        ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91})
+    )
     assert alone(small, ask).tokens == [92, 91]
     longer = alone(small, replace(ask, min_tokens=2)).tokens
     assert longer[:2] == [92, 91]
@@ -233,7 +268,10 @@ def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> Non
             raise KeyboardInterrupt
 
     bench = Bench(small, SchedulerConfig(max_num_seqs=2))
-    running = [bench.add(replace(ASK, id="x")), bench.add(replace(ASK, id="y", matcher=Exploding([{1}])))]
+    running = [
+        bench.add(replace(ASK, id="x")),
+        bench.add(replace(ASK, id="y", matcher=Exploding([{1}]))),
+    ]
     waiting = bench.add(ASK)
     with pytest.raises(KeyboardInterrupt):
         bench.step()
@@ -252,10 +290,15 @@ def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:
-    """One token's embedding is NaN. Neither concurrent sequences nor later owners of its blocks are affected."""
+    """One token's embedding is NaN. Neither concurrent sequences nor later owners of
+    its blocks are affected.
+    """
     model = make_model(tmp_path, Shape(tied=False), broken_token=95)
     ask = replace(ASK, sampling=replace(GREEDY, allowed_token_ids=tuple(range(95))))
-    asks = [replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist())) for key in range(4)]
+    asks = [
+        replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist()))
+        for key in range(4)
+    ]
     bench = Bench(model, num_kv_tokens=128, max_model_len=64)
     poisoned = [bench.add(replace(ASK, prompt=(*PROMPT[:20], 95, *PROMPT[:20]))) for _ in range(2)]
     streams = [bench.add(ask) for ask in asks]
@@ -266,10 +309,14 @@ def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> N
 
 
 def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -> None:
-    shape = Shape(layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768)
+    shape = Shape(
+        layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768
+    )
     model = make_model(tmp_path, shape)
     bench = Bench(model, SchedulerConfig(max_step_pairs=1 << 22), num_kv_tokens=65536)
-    long = TokenRequest(id="long", prompt=tuple(RNG.integers(0, 96, 30_000).tolist()), max_tokens=3, sampling=GREEDY)
+    long = TokenRequest(
+        id="long", prompt=tuple(RNG.integers(0, 96, 30_000).tolist()), max_tokens=3, sampling=GREEDY
+    )
     short = [bench.add(replace(ASK, id=str(key), max_tokens=1000)) for key in range(2)]
     bench.step()
     outputs = bench.add(long)

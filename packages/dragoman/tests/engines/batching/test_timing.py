@@ -1,4 +1,6 @@
-"""Queue times: reported after a sequence's first step, but measured at the start of the step."""
+"""Queue times: reported after a sequence's first step, but measured at the start of the
+step.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from dragoman.core.engine import Scheduled, TokenRequest
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
 from dragoman.core.metrics import EngineStats
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.engine import PagedLlama
@@ -44,14 +55,20 @@ async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
     engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048), build_rng, clock)
     await engine.start()
     client = Client(engine)
-    outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock)))
+    outputs = client.send(
+        TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock))
+    )
     await client.ends(outputs)
     await engine.stop()
-    assert [output for output in outputs if isinstance(output, Scheduled)] == [Scheduled("x", 0, 16, 2.0)]
+    assert [output for output in outputs if isinstance(output, Scheduled)] == [
+        Scheduled("x", 0, 16, 2.0)
+    ]
 
 
 async def answer() -> AsyncGenerator[list[Event]]:
-    """Yield events as an engine that starts one second after the arrival and reports that two seconds later."""
+    """Yield events as an engine that starts one second after the arrival and reports
+    that two seconds later.
+    """
     token = TextDelta(0, "a", (Token(1, "a"),))
     yield [Started(17, elapsed=2.0), token]
     yield [token]
@@ -67,6 +84,9 @@ async def test_the_prefill_is_counted_from_the_start_of_its_step() -> None:
     # `add_timings` counts from its own start, the admission.
     events = [event async for batch in timed for event in batch]
     assert metrics.prefill_seconds == pytest.approx(2.0)
-    sums = {name: getattr(stats, name).sum for name in ("queue", "prefill", "decode", "inference", "ttft")}
+    sums = {
+        name: getattr(stats, name).sum
+        for name in ("queue", "prefill", "decode", "inference", "ttft")
+    }
     assert sums == {"queue": 1.0, "prefill": 2.0, "decode": 0.0, "inference": 2.0, "ttft": 3.0}
     assert isinstance(events[-1], Finished)

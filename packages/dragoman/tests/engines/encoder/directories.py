@@ -1,4 +1,6 @@
-"""Write encoders with random weights in the formats of transformers and sentence-transformers."""
+"""Write encoders with random weights in the formats of transformers and
+sentence-transformers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,22 @@ WORDS = [
     "[CLS]",
     "[SEP]",
     "[MASK]",
-    *["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "##s", "##ing", "tokyo", "japan", "capital", "of"],
+    *[
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "mat",
+        "a",
+        "dog",
+        "ran",
+        "##s",
+        "##ing",
+        "tokyo",
+        "japan",
+        "capital",
+        "of",
+    ],
 ]
 PAD, UNK, CLS, SEP = range(4)
 
@@ -73,15 +90,26 @@ def write_encoder(
 
 
 def write_modules(directory: Path, pooling: str, *, normalize: bool) -> None:
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({"2_Normalize": "Normalize"} if normalize else {})
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"} | (
+        {"2_Normalize": "Normalize"} if normalize else {}
+    )
     modules = [
-        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": index,
+            "name": str(index),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for index, (path, kind) in enumerate(kinds.items())
     ]
     (directory / "modules.json").write_text(json.dumps(modules))
-    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24, "do_lower_case": False}))
+    (directory / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 24, "do_lower_case": False})
+    )
     (directory / "1_Pooling").mkdir(exist_ok=True)
-    modes = dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens"), False)
+    modes = dict.fromkeys(
+        ("pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens"), False
+    )
     (directory / "1_Pooling" / "config.json").write_text(json.dumps({**modes, pooling: True}))
 
 
@@ -150,7 +178,9 @@ def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
 
 
 def tokenizer() -> dict[str, object]:
-    """Build BERT's tokenizer: WordPiece, lower case, [CLS] before and [SEP] after the text."""
+    """Build BERT's tokenizer: WordPiece, lower case, [CLS] before and [SEP] after the
+    text.
+    """
     special = [
         {
             "id": index,
@@ -165,7 +195,12 @@ def tokenizer() -> dict[str, object]:
     ]
     return {
         "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+        "truncation": {
+            "direction": "Right",
+            "max_length": 8,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        },
         "padding": {
             "strategy": {"Fixed": 8},
             "direction": "Right",
@@ -194,7 +229,8 @@ def tokenizer() -> dict[str, object]:
                 _special("[SEP]", 1),
             ],
             "special_tokens": {
-                name: {"id": name, "ids": [id], "tokens": [name]} for name, id in (("[CLS]", CLS), ("[SEP]", SEP))
+                name: {"id": name, "ids": [id], "tokens": [name]}
+                for name, id in (("[CLS]", CLS), ("[SEP]", SEP))
             },
         },
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

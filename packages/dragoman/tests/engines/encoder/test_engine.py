@@ -1,4 +1,6 @@
-"""Vectors and scores of the encoder engine: a text's result does not depend on the batch, to the last bit."""
+"""Vectors and scores of the encoder engine: a text's result does not depend on the
+batch, to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from dragoman.engines.encoder import BertEmbedder, BertScorer, load, pool_states
 from .directories import PLAIN, SCORER, Shape, WORDS, write_encoder, write_modules
 
 RANDOM = np.random.default_rng(1)
-TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 7, 3, 24, 2))
+TEXTS = tuple(
+    tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 7, 3, 24, 2)
+)
 
 
 @asynccontextmanager
@@ -41,7 +45,9 @@ async def test_a_vector_depends_on_its_own_text_alone(tmp_path: Path, shape: Sha
     async with running(write_encoder(tmp_path, shape)) as engine:
         together = await engine.embed(EmbedRequest("m", TEXTS))
         alone = [await engine.embed(EmbedRequest("m", (text,))) for text in TEXTS]
-        crowd = await asyncio.gather(*(engine.embed(EmbedRequest("m", TEXTS[::-1] * 3)) for _ in range(8)))
+        crowd = await asyncio.gather(
+            *(engine.embed(EmbedRequest("m", TEXTS[::-1] * 3)) for _ in range(8))
+        )
     assert together.vectors == tuple(each.vectors[0] for each in alone)
     assert {each.vectors for each in crowd} == {together.vectors[::-1] * 3}
     assert len(set(together.vectors)) == len(set(TEXTS))
@@ -67,7 +73,9 @@ async def test_a_directory_without_the_module_does_not_normalise(tmp_path: Path)
 async def test_a_shortened_vector_is_the_beginning_of_the_whole_one(tmp_path: Path):
     directory = write_encoder(tmp_path, more={"matryoshka_dimensions": [8, 16]})
     async with running(directory) as engine:
-        whole = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], normalize=False))).vectors[0])
+        whole = numbers(
+            (await engine.embed(EmbedRequest("m", TEXTS[:1], normalize=False))).vectors[0]
+        )
         short = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], dimensions=8))).vectors[0])
     assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
     with pytest.raises(RequestError, match="8, 16"):
@@ -133,7 +141,9 @@ def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions
         ({"num_hidden_layers": 3}, r"encoder\.layer\.2"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_name(tmp_path: Path, more: dict[str, object], named: str):
+def test_what_is_not_computed_is_refused_by_name(
+    tmp_path: Path, more: dict[str, object], named: str
+):
     with pytest.raises(EngineError, match=named):
         load(write_encoder(tmp_path, more=more))
 
@@ -141,7 +151,9 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path: Path, more: dict[str,
 def test_modules_that_are_not_computed_are_refused_by_name(tmp_path: Path):
     write_encoder(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
-    modules.append({"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"})
+    modules.append(
+        {"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
+    )
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(EngineError, match="Dense"):
         load(tmp_path)

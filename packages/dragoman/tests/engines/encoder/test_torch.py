@@ -18,8 +18,16 @@ transformers: Any = pytest.importorskip("transformers", reason="needs transforme
 
 pytestmark = pytest.mark.torch
 
-SHAPES = [Shape(), Shape(family="roberta"), Shape(act="relu", layers=4, hidden=96, heads=6), Shape(hidden=24, heads=3)]
-TEXTS = [tuple(np.random.default_rng(n).integers(5, len(WORDS), n).tolist()) for n in (1, 2, 7, 8, 40, 64)]
+SHAPES = [
+    Shape(),
+    Shape(family="roberta"),
+    Shape(act="relu", layers=4, hidden=96, heads=6),
+    Shape(hidden=24, heads=3),
+]
+TEXTS = [
+    tuple(np.random.default_rng(n).integers(5, len(WORDS), n).tolist())
+    for n in (1, 2, 7, 8, 40, 64)
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -43,13 +51,19 @@ async def test_scores_are_those_of_transformers(tmp_path: Path, family: str):
     write_encoder(tmp_path, Shape(family=family, task="ForSequenceClassification"))
     engine = load(tmp_path)
     assert isinstance(engine, BertScorer)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, dtype=torch.float32
+    )
     pairs = tuple(TokenizedPair(ids, len(ids) // 2) for ids in TEXTS)
     await engine.start()
     scores = await engine.score(ScoreRequest("m", pairs))
     await engine.stop()
     for pair, score in zip(pairs, scores.scores, strict=True):
-        types = [int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))]
+        types = [
+            int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))
+        ]
         with torch.no_grad():
-            logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[0, 0]
+            logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[
+                0, 0
+            ]
         assert abs(torch.sigmoid(logit).item() - score) < 1e-5

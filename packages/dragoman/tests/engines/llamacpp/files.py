@@ -23,9 +23,14 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 def write_embedded(
-    file: Path, *, marks: int = CONTROL, vocabulary: Callable[[Any], None] | None = None, split: int = 0
+    file: Path,
+    *,
+    marks: int = CONTROL,
+    vocabulary: Callable[[Any], None] | None = None,
+    split: int = 0,
 ) -> Path:
-    """Write the embedded model with its tokenizer and its template, and return the (first) file.
+    """Write the embedded model with its tokenizer and its template, and return the
+    (first) file.
 
     marks: the type of its control tokens.
     vocabulary: writes another vocabulary instead of its own.
@@ -65,7 +70,12 @@ def write_llama(
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     if vocabulary is None:
-        add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), marks, config["vocab_size"])
+        add_byte_level(
+            writer,
+            json.loads((directory / "tokenizer.json").read_text()),
+            marks,
+            config["vocab_size"],
+        )
     else:
         vocabulary(writer)
     writer.add_eos_token_id(config["eos_token_id"])
@@ -112,7 +122,9 @@ def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
 
 
 def _phantom(word: str) -> str:
-    """Convert a WordPiece token to GGUF's form: words begin with a marker, continuations do not."""
+    """Convert a WordPiece token to GGUF's form: words begin with a marker,
+    continuations do not.
+    """
     return word[2:] if word.startswith("##") else f"\u2581{word}"
 
 
@@ -156,20 +168,27 @@ def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int, size: 
 
     size: unused tokens pad the vocabulary to this size.
     """
-    vocab: dict[str, int] = tokenizer["model"]["vocab"] | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+    vocab: dict[str, int] = tokenizer["model"]["vocab"] | {
+        t["content"]: t["id"] for t in tokenizer["added_tokens"]
+    }
     names = sorted(vocab, key=lambda name: vocab[name])
     unused = [f"<unused{n}>" for n in range(size - len(names))]
     special = {token["content"] for token in tokenizer["added_tokens"]}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(names + unused)
-    writer.add_token_types([marks if name in special else NORMAL for name in names] + [UNUSED] * len(unused))
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
+    writer.add_token_types(
+        [marks if name in special else NORMAL for name in names] + [UNUSED] * len(unused)
+    )
+    writer.add_token_merges(
+        [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+    )
     writer.add_add_bos_token(False)
 
 
 def add_sentencepiece(writer: Any, size: int = 2048, last: int = UNUSED) -> None:
-    """Add a vocabulary with scores instead of merges, built from this file's texts; `size` tokens, including bytes.
+    """Add a vocabulary with scores instead of merges, built from this file's texts;
+    `size` tokens, including bytes.
 
     last: the type of its last token.
     """
@@ -196,7 +215,8 @@ def add_sentencepiece(writer: Any, size: int = 2048, last: int = UNUSED) -> None
 def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
     found = Tensors(directory)
     hidden, vocab, heads, kv = (
-        config[k] for k in ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
+        config[k]
+        for k in ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
     )
     dim = config["head_dim"]
     inner = config["intermediate_size"]
@@ -211,11 +231,21 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
         ours = f"blk.{layer}."
         out |= {
             f"{ours}attn_norm.weight": found.take(f"{theirs}input_layernorm.weight", hidden),
-            f"{ours}ffn_norm.weight": found.take(f"{theirs}post_attention_layernorm.weight", hidden),
-            f"{ours}attn_q.weight": permute(found.take(f"{theirs}self_attn.q_proj.weight", heads * dim, hidden), heads),
-            f"{ours}attn_k.weight": permute(found.take(f"{theirs}self_attn.k_proj.weight", kv * dim, hidden), kv),
-            f"{ours}attn_v.weight": found.take(f"{theirs}self_attn.v_proj.weight", kv * dim, hidden),
-            f"{ours}attn_output.weight": found.take(f"{theirs}self_attn.o_proj.weight", hidden, heads * dim),
+            f"{ours}ffn_norm.weight": found.take(
+                f"{theirs}post_attention_layernorm.weight", hidden
+            ),
+            f"{ours}attn_q.weight": permute(
+                found.take(f"{theirs}self_attn.q_proj.weight", heads * dim, hidden), heads
+            ),
+            f"{ours}attn_k.weight": permute(
+                found.take(f"{theirs}self_attn.k_proj.weight", kv * dim, hidden), kv
+            ),
+            f"{ours}attn_v.weight": found.take(
+                f"{theirs}self_attn.v_proj.weight", kv * dim, hidden
+            ),
+            f"{ours}attn_output.weight": found.take(
+                f"{theirs}self_attn.o_proj.weight", hidden, heads * dim
+            ),
             f"{ours}ffn_gate.weight": found.take(f"{theirs}mlp.gate_proj.weight", inner, hidden),
             f"{ours}ffn_up.weight": found.take(f"{theirs}mlp.up_proj.weight", inner, hidden),
             f"{ours}ffn_down.weight": found.take(f"{theirs}mlp.down_proj.weight", hidden, inner),
@@ -226,11 +256,15 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
 def permute(weight: Floats, heads: int) -> Floats:
     """Permute weights so that rotary pairs are adjacent, as llama.cpp's Llama expects."""
     rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    return (
+        weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    )
 
 
 def write_projector(file: Path, *, patches: int = 2) -> Path:
-    """Write a random LLaVA projector for the embedded model: a square of patches, one token per patch."""
+    """Write a random LLaVA projector for the embedded model: a square of patches, one
+    token per patch.
+    """
     gguf: Any = import_module("gguf")
 
     width = 16

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.core.engine import Ended, PromptLogprobs, ReasoningBudget, Sampled, Scheduled, TokenOutput, TokenRequest
+from dragoman.core.engine import (
+    Ended,
+    PromptLogprobs,
+    ReasoningBudget,
+    Sampled,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+)
 from dragoman.core.errors import EngineError
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
@@ -19,16 +27,37 @@ from dragoman.engines.llamacpp.client import (
     ScoredToken,
     TopLogprob,
 )
-from dragoman.engines.llamacpp.completion_state import CompletionState, build_native_grammar, find_impossible_end
+from dragoman.engines.llamacpp.completion_state import (
+    CompletionState,
+    build_native_grammar,
+    find_impossible_end,
+)
 from dragoman.engines.llamacpp.tokens import TokenText
 from tests.engines.harness import Only
 
-WORDS = [b"a", b"b", b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xf0\x9f", b"\x98\x80", b"<end>", b"\x9f\x98"]
+WORDS = [
+    b"a",
+    b"b",
+    b"\xf0",
+    b"\x9f",
+    b"\x98",
+    b"\x80",
+    b"\xf0\x9f",
+    b"\x98\x80",
+    b"<end>",
+    b"\x9f\x98",
+]
 END = 8
 
 
 def answer(**fields: object) -> CompletionState:
-    fields = {"id": "x", "prompt": (0, 1), "max_tokens": 9, "stop_token_ids": frozenset({END}), **fields}
+    fields = {
+        "id": "x",
+        "prompt": (0, 1),
+        "max_tokens": 9,
+        "stop_token_ids": frozenset({END}),
+        **fields,
+    }
     request = TokenRequest(**fields)  # pyright: ignore[reportArgumentType]
     return CompletionState(request, TokenText(WORDS), frozenset({END}), seed=7, context=64)
 
@@ -42,12 +71,17 @@ def test_it_is_scheduled_when_the_prompt_begins_to_be_computed() -> None:
     one.build_body(0, cached=False)
     assert one.feed(CompletionChunk(prompt_progress=PromptProgress(cache=1))) == [Scheduled("x", 1)]
     assert one.feed(CompletionChunk(prompt_progress=PromptProgress(cache=1))) == []
-    assert one.feed(CompletionChunk(content="a", tokens=(0,), tokens_predicted=1)) == [Sampled("x", 0)]
+    assert one.feed(CompletionChunk(content="a", tokens=(0,), tokens_predicted=1)) == [
+        Sampled("x", 0)
+    ]
 
 
 @pytest.mark.parametrize(
     ("tokens", "reason", "stop"),
-    [((0, END), FinishReason.STOP, END), ((0, 1, 0, 1, 0, 1, 0, 1, 0, 1), FinishReason.LENGTH, None)],
+    [
+        ((0, END), FinishReason.STOP, END),
+        ((0, 1, 0, 1, 0, 1, 0, 1, 0, 1), FinishReason.LENGTH, None),
+    ],
 )
 def test_it_ends_at_a_stop_token_or_at_its_length(
     tokens: tuple[int, ...], reason: FinishReason, stop: int | None
@@ -79,7 +113,11 @@ def test_ambiguous_held_tokens_are_requested_separately() -> None:
     assert one.is_stale
     again = one.build_body(0, cached=True)
     assert (again.prompt, again.n_predict, again.stream) == ((0, 1, 0), 3, False)
-    assert list_tokens(one.feed(CompletionChunk("\U0001f600", (6, 4, 5), True, 3, "limit"))) == [6, 4, 5]
+    assert list_tokens(one.feed(CompletionChunk("\U0001f600", (6, 4, 5), True, 3, "limit"))) == [
+        6,
+        4,
+        5,
+    ]
     rest = one.build_body(0, cached=True)
     assert (rest.n_predict, rest.stream, len({7, again.seed, rest.seed})) == (5, True, 3)
 
@@ -89,7 +127,11 @@ def test_tokens_cut_within_a_character_are_requested_separately() -> None:
     one.build_body(0, cached=False)
     one.feed(CompletionChunk("a", (0,), tokens_predicted=1))
     assert one.feed(CompletionChunk("", (), True, 2, "limit")) == []
-    assert (one.is_finished, one.is_stale, one.build_body(0, cached=True).n_predict) == (False, True, 1)
+    assert (one.is_finished, one.is_stale, one.build_body(0, cached=True).n_predict) == (
+        False,
+        True,
+        1,
+    )
 
 
 def test_a_token_that_the_grammar_rejects_is_replaced() -> None:
@@ -100,11 +142,15 @@ def test_a_token_that_the_grammar_rejects_is_replaced() -> None:
     masked = one.build_body(0, cached=True)
     assert (masked.n_predict, masked.stream, masked.grammar) == (1, False, "")
     assert [id for id, lift in masked.logit_bias if lift is not False and lift > 100] == [1, 4]
-    assert one.feed(CompletionChunk("b", (1,), True, 1, "limit"))[-1] == Ended("x", FinishReason.STOP)
+    assert one.feed(CompletionChunk("b", (1,), True, 1, "limit"))[-1] == Ended(
+        "x", FinishReason.STOP
+    )
 
 
 def test_without_stop_tokens_the_end_token_is_masked() -> None:
-    assert answer(stop_token_ids=frozenset[int]()).build_body(0, cached=False).logit_bias == ((END, False),)
+    assert answer(stop_token_ids=frozenset[int]()).build_body(0, cached=False).logit_bias == (
+        (END, False),
+    )
     assert answer().build_body(0, cached=False).logit_bias == ()
 
 
@@ -131,7 +177,9 @@ def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
     one = answer(logprobs=1)
     assert one.build_body(0, cached=False).n_probs == 1
     best = (TopLogprob(1, -0.1),)
-    scored = CompletionChunk("a", (0,), tokens_predicted=1, completion_probabilities=(ScoredToken(0, -2.0, best),))
+    scored = CompletionChunk(
+        "a", (0,), tokens_predicted=1, completion_probabilities=(ScoredToken(0, -2.0, best),)
+    )
     out = one.feed(scored)[-1]
     assert isinstance(out, Sampled)
     assert out.logprobs is not None
@@ -163,23 +211,35 @@ def test_a_spent_budget_forces_its_tokens_alone() -> None:
 
 
 def test_a_prompt_is_generated_for_its_logprobs() -> None:
-    """The second token ends within a character, and the third ends the turn: llama.cpp stops there."""
+    """The second token ends within a character, and the third ends the turn: llama.cpp
+    stops there.
+    """
     one = answer(prompt=(0, 1, 2, END, 0), prompt_logprobs=1)
     first = one.build_body(0, cached=False)
     assert (first.prompt, first.n_predict, first.stream) == ((0,), 3, False)
     assert first.grammar.endswith("start: <[1]> <[2]> <[8]>\n")
     best = (TopLogprob(5, -0.1),)
     scores = (ScoredToken(1, -2.0, best), ScoredToken(END, -3.0, best))
-    assert one.feed(CompletionChunk("b", (1, 2, END), True, 3, "eos", completion_probabilities=scores)) == [
-        Scheduled("x", 0)
-    ]
+    assert one.feed(
+        CompletionChunk("b", (1, 2, END), True, 3, "eos", completion_probabilities=scores)
+    ) == [Scheduled("x", 0)]
     missing = one.build_body(0, cached=True)
-    assert (missing.prompt, missing.n_probs, missing.logit_bias) == ((0, 1), len(WORDS), ((0, 200.0),))
+    assert (missing.prompt, missing.n_probs, missing.logit_bias) == (
+        (0, 1),
+        len(WORDS),
+        ((0, 200.0),),
+    )
     whole = (TopLogprob(0, -0.5), TopLogprob(2, -4.0))
-    one.feed(CompletionChunk("a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, whole),)))
+    one.feed(
+        CompletionChunk(
+            "a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, whole),)
+        )
+    )
     last = one.build_body(0, cached=True)
     assert (last.prompt, last.n_predict) == ((0, 1, 2, END), 1)
-    (output,) = one.feed(CompletionChunk("a", (0,), True, 1, completion_probabilities=(ScoredToken(0, -1.0, best),)))
+    (output,) = one.feed(
+        CompletionChunk("a", (0,), True, 1, completion_probabilities=(ScoredToken(0, -1.0, best),))
+    )
     assert isinstance(output, PromptLogprobs)
     assert [score and score.logprob for score in output.logprobs] == [None, -2.0, -4.0, -3.0, -1.0]
     assert output.logprobs[2] is not None
@@ -196,15 +256,22 @@ def test_a_fault_is_an_error() -> None:
     ("grammar", "native"),
     [
         ('start: "x"', '%llguidance {}\nanswer_body: "x"\nstart: answer_body (<[3,8]>)?\n'),
-        ("%llguidance {}\nstart: /a/", "%llguidance {}\nanswer_body: /a/\nstart: answer_body (<[3,8]>)?\n"),
         (
-            'start[max_tokens=9]: <start> a "start" /start/ # start\na: restart start? start-2 start_a\nrestart: start',
-            '%llguidance {}\nanswer_body[max_tokens=9]: <start> a "start" /start/ # start\n'
-            "a: restart answer_body? start-2 start_a\nrestart: answer_body\nstart: answer_body (<[3,8]>)?\n",
+            "%llguidance {}\nstart: /a/",
+            "%llguidance {}\nanswer_body: /a/\nstart: answer_body (<[3,8]>)?\n",
         ),
         (
-            'start: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark { start: /b/ }\nanswer_body: "y"',
-            '%llguidance {}\nanswer_body_: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark { start: /b/ }\n'
+            'start[max_tokens=9]: <start> a "start" /start/ # start\na: restart start? start-2 '
+            "start_a\nrestart: start",
+            '%llguidance {}\nanswer_body[max_tokens=9]: <start> a "start" /start/ # start\n'
+            "a: restart answer_body? start-2 start_a\nrestart: answer_body\nstart: answer_body "
+            "(<[3,8]>)?\n",
+        ),
+        (
+            'start: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark { start: /b/ '
+            '}\nanswer_body: "y"',
+            '%llguidance {}\nanswer_body_: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark '
+            "{ start: /b/ }\n"
             'answer_body: "y"\nstart: answer_body_ (<[3,8]>)?\n',
         ),
         ('{"grammars": []}', ""),
@@ -219,7 +286,9 @@ def test_a_grammar_of_llamacpp_is_sent_once_and_only_where_it_can_end() -> None:
     one = answer(grammar='start: "a"')
     assert [bool(one.build_body(0, cached=False).grammar) for _ in range(2)] == [True, False]
     request = TokenRequest(id="x", prompt=(0, 1), max_tokens=9, grammar='start: "a"')
-    ours = CompletionState(request, TokenText(WORDS), frozenset({END}), seed=7, context=64, has_native_grammars=False)
+    ours = CompletionState(
+        request, TokenText(WORDS), frozenset({END}), seed=7, context=64, has_native_grammars=False
+    )
     assert ours.build_body(0, cached=False).grammar == ""
 
 
@@ -231,10 +300,14 @@ def test_the_end_tokens_are_tried_at_the_end_of_a_grammar() -> None:
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
-async def test_a_message_that_is_not_json_is_an_error_of_the_engine(tmp_path: Path, status: str) -> None:
+async def test_a_message_that_is_not_json_is_an_error_of_the_engine(
+    tmp_path: Path, status: str
+) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 3\r\nconnection: close\r\n\r\n<p>".encode())
+        writer.write(
+            f"HTTP/1.1 {status}\r\ncontent-length: 3\r\nconnection: close\r\n\r\n<p>".encode()
+        )
         writer.close()
 
     path = str(tmp_path / "s")

@@ -60,7 +60,9 @@ def tensor(name: str, *shape: int) -> bytes:
 def test_the_parameters_of_all_parts_are_counted(tmp_path: Path) -> None:
     for number, tensors in ((1, [tensor("a", 3, 4), tensor("b", 5)]), (2, [tensor("c", 2, 2, 2)])):
         head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(ENTRIES))
-        write(tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors))
+        write(
+            tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors)
+        )
     assert count_parameters(tmp_path / "m-00001-of-00002.gguf") == 12 + 5 + 8
     cut_off = write(tmp_path / "n.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
     with pytest.raises(EngineError, match="truncated or damaged"):
@@ -75,8 +77,15 @@ def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
         found.get_flag("a.flag"),
     ) == ("llama", 64, True)
     assert (found.get_numbers("a.numbers"), found.values["a.float"]) == ((7, 8, 9), 0.5)
-    assert (found.get_texts("tokenizer.ggml.tokens"), found.vocab_size) == (("a", "<|im_end|>", "京"), 3)
-    assert (found.get_text("a.flag"), found.get_number("a.flag"), found.get_text("no.such")) == (None, None, None)
+    assert (found.get_texts("tokenizer.ggml.tokens"), found.vocab_size) == (
+        ("a", "<|im_end|>", "京"),
+        3,
+    )
+    assert (found.get_text("a.flag"), found.get_number("a.flag"), found.get_text("no.such")) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,20 +128,29 @@ def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
 
 
 def test_a_name_with_zero_parts_is_one_file(tmp_path: Path) -> None:
-    assert read_metadata(write(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture == "llama"
+    assert (
+        read_metadata(write(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture
+        == "llama"
+    )
 
 
 def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
-    return GgufMetadata(Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()})
+    return GgufMetadata(
+        Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()}
+    )
 
 
 def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> None:
-    assert find_end_tokens(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>", *"bcdefghi"))) == {
+    assert find_end_tokens(
+        metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>", *"bcdefghi"))
+    ) == {
         1,
         7,
         9,
     }
-    harmony = metadata(eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"))
+    harmony = metadata(
+        eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>")
+    )
     assert find_end_tokens(harmony) == {0, 1, 3}
     with pytest.raises(EngineError, match="no end-of-sequence token"):
         find_end_tokens(metadata(tokens=("a",)))

@@ -46,7 +46,9 @@ from tests.engines.llamacpp.files import USER_DEFINED, add_sentencepiece, write_
 pytestmark = pytest.mark.llamacpp
 
 NEAR = 0.01
-"""If numpy's best two logprobs are closer than this, they count as a tie. llama.cpp's are within a tenth of it."""
+"""If numpy's best two logprobs are closer than this, they count as a tie. llama.cpp's
+are within a tenth of it.
+"""
 
 TOKENIZER = load_tokenizer(tiny.find_bundled_model())
 
@@ -69,7 +71,11 @@ class Client(Speaker):
 
 @asynccontextmanager
 async def serving(
-    file: Path, *, clock: Callable[[], float] = time.monotonic, deterministic: bool = True, **limits: int | bool
+    file: Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    deterministic: bool = True,
+    **limits: int | bool,
 ) -> AsyncGenerator[Client]:
     options = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
     sizes = EngineLimits(**options)  # pyright: ignore[reportArgumentType]
@@ -105,26 +111,36 @@ def prompts() -> list[tuple[int, ...]]:
         for thing in ("a story", "3 + 4", "to 9")
     ]
     return texts + [
-        tuple(rng.integers(9, len(TOKENIZER.special_tokens) + 1900, n).tolist()) for n in (1, 2, 17, 64, 300)
+        tuple(rng.integers(9, len(TOKENIZER.special_tokens) + 1900, n).tolist())
+        for n in (1, 2, 17, 64, 300)
     ]
 
 
 async def test_the_same_tokens_as_in_numpy(packaged: Llama, file: Path) -> None:
     asks = [
         TokenRequest(
-            id=str(n), prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=2, stop_token_ids=frozenset({2})
+            id=str(n),
+            prompt=prompt,
+            max_tokens=40,
+            sampling=GREEDY,
+            logprobs=2,
+            stop_token_ids=frozenset({2}),
         )
         for n, prompt in enumerate(prompts())
     ]
     async with serving(file) as client:
         streams = [client.send(ask) for ask in asks]
         await client.ends(*streams)
-    compared = sum(agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, streams, strict=True))
+    compared = sum(
+        agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, streams, strict=True)
+    )
     assert compared > 300
 
 
 def agree(ours: Outputs, theirs: Outputs) -> int:
-    """Compare the outputs up to the first token at which numpy's probabilities tie; return the number of tokens."""
+    """Compare the outputs up to the first token at which numpy's probabilities tie;
+    return the number of tokens.
+    """
     for place, (mine, other) in enumerate(zip(ours.scores, theirs.scores, strict=False)):
         assert mine is not None
         assert other is not None
@@ -139,13 +155,17 @@ def agree(ours: Outputs, theirs: Outputs) -> int:
 
 async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path) -> None:
     sampling = Sampling(temperature=0, repetition_penalty=1.3)
-    ask = TokenRequest(id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling)
+    ask = TokenRequest(
+        id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling
+    )
     async with serving(file) as client:
         assert (await client.ask(ask)).tokens == alone(packaged, ask).tokens
 
 
 @pytest.mark.parametrize(
-    ("presence", "frequency"), [(1.5, 0.0), (0.0, 0.7), (-1.0, 0.4), (2.0, -0.2)], ids=["presence", "frequency", "", ""]
+    ("presence", "frequency"),
+    [(1.5, 0.0), (0.0, 0.7), (-1.0, 0.4), (2.0, -0.2)],
+    ids=["presence", "frequency", "", ""],
 )
 async def test_presence_and_frequency_count_the_output_alone(
     packaged: Llama, file: Path, presence: float, frequency: float
@@ -153,7 +173,9 @@ async def test_presence_and_frequency_count_the_output_alone(
     """llama.cpp counts the prompt too; this prompt contains the words of the answer."""
     sampling = Sampling(temperature=0, presence_penalty=presence, frequency_penalty=frequency)
     prompt = talk("Once upon a time there was a dog. Tell me a story about the dog.")
-    ask = TokenRequest(id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2}))
+    ask = TokenRequest(
+        id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2})
+    )
     plain = msgspec.structs.replace(ask, sampling=GREEDY)
     async with serving(file) as client:
         outputs = await client.ask(ask)
@@ -171,9 +193,17 @@ async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file:
 
 
 @pytest.mark.parametrize("alternatives", [0, 3])
-async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file: Path, alternatives: int) -> None:
-    """The prompts have end-of-turn tokens, and characters of several tokens: llama.cpp reports only their last ones."""
-    prompts = [talk("Hi 😀 there 👍🏽京") + ids("Hello"), talk("Tell me a story. ") * 30, ids("a")[:1]]
+async def test_the_logprobs_of_a_prompt_are_those_of_numpy(
+    packaged: Llama, file: Path, alternatives: int
+) -> None:
+    """The prompts have end-of-turn tokens, and characters of several tokens: llama.cpp
+    reports only their last ones.
+    """
+    prompts = [
+        talk("Hi 😀 there 👍🏽京") + ids("Hello"),
+        talk("Tell me a story. ") * 30,
+        ids("a")[:1],
+    ]
     async with serving(file) as client:
         for prompt in prompts:
             ask = TokenRequest(
@@ -192,11 +222,15 @@ async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file
                 assert other.logprob == pytest.approx(mine.logprob, abs=NEAR)
                 assert mine.rank is not None
                 assert other.rank is None or abs(other.rank - mine.rank) <= 1 + mine.rank // 100
-                assert [score for _, score in other.top] == pytest.approx([s for _, s in mine.top], abs=NEAR)
+                assert [score for _, score in other.top] == pytest.approx(
+                    [s for _, s in mine.top], abs=NEAR
+                )
 
 
 @pytest.mark.parametrize("budget", [0, 5])
-async def test_a_spent_reasoning_budget_forces_the_end(packaged: Llama, file: Path, budget: int) -> None:
+async def test_a_spent_reasoning_budget_forces_the_end(
+    packaged: Llama, file: Path, budget: int
+) -> None:
     end = ids("</think>")
     limit = ReasoningBudget(budget, (), end, (*ids("Stop."), *end), is_open=True)
     ask = TokenRequest(
@@ -211,9 +245,13 @@ async def test_a_spent_reasoning_budget_forces_the_end(packaged: Llama, file: Pa
     assert [score and round(score.logprob, 1) for score in outputs.scores][budget] is not None
 
 
-async def test_flash_attention_changes_only_what_is_nearly_equal(packaged: Llama, file: Path) -> None:
+async def test_flash_attention_changes_only_what_is_nearly_equal(
+    packaged: Llama, file: Path
+) -> None:
     asks = [
-        TokenRequest(id=str(n), prompt=prompt, max_tokens=20, sampling=GREEDY, stop_token_ids=frozenset({2}))
+        TokenRequest(
+            id=str(n), prompt=prompt, max_tokens=20, sampling=GREEDY, stop_token_ids=frozenset({2})
+        )
         for n, prompt in enumerate(prompts()[:6])
     ]
     async with serving(file, deterministic=False) as client:
@@ -258,7 +296,11 @@ async def test_a_failing_matcher_fails_only_its_request(file: Path) -> None:
 def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
     metadata = read_metadata(file)
     with pytest.raises(EngineError, match="KV cache"):
-        load(metadata, build_gguf_tokenizer(metadata), EngineLimits(max_model_len=512, num_kv_tokens=256))
+        load(
+            metadata,
+            build_gguf_tokenizer(metadata),
+            EngineLimits(max_model_len=512, num_kv_tokens=256),
+        )
 
 
 async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None:
@@ -274,13 +316,17 @@ async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None
 
 
 async def test_random_bytes_are_reported_completely(file: Path) -> None:
-    """A temperature at which much of the output is not UTF-8: unknown tokens are requested again."""
+    """A temperature at which much of the output is not UTF-8: unknown tokens are
+    requested again.
+    """
     hot = Sampling(temperature=1e6, seed=5)
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=300, sampling=hot)
     async with serving(file) as client:
         outputs = await client.ask(ask)
         assert len(outputs.tokens) == 300
-        assert any(len(TOKENIZER.token_bytes(id).decode(errors="ignore")) == 0 for id in outputs.tokens)
+        assert any(
+            len(TOKENIZER.token_bytes(id).decode(errors="ignore")) == 0 for id in outputs.tokens
+        )
 
 
 async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
@@ -294,7 +340,9 @@ async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
         assert len(longer.tokens) >= len(first) + 20
         assert 2 not in longer.tokens[: len(first) + 20]
         few = Sampling(temperature=1, allowed_token_ids=(300, 301, 302))
-        assert set((await client.ask(msgspec.structs.replace(plain, sampling=few, max_tokens=30))).tokens) <= {
+        assert set(
+            (await client.ask(msgspec.structs.replace(plain, sampling=few, max_tokens=30))).tokens
+        ) <= {
             300,
             301,
             302,
@@ -308,7 +356,10 @@ async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
 
 
 async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file: Path) -> None:
-    asks = [TokenRequest(id=str(n), prompt=talk(f"Count to {n}."), max_tokens=100, sampling=GREEDY) for n in range(8)]
+    asks = [
+        TokenRequest(id=str(n), prompt=talk(f"Count to {n}."), max_tokens=100, sampling=GREEDY)
+        for n in range(8)
+    ]
     async with serving(file, max_model_len=200, num_kv_tokens=260) as client:
         together = [client.send(ask) for ask in asks]
         await client.ends(*together)
@@ -327,11 +378,15 @@ async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Pa
         async with asyncio.timeout(10):
             while client.engine.health().running:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0)
-        assert client.engine.count_cached_tokens(ask.prompt, "theirs") == 0, "nothing was computed for them"
+        assert client.engine.count_cached_tokens(ask.prompt, "theirs") == 0, (
+            "nothing was computed for them"
+        )
 
 
 async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
-    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine")
+    ask = TokenRequest(
+        id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine"
+    )
     async with serving(file) as client:
         first, second = await client.ask(ask), await client.ask(ask)
         foreign = await client.ask(msgspec.structs.replace(ask, cache_salt="yours"))
@@ -416,31 +471,51 @@ async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
 
 
 async def test_calls_are_parsed_where_llamacpp_takes_their_markers_for_text(tmp_path: Path) -> None:
-    """Many files declare the delimiters as user-defined tokens: llama.cpp's own grammar then treats them as text."""
+    """Many files declare the delimiters as user-defined tokens: llama.cpp's own grammar
+    then treats them as text.
+    """
     file = write_embedded(tmp_path / "marks.gguf", marks=USER_DEFINED)
-    models = build_models(Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock())
+    models = build_models(
+        Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock()
+    )
     await models.start()
     subject = EngineUnderTest(next(iter(models)))
     tool = FunctionTool(
-        "get_weather", None, '{"type": "object", "properties": {"city": {"enum": ["Rome"]}}}', strict=True
+        "get_weather",
+        None,
+        '{"type": "object", "properties": {"city": {"enum": ["Rome"]}}}',
+        strict=True,
     )
-    prompt = msgspec.structs.replace(build_conversation("What is the weather in Rome?"), tools=(tool,))
-    required = msgspec.structs.replace(prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
+    prompt = msgspec.structs.replace(
+        build_conversation("What is the weather in Rome?"), tools=(tool,)
+    )
+    required = msgspec.structs.replace(
+        prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False
+    )
     for seed in range(3):
         hot = SamplingOptions(temperature=2.0, seed=seed)
-        request = GenerateRequest(subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100))
+        request = GenerateRequest(
+            subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100)
+        )
         (call,) = (await subject.complete(request)).choices[0].list_calls()
         assert call.name == "get_weather"
         assert json.loads(call.arguments) in ({}, {"city": "Rome"})
     free = GenerateRequest(
-        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=100)
+        subject.model.name,
+        prompt,
+        sampling=SamplingOptions(temperature=0.0),
+        limits=GenerationLimits(max_tokens=100),
     )
-    assert {call.name for call in (await subject.complete(free)).choices[0].list_calls()} == {"get_weather"}
+    assert {call.name for call in (await subject.complete(free)).choices[0].list_calls()} == {
+        "get_weather"
+    }
     await models.stop()
 
 
 END_TEXTS = (0, 2)
-"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp uses the first as its end-of-turn token."""
+"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp uses the first
+as its end-of-turn token.
+"""
 
 
 @pytest.mark.parametrize("end", END_TEXTS)
@@ -461,9 +536,13 @@ async def test_an_answer_under_a_grammar_ends_with_every_end_token(file: Path, e
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize("question", ["What is the weather in Rome?", "What is the opposite of hot?"])
+@pytest.mark.parametrize(
+    "question", ["What is the weather in Rome?", "What is the opposite of hot?"]
+)
 async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str) -> None:
-    models = build_models(Settings(model=str(file), max_model_len=1024, max_num_seqs=4, threads=1), SystemClock())
+    models = build_models(
+        Settings(model=str(file), max_model_len=1024, max_num_seqs=4, threads=1), SystemClock()
+    )
     await models.start()
     subject = EngineUnderTest(next(iter(models)))
     schema = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
@@ -473,7 +552,10 @@ async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str)
         tool_choice=ToolChoice(choice),
     )
     request = GenerateRequest(
-        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=300)
+        subject.model.name,
+        prompt,
+        sampling=SamplingOptions(temperature=0.0),
+        limits=GenerationLimits(max_tokens=300),
     )
     answer = (await subject.complete(request)).choices[0]
     await models.stop()
@@ -484,10 +566,19 @@ async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str)
 def test_a_vocabulary_of_sentencepiece_is_read_as_llamacpp_reads_it(tmp_path: Path) -> None:
     file = write_embedded(tmp_path / "spm.gguf", vocabulary=add_sentencepiece)
     tokenizer = build_gguf_tokenizer(read_metadata(file))
-    process = LlamaCppProcess(LaunchSettings(str(file), context=256, sequences=1, batch=256, ubatch=256))
+    process = LlamaCppProcess(
+        LaunchSettings(str(file), context=256, sequences=1, batch=256, ubatch=256)
+    )
     process.start()
     try:
-        texts = ["return writer.add_token_list(names)", "  def  f():\n\t東京 😀", "a", " ", "x" * 50, "Größe  ½"]
+        texts = [
+            "return writer.add_token_list(names)",
+            "  def  f():\n\t東京 😀",
+            "a",
+            " ",
+            "x" * 50,
+            "Größe  ½",
+        ]
         for text in [*texts, *Path(__file__).read_text().splitlines()[::9]]:
             ids = tokenizer.encode(text, special=False)
             assert ids == list(tokenize(process.socket, process.key, text)), text

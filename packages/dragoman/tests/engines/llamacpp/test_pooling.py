@@ -1,4 +1,6 @@
-"""Vectors and scores of an encoder in a GGUF file, compared with the same encoder in numpy."""
+"""Vectors and scores of an encoder in a GGUF file, compared with the same encoder in
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ pytestmark = pytest.mark.llamacpp
 RANDOM = np.random.default_rng(1)
 TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 24, 2))
 PAIRS = tuple(
-    TokenizedPair((2, *first, SEP, *second, SEP), len(first) + 2) for first in TEXTS[:3] for second in TEXTS[:2]
+    TokenizedPair((2, *first, SEP, *second, SEP), len(first) + 2)
+    for first in TEXTS[:3]
+    for second in TEXTS[:2]
 )
 
 
@@ -47,7 +51,9 @@ def vectors(packed: tuple[bytes, ...]) -> np.ndarray:
     return np.array([np.frombuffer(vector, "<f4") for vector in packed])
 
 
-@pytest.mark.parametrize(("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")])
+@pytest.mark.parametrize(
+    ("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")]
+)
 async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
     ours = encoder.load(write_directory(tmp_path, pooling=mode))
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=pooling))

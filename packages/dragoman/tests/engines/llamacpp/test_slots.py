@@ -23,7 +23,9 @@ def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
     taken = [slots.acquire((n,), "")[0] for n in range(3)]
     assert taken == [0, 1, 2]
     slots.release(1, (1,), "")
-    assert slots.acquire((7,), "")[0] == 3, "the least recently used slot, so that slot 1 keeps its contents"
+    assert slots.acquire((7,), "")[0] == 3, (
+        "the least recently used slot, so that slot 1 keeps its contents"
+    )
     slots.release(0, (0,), "")
     slots.release(2, (2,), "")
     slots.release(3, (7,), "")
@@ -70,7 +72,9 @@ def test_prompts_share_no_more_than_their_images_do() -> None:
 
     def build_keys(*digests: bytes) -> tuple[int, ...]:
         places = zip((2, 5), digests, strict=True)
-        return build_cache_keys(tokens, [PromptImage(begin, begin + 2, digest, None) for begin, digest in places])
+        return build_cache_keys(
+            tokens, [PromptImage(begin, begin + 2, digest, None) for begin, digest in places]
+        )
 
     slots = SlotPool(1)
     slots.release(slots.acquire((), "")[0], build_keys(b"red", b"green"), "")

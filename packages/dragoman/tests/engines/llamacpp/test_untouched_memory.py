@@ -36,7 +36,9 @@ def resident(address: int) -> int:
 
 
 def test_cleared_pages_are_returned_and_written_ones_stay() -> None:
-    """In a separate process, because other threads could write to their mappings at any time."""
+    """In a separate process, because other threads could write to their mappings at any
+    time.
+    """
     program = f"from {__name__} import check_pages; check_pages()"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -44,7 +44,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(directory: Path, **more: Any) -> Settings:
-    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_model_len": 512, "max_num_seqs": 4} | more
+    options: dict[str, Any] = {
+        "dtype": "float32",
+        "threads": 1,
+        "max_model_len": 512,
+        "max_num_seqs": 4,
+    } | more
     return Settings(model=str(directory / "tiny.gguf"), **options)
 
 
@@ -54,7 +59,9 @@ async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncCl
     await models.start()
     try:
         transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=60
+        ) as http:
             yield http
     finally:
         await models.stop()
@@ -67,7 +74,11 @@ def body(*parts: str | bytes, **more: Any) -> dict[str, Any]:
         else {"type": "image_url", "image_url": {"url": data_url(part)}}
         for part in parts
     ]
-    payload = {"messages": [{"role": "user", "content": content}], "max_tokens": 12, "temperature": 0}
+    payload = {
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 12,
+        "temperature": 0,
+    }
     return {**payload, "return_token_ids": True, **more}
 
 
@@ -95,14 +106,18 @@ async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(director
         assert alone[2] != alone[3]
         # Prompts that differ only in their images must not share slots.
         assert [await get_token_ids(http, *talk) for talk in reversed(talks)] == alone[::-1]
-        assert await asyncio.gather(*(get_token_ids(http, *talk) for talk in talks * 2)) == alone * 2
+        assert (
+            await asyncio.gather(*(get_token_ids(http, *talk) for talk in talks * 2)) == alone * 2
+        )
     async with serving(directory, enable_prefix_caching=False) as http:
         assert [await get_token_ids(http, *talk) for talk in talks] == alone
 
 
 async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Path) -> None:
     async with serving(directory) as http:
-        client: Any = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+        client: Any = openai.AsyncOpenAI(
+            base_url="http://localhost/v1", api_key="none", http_client=http
+        )
         request = body("What is it?", GREEN)
         del request["return_token_ids"]
         whole = await client.chat.completions.create(model="tiny", **request)
@@ -123,13 +138,20 @@ async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Pa
 
 async def test_messages_and_its_token_count_see_images_too(directory: Path) -> None:
     async with serving(directory) as http:
-        client: Any = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=http)
+        client: Any = anthropic.AsyncAnthropic(
+            base_url="http://localhost", api_key="none", http_client=http
+        )
         url = data_url(RED).partition(",")[2]
-        block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url}}
+        block = {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": url},
+        }
         talk = [{"role": "user", "content": [block, {"type": "text", "text": "What is it?"}]}]
         answer = await client.messages.create(model="tiny", max_tokens=8, messages=talk)
         count = await client.messages.count_tokens(model="tiny", messages=talk)
-        assert count.input_tokens == answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
+        assert count.input_tokens == answer.usage.input_tokens + (
+            answer.usage.cache_read_input_tokens or 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +174,9 @@ async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
 
 
 async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Path) -> None:
-    """min_tokens forbids an end before the tenth token: this needs another request, with the earlier output as text."""
+    """min_tokens forbids an end before the tenth token: this needs another request,
+    with the earlier output as text.
+    """
     async with serving(directory) as http:
         short, long = (
             await get_token_ids(http, "What is it?", GREEN),
@@ -164,10 +188,14 @@ async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Pat
 async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
     """The output repeats one letter, which llama.cpp would tokenize as longer tokens."""
     async with serving(directory) as http:
-        found = (await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})).json()["tokens"]
+        found = (
+            await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})
+        ).json()["tokens"]
         forced = {"logit_bias": {str(found[0]): 100}, "ignore_eos": True, "max_tokens": 6}
         assert await get_token_ids(http, "What is it?", RED, **forced) == found * 6
-        answer = await http.post("/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced))
+        answer = await http.post(
+            "/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced)
+        )
         assert answer.status_code == 500
         assert "cannot resume" in answer.json()["error"]["message"]
 
@@ -179,8 +207,12 @@ async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(direc
 async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
     tmp_path: Path, begin: str, end: str, reason: str
 ) -> None:
-    """With a SentencePiece vocabulary llama.cpp prepends a token to every prompt, and a space to every text."""
-    write_embedded(tmp_path / "tiny.gguf", vocabulary=lambda writer: add_sentencepiece(writer, last=CONTROL))
+    """With a SentencePiece vocabulary llama.cpp prepends a token to every prompt, and a
+    space to every text.
+    """
+    write_embedded(
+        tmp_path / "tiny.gguf", vocabulary=lambda writer: add_sentencepiece(writer, last=CONTROL)
+    )
     write_projector(tmp_path / "mmproj.gguf")
     template = f"{begin}Q: {{{{ messages[0].content }}}}{end}"
     async with serving(tmp_path, chat_template=template) as http:
@@ -191,7 +223,9 @@ async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
 
 async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:
     async with serving(directory) as http:
-        answer = await chat(http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]})
+        answer = await chat(
+            http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]}
+        )
         assert {choice["message"]["content"] for choice in answer["choices"]} <= {"red", "green"}
 
 
@@ -202,7 +236,9 @@ async def test_without_a_projector_images_are_refused(directory: Path) -> None:
         assert "does not support images" in answer.json()["error"]["message"]
 
 
-async def test_a_projector_is_named_or_found_and_has_to_be_one(directory: Path, tmp_path: Path) -> None:
+async def test_a_projector_is_named_or_found_and_has_to_be_one(
+    directory: Path, tmp_path: Path
+) -> None:
     alone = tmp_path / "tiny.gguf"
     alone.symlink_to(directory / "tiny.gguf")
     for named, sees in (({}, False), ({"mmproj": str(directory / "mmproj-tiny.gguf")}, True)):

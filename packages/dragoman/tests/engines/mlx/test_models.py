@@ -50,7 +50,9 @@ LENGTHS = (1, 15, 16, 40, 90)
 def network(kind: str, **more: Any) -> Any:
     module = pytest.importorskip(f"mlx_lm.models.{kind}")
     mx.random.seed(7)
-    model = module.Model(module.ModelArgs.from_dict({"model_type": kind} | SMALL | FAMILIES.get(kind, {}) | more))
+    model = module.Model(
+        module.ModelArgs.from_dict({"model_type": kind} | SMALL | FAMILIES.get(kind, {}) | more)
+    )
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
     return model
@@ -107,7 +109,9 @@ def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
 
 
 def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
-    """Attention that depends on the number of keys instead of the mask changes with pages."""
+    """Attention that depends on the number of keys instead of the mask changes with
+    pages.
+    """
     plain = network("llama")
 
     class KeyCountAttention:
@@ -123,14 +127,20 @@ def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
 
 def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
     loaded, _ = load_network(tiny.find_bundled_model(), dtype="float32", trust_remote_code=False)
-    model, _ = build_paged_model(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
+    model, _ = build_paged_model(
+        loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions
+    )
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
-    ask = TokenRequest(id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ask = TokenRequest(
+        id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1
+    )
     ours = alone(packaged, ask)
     theirs = alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
-    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-3)
+    assert found == pytest.approx(
+        [score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-3
+    )
 
 
 def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
@@ -152,7 +162,11 @@ def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path:
     for _ in range(2):
         loaded = network("llama")
         loaded.set_dtype(dtype)
-        streams.append(generate_with_files(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
+        streams.append(
+            generate_with_files(
+                build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask
+            )
+        )
     assert [one.cached for one in streams] == [[0], [48]]
     assert streams[1].tokens == streams[0].tokens
 
@@ -160,8 +174,14 @@ def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"num_hidden_layers": 9}, r"Missing 45 parameters: model\.layers\.4\.input_layernorm\.weight, \.\.\.$"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, r"cannot load [^\n]*$"),
+        (
+            {"num_hidden_layers": 9},
+            r"Missing 45 parameters: model\.layers\.4\.input_layernorm\.weight, \.\.\.$",
+        ),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}},
+            r"cannot load [^\n]*$",
+        ),
     ],
 )
 def test_a_checkpoint_that_cannot_be_loaded_is_rejected_in_one_sentence(

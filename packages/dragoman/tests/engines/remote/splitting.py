@@ -19,7 +19,9 @@ from dragoman.pipeline.models import Models, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-NEEDS_FORK = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no processes that share an engine")
+NEEDS_FORK = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no processes that share an engine"
+)
 MODEL = Settings(max_model_len=4096, max_num_seqs=32)
 
 
@@ -49,7 +51,9 @@ class Split:
         """Return a model whose engine is not connected yet."""
         description = self._host().describe()
         details = self.local.details
-        hosted = HostedModel(description, self.settings.model, self.settings.served_model_name, details)
+        hosted = HostedModel(
+            description, self.settings.model, self.settings.served_model_name, details
+        )
         client = EngineClient(self.path, description)
         return build_front_end_model(self.settings, SystemClock(), hosted, client, count)
 

@@ -1,4 +1,6 @@
-"""An engine behind a socket answers as in one process, whichever front end sends the request."""
+"""An engine behind a socket answers as in one process, whichever front end sends the
+request.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,25 @@ from dragoman.core.engine import (
     TokenRequest,
     WeightVersionSet,
 )
-from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from dragoman.core.errors import (
+    ContextTooLong,
+    EngineError,
+    Overloaded,
+    QueueFull,
+    RequestError,
+    Unsupported,
+)
 from dragoman.core.events import FinishReason, PromptTokens, Started
 from dragoman.core.frames import FrameBuffer, read_frame
 from dragoman.core.images import PromptImage
-from dragoman.core.request import Extras, GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
+from dragoman.core.request import (
+    Extras,
+    GenerationLimits,
+    JsonSchema,
+    Regex,
+    Sampling,
+    SamplingOptions,
+)
 from dragoman.engines.base import BaseTokenEngine
 from dragoman.engines.remote import EngineChanges, EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (
@@ -108,7 +124,9 @@ class Receiver:
 
 def send(engine: TokenEngine, id: str, **fields: object) -> Receiver:
     receiver = Receiver()
-    request = TokenRequest(id=id, prompt=(1, 2, 3), max_tokens=4000, sampling=Sampling(temperature=0))
+    request = TokenRequest(
+        id=id, prompt=(1, 2, 3), max_tokens=4000, sampling=Sampling(temperature=0)
+    )
     engine.add(msgspec.structs.replace(request, **fields), receiver)
     return receiver
 
@@ -122,7 +140,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def settle(engine: TokenEngine) -> None:
     """Wait until no request runs in the engine."""
-    await until(lambda: not (engine.health().running or engine.health().waiting or engine.health().kv_cache_usage))
+    await until(
+        lambda: (
+            not (
+                engine.health().running or engine.health().waiting or engine.health().kv_cache_usage
+            )
+        )
+    )
 
 
 async def test_all_front_ends_answer_as_the_engine_does_in_one_process(running: Split) -> None:
@@ -133,23 +157,36 @@ async def test_all_front_ends_answer_as_the_engine_does_in_one_process(running: 
     options = SamplingOptions(temperature=1.2, top_p=0.9, repetition_penalty=1.1, seed=5)
     limits = GenerationLimits(max_tokens=24)
     requests = [
-        alone.build_request(sampling=options, limits=limits, choices=3, logprobs=2, prompt_logprobs=1),
+        alone.build_request(
+            sampling=options, limits=limits, choices=3, logprobs=2, prompt_logprobs=1
+        ),
         alone.build_request(sampling=options, limits=limits, choices=2, best_of=3),
         alone.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30, stop=("e",))),
-        alone.build_request(sampling=options, limits=GenerationLimits(max_tokens=200), constraint=schema),
+        alone.build_request(
+            sampling=options, limits=GenerationLimits(max_tokens=200), constraint=schema
+        ),
         alone.build_request(sampling=options, limits=limits, constraint=Regex("[a-c]{5}x")),
     ]
     expected = [await alone.complete(request) for request in requests]
     async with running.front_ends(2) as models:
         subjects = [EngineUnderTest(model) for model in models]
-        found = await asyncio.gather(*(subject.complete(item) for subject in subjects for item in requests))
+        found = await asyncio.gather(
+            *(subject.complete(item) for subject in subjects for item in requests)
+        )
         for subject in subjects:
-            prompts = [event for event in await subject.collect_events(requests[0]) if isinstance(event, PromptTokens)]
+            prompts = [
+                event
+                for event in await subject.collect_events(requests[0])
+                if isinstance(event, PromptTokens)
+            ]
             assert len(prompts) == 1
     await local.backend.engine.stop()
     for reply, other in zip([*expected, *expected], found, strict=True):
         assert reply.choices == other.choices
-        assert (reply.usage.prompt, reply.usage.completion) == (other.usage.prompt, other.usage.completion)
+        assert (reply.usage.prompt, reply.usage.completion) == (
+            other.usage.prompt,
+            other.usage.completion,
+        )
 
 
 async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> None:
@@ -157,7 +194,9 @@ async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> 
     await local.backend.engine.start()
     limits = GenerationLimits(max_tokens=12, close_at_limit=True)
     alone = EngineUnderTest(local)
-    request = alone.build_request(sampling=GREEDY, limits=limits, constraint=JsonSchema('{"type":"string"}'))
+    request = alone.build_request(
+        sampling=GREEDY, limits=limits, constraint=JsonSchema('{"type":"string"}')
+    )
     expected = await alone.complete(request)
     await local.backend.engine.stop()
     async with running.front_ends(1) as (model,):
@@ -170,16 +209,24 @@ async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> 
 async def test_a_prefix_that_one_front_end_computed_is_a_hit_for_the_others(running: Split) -> None:
     async with running.front_ends(2) as models:
         first, second = (EngineUnderTest(model) for model in models)
-        request = first.build_request("A story about a fox. " * 20, limits=GenerationLimits(max_tokens=2))
-        started = [event for event in await first.collect_events(request) if isinstance(event, Started)]
+        request = first.build_request(
+            "A story about a fox. " * 20, limits=GenerationLimits(max_tokens=2)
+        )
+        started = [
+            event for event in await first.collect_events(request) if isinstance(event, Started)
+        ]
         assert started[0].cached_tokens == 0
-        started = [event for event in await second.collect_events(request) if isinstance(event, Started)]
+        started = [
+            event for event in await second.collect_events(request) if isinstance(event, Started)
+        ]
         assert (started[0].cached_tokens or 0) > 100
         cache = get_backend(models[0]).cache
         assert cache is not None
         assert cache.count_cached_tokens((1, 2, 3), "") is None
         await cache.reset_prefix_cache()
-        started = [event for event in await second.collect_events(request) if isinstance(event, Started)]
+        started = [
+            event for event in await second.collect_events(request) if isinstance(event, Started)
+        ]
         assert started[0].cached_tokens == 0
 
 
@@ -230,7 +277,9 @@ async def test_an_aborted_sequence_is_freed_and_delivers_nothing_more(running: S
         assert client.health().running == client.health().waiting == 0
 
 
-async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts(running: Split) -> None:
+async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts(
+    running: Split,
+) -> None:
     async with running.front_ends(1) as (model,):
         subject = EngineUnderTest(model)
         client = get_client(model)
@@ -244,7 +293,10 @@ async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts
 
 
 async def test_the_engine_rejects_with_its_own_errors() -> None:
-    async with split(build_local(max_num_seqs=1, max_queued_requests=1)) as running, running.front_ends(2) as models:
+    async with (
+        split(build_local(max_num_seqs=1, max_queued_requests=1)) as running,
+        running.front_ends(2) as models,
+    ):
         first, second = map(get_client, models)
         long = await send(first, "long", prompt=(1,) * 4096).wait()
         assert isinstance(long[0], Rejected)
@@ -264,7 +316,10 @@ async def test_the_engine_rejects_with_its_own_errors() -> None:
 
 
 async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
-    async with split(build_local(max_num_seqs=1, max_queued_requests=1)) as running, running.front_ends(2) as models:
+    async with (
+        split(build_local(max_num_seqs=1, max_queued_requests=1)) as running,
+        running.front_ends(2) as models,
+    ):
         first, second = map(get_client, models)
         busy = [send(first, f"busy-{number}") for number in range(2)]
         await busy[0].wait(2)
@@ -378,7 +433,10 @@ async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running
         assert await second.abort_all() == 2
         assert second.is_paused
         assert (await receiver.wait())[-1] == Ended("a", FinishReason.ABORT)
-        assert await queued.wait() == [Scheduled("queued", 0, 0), Ended("queued", FinishReason.ABORT)]
+        assert await queued.wait() == [
+            Scheduled("queued", 0, 0),
+            Ended("queued", FinishReason.ABORT),
+        ]
         await second.resume()
         await first.sleep(1)
         await second.wake_up()
@@ -393,7 +451,9 @@ async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running
         await second.set_weight_version("step-2")
         assert second.weight_version == "step-2"
         versions = [
-            item.version for item in await send(client, "c", max_tokens=3).wait() if isinstance(item, WeightVersionSet)
+            item.version
+            for item in await send(client, "c", max_tokens=3).wait()
+            if isinstance(item, WeightVersionSet)
         ]
         assert versions == ["step-2"]
 
@@ -453,13 +513,19 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
         await client.control.update_weights(WeightsInMemory((weights,)), "step-1")
         # It has not changed.
         await client.control.resume()
-        assert changes[-1] == EngineChanges(WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c")))
+        assert changes[-1] == EngineChanges(
+            WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c"))
+        )
         assert len(changes) == 4
     await running.server.stop()
     running.adapters = registry = Registry()
     running.local.close_workers()
     running.local = build_local()
-    await running.start(inherited=msgspec.structs.replace(changes[-1], adapters=(("other", "b"), ("gone", "missing"))))
+    await running.start(
+        inherited=msgspec.structs.replace(
+            changes[-1], adapters=(("other", "b"), ("gone", "missing"))
+        )
+    )
     assert registry.entries == {"other": "b"}
     async with running.front_ends(1) as (model,):
         client = get_client(model)
@@ -472,7 +538,9 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
         assert isinstance((await send(client, "later", max_tokens=2).wait())[-1], Ended)
 
 
-async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(running: Split) -> None:
+async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(
+    running: Split,
+) -> None:
     """A fake server closes the connection during a request."""
     async with running.front_ends(1) as (model,):
         client = get_client(model)
@@ -524,12 +592,17 @@ async def _read(reader: asyncio.StreamReader, count: int) -> list[object]:
 
 
 def build_add(id: str, max_tokens: int) -> AddRequest:
-    fields = {name: getattr(TokenRequest(id, (1, 2), max_tokens), name) for name in AddRequest.__struct_fields__[:-1]}
+    fields = {
+        name: getattr(TokenRequest(id, (1, 2), max_tokens), name)
+        for name in AddRequest.__struct_fields__[:-1]
+    }
     return AddRequest(**fields, is_constrained=False)
 
 
 def test_extras_are_sent_with_their_types() -> None:
-    extras = Extras(kv_transfer_params='{"a": [1]}', lora="sql", data_parallel_rank=3, session_id='a"b')
+    extras = Extras(
+        kv_transfer_params='{"a": [1]}', lora="sql", data_parallel_rank=3, session_id='a"b'
+    )
     sent = msgspec.structs.replace(build_add("a", 5), extras=extras)
     (frame,) = FrameBuffer().feed(encode_frame(sent))
     assert decode_front_end_message(frame) == sent
@@ -537,7 +610,10 @@ def test_extras_are_sent_with_their_types() -> None:
 
 async def test_a_step_is_one_frame(running: Split) -> None:
     reader, writer = await asyncio.open_unix_connection(running.path)
-    writer.write(encode_frame(AttachFrontEnd()) + b"".join(encode_frame(build_add(str(id), 20)) for id in range(8)))
+    writer.write(
+        encode_frame(AttachFrontEnd())
+        + b"".join(encode_frame(build_add(str(id), 20)) for id in range(8))
+    )
     frames: list[OutputBatch] = []
     n_ended = 0
     while n_ended < 8:
@@ -578,7 +654,9 @@ async def settle_after_start(engine: TokenEngine) -> None:
     await settle(engine)
 
 
-async def test_a_front_end_that_never_reads_is_disconnected(running: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_front_end_that_never_reads_is_disconnected(
+    running: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dragoman.engines.remote.server.MAX_UNSENT", 50)
     _, writer = await asyncio.open_unix_connection(running.path, limit=1)
     request = msgspec.structs.replace(build_add("a", 4000), logprobs=250)

@@ -19,7 +19,9 @@ WORDS = [
 
 
 def roll(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
-    """Return token ids of the requested length, which depend on the prompt and the seed."""
+    """Return token ids of the requested length, which depend on the prompt and the
+    seed.
+    """
     seed = 0 if sampling.temperature == 0 else (sampling.seed or 0) + k
     dice = random.Random(f"{list(prompt)} {seed}")
     return [dice.choice(WORDS) for _ in range(sampling.max_tokens)]
@@ -39,7 +41,9 @@ class Dice:
     def capabilities(self) -> Capabilities:
         return Capabilities(frozenset({Feature.LOGPROBS}), frozenset({"temperature", "seed"}))
 
-    def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+    ) -> object:
         self.calls.append((list(prompts), n, sampling))
         return [[self.candidate(prompt, sampling, k) for k in range(n)] for prompt in prompts]
 
@@ -56,7 +60,9 @@ class Trained(Dice):
         self.weight_version = "zero"
         self.orders: list[str] = []
 
-    async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def generate(
+        self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+    ) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().generate(prompts, n, sampling)
 
     def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:

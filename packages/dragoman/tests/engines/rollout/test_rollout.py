@@ -25,7 +25,9 @@ BINARY = {"content-type": "application/octet-stream"}
 
 @asynccontextmanager
 async def serving(executor: Executor) -> AsyncGenerator[httpx2.AsyncClient]:
-    model = build_executor_model(Settings(), SystemClock(), executor, own_name="dice", max_model_len=2048)
+    model = build_executor_model(
+        Settings(), SystemClock(), executor, own_name="dice", max_model_len=2048
+    )
     models = Models([model])
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
@@ -38,7 +40,9 @@ def ask(ids: Sequence[int] = (5, 6), **params: object) -> dict[str, Any]:
     return {"token_ids": list(ids), "sampling_params": {"max_tokens": 4, **params}}
 
 
-async def get_generated_tokens(http: httpx2.AsyncClient, ids: Sequence[int] = (5, 6), **params: object) -> list[Any]:
+async def get_generated_tokens(
+    http: httpx2.AsyncClient, ids: Sequence[int] = (5, 6), **params: object
+) -> list[Any]:
     answer = await http.post("/inference/v1/generate", json=ask(ids, **params))
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"]
@@ -49,8 +53,16 @@ async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched
     async with serving(dice) as http:
         choices = await get_generated_tokens(http, n=3, seed=7, logprobs=0, temperature=0.5)
     ((prompts, n, sampling),) = dice.calls
-    assert (prompts, n, sampling.seed, sampling.temperature, sampling.max_tokens) == ([(5, 6)], 3, 7, 0.5, 4)
-    assert [choice["token_ids"] for choice in choices] == [roll((5, 6), sampling, k) for k in range(3)]
+    assert (prompts, n, sampling.seed, sampling.temperature, sampling.max_tokens) == (
+        [(5, 6)],
+        3,
+        7,
+        0.5,
+        4,
+    )
+    assert [choice["token_ids"] for choice in choices] == [
+        roll((5, 6), sampling, k) for k in range(3)
+    ]
     assert [entry["logprob"] for entry in choices[0]["logprobs"]["content"]] == [-1.0] * 4
     assert [choice["finish_reason"] for choice in choices] == ["length"] * 3
     assert choices[0]["weight_versions"] is None, "it does not report its version"
@@ -61,14 +73,22 @@ async def test_undeclared_parameters_are_warned_of_and_not_passed_on():
     async with serving(dice) as http:
         answer = await http.post("/inference/v1/generate", json=ask(top_p=0.5, min_tokens=2))
         assert "top_p" in answer.headers["x-dragoman-warnings"]
-        refused = await http.post("/inference/v1/generate", json=ask(structured_outputs={"regex": "a"}))
+        refused = await http.post(
+            "/inference/v1/generate", json=ask(structured_outputs={"regex": "a"})
+        )
         assert refused.status_code == 400
         function: dict[str, Any] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
         tool = {"type": "function", "function": function}
-        chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "max_tokens": 2}
+        chat: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [tool],
+            "max_tokens": 2,
+        }
         forced = await http.post("/v1/chat/completions", json={**chat, "tool_choice": "required"})
         assert (forced.status_code, forced.json()["error"]["param"]) == (400, "tool_choice")
-        single = await http.post("/v1/chat/completions", json={**chat, "parallel_tool_calls": False})
+        single = await http.post(
+            "/v1/chat/completions", json={**chat, "parallel_tool_calls": False}
+        )
         assert (single.status_code, single.json()["error"]["param"]) == (400, "parallel_tool_calls")
         assert (await http.post("/v1/chat/completions", json=chat)).status_code == 200
     (_, _, sampling), _ = dice.calls
@@ -83,7 +103,9 @@ class Slow(Dice):
         self.entered = threading.Event()
         self.go_on = threading.Event()
 
-    def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+    ) -> object:
         self.entered.set()
         assert self.go_on.wait(30)
         return super().generate(prompts, n, sampling)
@@ -137,7 +159,9 @@ ANSWERS: list[tuple[object, str]] = [
 @pytest.mark.parametrize(("answer", "message"), ANSWERS)
 async def test_what_cannot_be_an_answer_is_the_executors_failure(answer: object, message: str):
     class Odd(Dice):
-        def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+        def generate(
+            self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+        ) -> object:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -156,8 +180,12 @@ async def test_stop_tokens_and_stop_strings_cut_its_output():
             return {"token_ids": [WORDS[1], WORDS[2], sampling.stop_token_ids[0]]}
 
     async with serving(Stopping()) as http:
-        plain = (await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 9})).json()["choices"][0]
-        cut = (await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 9, "stop": " s"})).json()
+        plain = (await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 9})).json()[
+            "choices"
+        ][0]
+        cut = (
+            await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 9, "stop": " s"})
+        ).json()
     assert (plain["text"], plain["finish_reason"]) == (" cat s", "stop")
     assert (cut["choices"][0]["text"], cut["choices"][0]["finish_reason"]) == (" cat", "stop")
 
@@ -167,7 +195,11 @@ async def test_every_dialect_is_there():
         body = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}], "model": "dice"}
         claude = (await http.post("/v1/messages", json=body)).json()
         chat = (await http.post("/v1/chat/completions", json=body)).json()
-        sglang = (await http.post("/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}})).json()
+        sglang = (
+            await http.post(
+                "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
+            )
+        ).json()
     assert claude["content"][0]["text"] == chat["choices"][0]["message"]["content"]
     assert claude["usage"]["output_tokens"] == 4
     assert len(sglang["output_ids"]) == 4
@@ -175,15 +207,23 @@ async def test_every_dialect_is_there():
 
 async def test_weights_are_replaced_between_calls_and_reported():
     async with serving(Trained()) as http:
-        assert (await get_generated_tokens(http))[0]["weight_versions"] == [{"version": "zero", "start": 0, "end": 4}]
-        updated = await http.post("/update_weights?weight_version=one", content=b"good", headers=BINARY)
+        assert (await get_generated_tokens(http))[0]["weight_versions"] == [
+            {"version": "zero", "start": 0, "end": 4}
+        ]
+        updated = await http.post(
+            "/update_weights?weight_version=one", content=b"good", headers=BINARY
+        )
         assert updated.json()["weight_version"] == "one"
         assert (await get_generated_tokens(http))[0]["weight_versions"][0]["version"] == "one"
         refused = await http.post("/update_weights", content=b"bad", headers=BINARY)
         assert (refused.status_code, "another shape" in refused.text) == (400, True)
-        assert (await http.post("/update_weight_version", json={"new_version": "x"})).status_code == 400
+        assert (
+            await http.post("/update_weight_version", json={"new_version": "x"})
+        ).status_code == 400
     async with serving(Dice()) as http:
-        assert (await http.post("/update_weights", content=b"good", headers=BINARY)).status_code == 404
+        assert (
+            await http.post("/update_weights", content=b"good", headers=BINARY)
+        ).status_code == 404
         assert (await http.post("/pause")).status_code == 404
 
 
@@ -194,7 +234,9 @@ async def test_an_update_waits_for_the_call_that_runs():
             self.entered = asyncio.Event()
             self.go_on = asyncio.Event()
 
-        async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+        async def generate(
+            self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
+        ) -> object:
             self.entered.set()
             await self.go_on.wait()
             return await super().generate(prompts, n, sampling)
@@ -203,7 +245,9 @@ async def test_an_update_waits_for_the_call_that_runs():
     async with serving(held) as http:
         running = asyncio.create_task(get_generated_tokens(http))
         await held.entered.wait()
-        updating = asyncio.create_task(http.post("/update_weights?weight_version=one", content=b"1", headers=BINARY))
+        updating = asyncio.create_task(
+            http.post("/update_weights?weight_version=one", content=b"1", headers=BINARY)
+        )
         late = asyncio.create_task(get_generated_tokens(http))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -226,7 +270,9 @@ async def test_pause_and_resume(mode: str):
         assert trained.calls == []
         await http.post("/resume")
         answer = await waiting
-        assert (answer.status_code, len(trained.calls)) == ((200, 1) if mode == "keep" else (503, 0))
+        assert (answer.status_code, len(trained.calls)) == (
+            (200, 1) if mode == "keep" else (503, 0)
+        )
         assert (await http.post("/sleep")).status_code == 400
         assert (await get_generated_tokens(http))[0]["token_ids"]
     assert trained.orders == ["pause", "resume"]

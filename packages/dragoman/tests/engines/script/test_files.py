@@ -94,13 +94,17 @@ def test_everything_that_a_script_may_say(tmp_path: Path):
 def test_all_formats_mean_the_same(tmp_path: Path):
     entries = yaml.safe_load(FULL)
     whole = load_script(write_script(tmp_path, json.dumps(entries, indent=1), "script.json"))
-    lines = load_script(write_script(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
+    lines = load_script(
+        write_script(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl")
+    )
     assert _same(whole, Script(ENTRIES))
     assert _same(lines, Script(ENTRIES))
 
 
 def _same(one: Script, other: Script) -> bool:
-    """Compare structs by their fields: a file may produce a subclass of what a program produces."""
+    """Compare structs by their fields: a file may produce a subclass of what a program
+    produces.
+    """
     return repr(one).replace("_Error", "Fail").replace("_Usage", "UsageOverride") == repr(other)
 
 
@@ -108,11 +112,23 @@ def _same(one: Script, other: Script) -> bool:
     ("text", "name", "why"),
     [
         ("- Hello\n- reply:\n    - txt: x\n", "s.yaml", r"entry 2 \(line 2\): .*txt"),
-        ("- Hello\n\n- reply: x\n  match: {contains: 3}\n", "s.yaml", r"entry 2 \(line 3\): match.contains: .*int"),
-        ("- reply: [{text: a, delay: 1}]\n", "s.yaml", r"entry 1 \(line 1\): reply\[0\]: .*text and delay"),
+        (
+            "- Hello\n\n- reply: x\n  match: {contains: 3}\n",
+            "s.yaml",
+            r"entry 2 \(line 3\): match.contains: .*int",
+        ),
+        (
+            "- reply: [{text: a, delay: 1}]\n",
+            "s.yaml",
+            r"entry 1 \(line 1\): reply\[0\]: .*text and delay",
+        ),
         ("- reply: [{}]\n", "s.yaml", "has none"),
         ("- reply: [{error: {status: 200}}]\n", "s.yaml", "from 400 to 599"),
-        ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "the status of an error must be from 500"),
+        (
+            "- reply: [{text: x}, {error: {status: 404}}]\n",
+            "s.yaml",
+            "the status of an error must be from 500",
+        ),
         ("- reply: [{delay: .nan}]\n", "s.yaml", "from 0 to 3600"),
         ("- reply: [{tool: {name: f, arguments: {a: .nan}}}]\n", "s.yaml", "entry 1"),
         (

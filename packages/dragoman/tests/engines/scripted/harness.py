@@ -50,7 +50,9 @@ def chat(*messages: Message, tools: Sequence[str] = (), **options: Any) -> Gener
     options: fields of the conversation if it has them, otherwise of the request.
     """
     declared = tuple(FunctionTool(name) for name in tools)
-    own = {name: options.pop(name) for name in list(options) if name in Conversation.__struct_fields__}
+    own = {
+        name: options.pop(name) for name in list(options) if name in Conversation.__struct_fields__
+    }
     conversation = replace(Conversation(messages or (user("hi"),), declared), **own)
     return replace(GenerateRequest("m", conversation), **options)
 

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import ContextTooLong, RequestError
-from dragoman.core.events import ChoiceFinished, FinishReason, Finished, PromptTokens, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage, get_answer_tokens
+from dragoman.core.events import (
+    ChoiceFinished,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+    get_answer_tokens,
+)
 from dragoman.core.message import (
     CustomTool,
     FunctionTool,
@@ -23,7 +35,17 @@ from dragoman.core.message import (
 )
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits, ReasoningOptions
 from dragoman.engines.script.script import Chunks, Part
-from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, Think, UsageOverride, Wait
+from dragoman.engines.scripted import (
+    CallTool,
+    Fail,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    Think,
+    UsageOverride,
+    Wait,
+)
 from dragoman.engines.scripted.engine import TokenizedPrompt, generate_events, render_transcript
 
 from .harness import Naps, ask, chat, engine, events, user
@@ -35,9 +57,20 @@ EVERYTHING = (Think("Let me see."), Say("Hé, 😀!"), CallTool("f", '{"x": "ü"
 async def test_every_part_is_emitted_in_order():
     reply = await ask(engine(Script.of(*EVERYTHING)), chat(tools=["f"]))
     choice = reply.choices[0]
-    assert [type(part).__name__ for part in choice.parts] == ["Reasoning", "Text", "ToolCall", "Refusal"]
-    assert (choice.join_reasoning(), choice.join_text(), choice.join_refusal()) == ("Let me see.", "Hé, 😀!", "No.")
-    assert [(call.id, call.name, call.arguments) for call in choice.list_calls()] == [("call_1", "f", '{"x": "ü"}')]
+    assert [type(part).__name__ for part in choice.parts] == [
+        "Reasoning",
+        "Text",
+        "ToolCall",
+        "Refusal",
+    ]
+    assert (choice.join_reasoning(), choice.join_text(), choice.join_refusal()) == (
+        "Let me see.",
+        "Hé, 😀!",
+        "No.",
+    )
+    assert [(call.id, call.name, call.arguments) for call in choice.list_calls()] == [
+        ("call_1", "f", '{"x": "ü"}')
+    ]
 
 
 async def test_usage_counts_the_tokens_that_ride_on_the_events():
@@ -53,7 +86,13 @@ async def test_started_counts_the_words_of_the_prompt_and_nothing_is_cached():
 
 
 async def test_a_script_may_report_other_counts():
-    script = Script((ScriptEntry((Say("x"),), usage=UsageOverride(prompt=10, cached=8, completion=3, reasoning=1)),))
+    script = Script(
+        (
+            ScriptEntry(
+                (Say("x"),), usage=UsageOverride(prompt=10, cached=8, completion=3, reasoning=1)
+            ),
+        )
+    )
     assert (await ask(engine(script))).usage == Usage(10, 3, 8, 1, written=0)
 
 
@@ -73,15 +112,23 @@ async def test_text_is_cut_as_the_script_says(chunks: Chunks, texts: list[str]):
 
 
 async def test_a_text_in_pieces_is_cut_exactly_so():
-    output = await events(engine(Script.of(Say(("a", "", "bcd", "é")), CallTool("f", ("{", "}")))), chat(tools=["f"]))
+    output = await events(
+        engine(Script.of(Say(("a", "", "bcd", "é")), CallTool("f", ("{", "}")))), chat(tools=["f"])
+    )
     assert [event.text for event in output if isinstance(event, TextDelta)] == ["a", "bcd", "é"]
     assert [event.arguments for event in output if isinstance(event, ToolCallDelta)] == ["{", "}"]
 
 
-@given(text=st.text(max_size=30), limit=st.integers(0, 40), chunks=st.sampled_from(["tokens", "words", "characters"]))
+@given(
+    text=st.text(max_size=30),
+    limit=st.integers(0, 40),
+    chunks=st.sampled_from(["tokens", "words", "characters"]),
+)
 async def test_a_limit_cuts_the_tokens_and_loses_none(text: str, limit: int, chunks: Chunks):
     script = Script((ScriptEntry((Say(text), CallTool("tool", text)), chunks=chunks),))
-    choice = (await ask(engine(script), chat(tools=["tool"], limits=GenerationLimits(limit)))).choices[0]
+    choice = (
+        await ask(engine(script), chat(tools=["tool"], limits=GenerationLimits(limit)))
+    ).choices[0]
     whole = [id for piece in (text, "tool", text) for id in Triples().encode(piece, special=False)]
     assert [token.id for token in choice.tokens] == whole[:limit]
     assert choice.reason is (FinishReason.LENGTH if limit < len(whole) else FinishReason.STOP)
@@ -152,7 +199,9 @@ async def test_a_plain_prompt_is_counted_as_a_tokenizer_would():
 
 async def test_ids_come_back_as_they_are():
     ids = tuple(Triples().encode("<|end|>", special=False))
-    _, prompt, *_ = await events(engine(Script.of(Say("x"))), GenerateRequest("m", ids, return_prompt=True))
+    _, prompt, *_ = await events(
+        engine(Script.of(Say("x"))), GenerateRequest("m", ids, return_prompt=True)
+    )
     assert isinstance(prompt, PromptTokens)
     assert tuple(token.id for token in prompt.tokens) == ids
 
@@ -166,7 +215,10 @@ async def test_an_id_outside_the_vocabulary_is_refused(id: int):
 async def test_a_reasoning_budget_ends_the_thought_and_not_the_answer():
     request = chat(reasoning=ReasoningOptions(budget=2))
     reply = await ask(engine(Script.of(Think("abcdefghi"), Say("ok"))), request)
-    assert reply.choices[0].parts == (Reasoning("abcdef", tokens("abcdef")), Text("ok", tokens("ok")))
+    assert reply.choices[0].parts == (
+        Reasoning("abcdef", tokens("abcdef")),
+        Text("ok", tokens("ok")),
+    )
     assert reply.usage.reasoning == 2
 
 
@@ -177,7 +229,9 @@ async def test_reasoning_can_be_turned_off(wish: ReasoningOptions):
 
 
 async def test_a_custom_tool_gets_its_input_as_it_is():
-    request = GenerateRequest("m", Conversation((user("hi"),), (CustomTool("patch"), FunctionTool("f"))))
+    request = GenerateRequest(
+        "m", Conversation((user("hi"),), (CustomTool("patch"), FunctionTool("f")))
+    )
     output = await events(engine(Script.of(CallTool("patch", "*** Begin"), CallTool("f"))), request)
     assert [event.custom for event in output if isinstance(event, ToolCallStart)] == [True, False]
 
@@ -186,7 +240,9 @@ async def test_a_tokenizer_that_normalises_loses_neither_text_nor_tokens():
     script = Script((ScriptEntry((Say("wörld 😀"),), chunks="characters"),))
     choice = (await ask(engine(script, tokenizer=Triples(prefix="_")))).choices[0]
     assert choice.join_text() == "wörld 😀"
-    assert [token.id for token in choice.tokens] == Triples(prefix="_").encode("wörld 😀", special=False)
+    assert [token.id for token in choice.tokens] == Triples(prefix="_").encode(
+        "wörld 😀", special=False
+    )
 
 
 @pytest.mark.parametrize("part", [Say(""), Think(""), Refuse("")])
@@ -198,14 +254,21 @@ async def test_an_empty_part_says_nothing(part: Part):
 
 def tokens(text: str) -> tuple[Token, ...]:
     vocabulary = Triples()
-    return tuple(Token(id, vocabulary.decode([id])) for id in vocabulary.encode(text, special=False))
+    return tuple(
+        Token(id, vocabulary.decode([id])) for id in vocabulary.encode(text, special=False)
+    )
 
 
 @pytest.mark.parametrize("parts", [(Fail(),), (Say("abc"), Fail())])
 def test_nothing_comes_after_a_failure(parts: tuple[Part, ...]):
     request = chat(choices=2)
     steps = generate_events(
-        request, ScriptEntry(parts), TokenizedPrompt("", ()), tokenizer=Triples(), new_id=lambda: "", max_model_len=None
+        request,
+        ScriptEntry(parts),
+        TokenizedPrompt("", ()),
+        tokenizer=Triples(),
+        new_id=lambda: "",
+        max_model_len=None,
     )
     *before, last = steps
     assert isinstance(last, Fail)
@@ -221,8 +284,13 @@ def test_every_word_of_a_conversation_counts():
             Message(Role.ASSISTANT, (Reasoning("Hm"), Text("So"), call, Refusal("No"))),
             Message(Role.TOOL, (answer,)),
         ),
-        (FunctionTool("f", "Finds.", "{}"), CustomTool("c", None, "lark", "start: x"), FunctionTool("g")),
+        (
+            FunctionTool("f", "Finds.", "{}"),
+            CustomTool("c", None, "lark", "start: x"),
+            FunctionTool("g"),
+        ),
     )
     assert render_transcript(conversation) == (
-        'tool: f Finds. {}\ntool: c start: x\ntool: g\nuser: Look:\nassistant: Hm So f {"a": 1} No\ntool: 42'
+        'tool: f Finds. {}\ntool: c start: x\ntool: g\nuser: Look:\nassistant: Hm So f {"a": 1} '
+        "No\ntool: 42"
     )

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import FinishReason
-from dragoman.core.message import Message, Part, Reasoning, Refusal, Role, Text, ToolCall, ToolResult
+from dragoman.core.message import (
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
@@ -40,7 +49,10 @@ def _brief(part: Part) -> tuple[str, ...]:
     [
         ("[[say Hello]]", [("say", "Hello")]),
         ("Please [[say Hello]] now", [("say", "Hello")]),
-        ("[[think Hm]][[say Hi]]\n[[refuse No]]", [("think", "Hm"), ("say", "Hi"), ("refuse", "No")]),
+        (
+            "[[think Hm]][[say Hi]]\n[[refuse No]]",
+            [("think", "Hm"), ("say", "Hi"), ("refuse", "No")],
+        ),
         ("[[say x[0][1]]]", [("say", "x[0][1]")]),
         ("[[say [[nested]] too]]", [("say", "[[nested]] too")]),
         ('[[say "a ]] \\n b"]]', [("say", "a ]] \n b")]),
@@ -103,30 +115,42 @@ async def test_an_agents_loop_goes_turn_by_turn():
     answer = result("42")
     assert await parts(task) == [("tool", "f", '{"n": 1}')]
     assert await parts(task, call, answer) == [("think", "Next"), ("tool", "g", "{}")]
-    assert await parts(task, call, answer, assistant("thought"), call, answer) == [("say", "Finished")]
+    assert await parts(task, call, answer, assistant("thought"), call, answer) == [
+        ("say", "Finished")
+    ]
     assert await parts(task, *[call, answer] * 3) == [("say", TOOL_RESULT_REPLY)]
 
 
 async def test_a_reminder_after_the_result_does_not_end_the_loop():
     task = user("[[tool f]] [[then]] [[say Finished]]")
-    assert await parts(task, assistant(), result("1"), user("Mind the gap")) == [("say", "Finished")]
+    assert await parts(task, assistant(), result("1"), user("Mind the gap")) == [
+        ("say", "Finished")
+    ]
 
 
 async def test_a_tool_result_can_direct():
-    assert await parts(user("[[tool f]][[then]][[say no]]"), assistant(), result("[[say yes]]")) == [("say", "yes")]
+    assert await parts(
+        user("[[tool f]][[then]][[say no]]"), assistant(), result("[[say yes]]")
+    ) == [("say", "yes")]
 
 
 async def test_the_system_prompt_and_the_assistant_direct_nothing():
     system = Message(Role.SYSTEM, (Text("[[say system]]"),))
-    assert await parts(system, assistant("[[say assistant]]"), user("hi")) == [("say", NO_DIRECTIVE)]
+    assert await parts(system, assistant("[[say assistant]]"), user("hi")) == [
+        ("say", NO_DIRECTIVE)
+    ]
 
 
 async def test_a_new_question_is_not_answered_by_an_old_directive():
-    assert await parts(user("[[say old]]"), assistant("old"), user("new")) == [("say", NO_DIRECTIVE)]
+    assert await parts(user("[[say old]]"), assistant("old"), user("new")) == [
+        ("say", NO_DIRECTIVE)
+    ]
 
 
 async def test_parts_of_one_message_direct_together():
-    assert await parts(Message(Role.USER, (Text("[[say a]]"), Text("[[say b]]")))) == [("say", "ab")]
+    assert await parts(Message(Role.USER, (Text("[[say a]]"), Text("[[say b]]")))) == [
+        ("say", "ab")
+    ]
     media = ToolResult("1", (Text("[[say t]]"),))
     assert await parts(Message(Role.TOOL, (media,))) == [("say", "t")]
 
@@ -145,7 +169,8 @@ async def test_errors_delays_and_ends():
     naps = Naps()
     with pytest.raises(EngineError, match="too late") as failed:
         await ask(
-            engine(directives=True, sleep=naps), chat(user("[[delay 0.5]][[say a]][[delay 2]][[error 503 too late]]"))
+            engine(directives=True, sleep=naps),
+            chat(user("[[delay 0.5]][[say a]][[delay 2]][[error 503 too late]]")),
         )
     assert (failed.value.status, naps.slept) == (503, [0.5, 2.0])
     reply = await ask(engine(directives=True), chat(user("[[say a]][[finish length]]")))

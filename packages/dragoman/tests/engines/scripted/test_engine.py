@@ -1,4 +1,6 @@
-"""The engine's contract: errors before the first event, clean ends, and recorded requests."""
+"""The engine's contract: errors before the first event, clean ends, and recorded
+requests.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from contextlib import aclosing
 import pytest
 
 from dragoman.core.engine import Engine
-from dragoman.core.errors import EngineError, NotFound, Overloaded, RateLimited, RequestError, Unsupported
+from dragoman.core.errors import (
+    EngineError,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    Unsupported,
+)
 from dragoman.core.events import Finished, Started, TextDelta
 from dragoman.core.message import ToolChoice
 from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptEntry, ScriptedEngine, Wait
@@ -27,9 +36,12 @@ def test_it_is_an_engine_of_events():
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(400, RequestError), (404, NotFound), (429, RateLimited), (418, RequestError)]
+    ("status", "kind"),
+    [(400, RequestError), (404, NotFound), (429, RateLimited), (418, RequestError)],
 )
-async def test_an_error_first_in_a_reply_comes_before_started(status: int, kind: type[RequestError]):
+async def test_an_error_first_in_a_reply_comes_before_started(
+    status: int, kind: type[RequestError]
+):
     fail = Fail(status, "No", code="why", param="messages", retry_after=7.0)
     with pytest.raises(kind) as refused:
         await anext(engine(Script.of(fail)).generate(chat()))
@@ -118,7 +130,9 @@ async def test_cancelling_a_silence_leaves_nothing_behind():
 
 
 async def test_stopping_ends_a_silence_with_an_error():
-    playing = engine(Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_wait_forever)
+    playing = engine(
+        Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_wait_forever
+    )
     await playing.start()
     task = asyncio.create_task(ask(playing))
     await asyncio.sleep(0)
@@ -159,7 +173,11 @@ async def test_a_long_answer_lets_others_in():
 
 async def test_ids_of_calls_can_be_chosen():
     script = Script.of(CallTool("f"), CallTool("f", id="mine"))
-    calls = (await ask(engine(script, new_id=lambda: "made"), chat(tools=["f"]))).choices[0].list_calls()
+    calls = (
+        (await ask(engine(script, new_id=lambda: "made"), chat(tools=["f"])))
+        .choices[0]
+        .list_calls()
+    )
     assert [call.id for call in calls] == ["made", "mine"]
 
 

@@ -23,7 +23,9 @@ async def get_answers(script: Script, *requests: GenerateRequest) -> list[str]:
     return [(await ask(playing, request)).choices[0].join_text() for request in requests]
 
 
-def entry(text: str, match: MatchRule | None = None, *, times: int | None = None, repeat: bool = False) -> ScriptEntry:
+def entry(
+    text: str, match: MatchRule | None = None, *, times: int | None = None, repeat: bool = False
+) -> ScriptEntry:
     return ScriptEntry((Say(text),), match, times=times, repeat=repeat)
 
 
@@ -36,7 +38,12 @@ async def test_entries_with_a_match_come_first_and_stay():
     script = Script((entry("first"), entry("matched", MatchRule(("weather",))), entry("second")))
     weather = chat(user("The weather?"))
     other = chat(user("hi"))
-    assert await get_answers(script, other, weather, other, weather) == ["first", "matched", "second", "matched"]
+    assert await get_answers(script, other, weather, other, weather) == [
+        "first",
+        "matched",
+        "second",
+        "matched",
+    ]
 
 
 async def test_a_match_may_be_used_up_too():
@@ -70,7 +77,9 @@ async def test_everything_that_a_match_names_must_hold(match: MatchRule, fits: b
 
 
 async def test_the_last_word_of_the_user_or_a_tool_decides():
-    script = Script((entry("user", MatchRule(("U",))), entry("tool", MatchRule(("T",))), entry("else")))
+    script = Script(
+        (entry("user", MatchRule(("U",))), entry("tool", MatchRule(("T",))), entry("else"))
+    )
     system = Message(Role.SYSTEM, (Text("U T"),))
     assert await get_answers(
         script,
@@ -81,16 +90,18 @@ async def test_the_last_word_of_the_user_or_a_tool_decides():
 
 
 async def test_a_plain_prompt_can_be_matched():
-    assert await get_answers(Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")) == [
-        "yes"
-    ]
+    assert await get_answers(
+        Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")
+    ) == ["yes"]
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
 def test_a_glob_agrees_with_the_plain_definition(pattern: str, text: str):
     def fits(pattern: str, text: str) -> bool:
         if not pattern or pattern[0] != "*":
-            return pattern == text or bool(pattern and text and pattern[0] == text[0] and fits(pattern[1:], text[1:]))
+            return pattern == text or bool(
+                pattern and text and pattern[0] == text[0] and fits(pattern[1:], text[1:])
+            )
         return any(fits(pattern[1:], text[at:]) for at in range(len(text) + 1))
 
     assert MatchRule(glob=pattern).accepts(subject(text)) == fits(pattern, text)

@@ -1,4 +1,6 @@
-"""A vocabulary of all sequences of one, two and three bytes: tokens often end in the middle of a character."""
+"""A vocabulary of all sequences of one, two and three bytes: tokens often end in the
+middle of a character.
+"""
 
 from __future__ import annotations
 

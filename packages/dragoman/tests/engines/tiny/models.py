@@ -31,7 +31,12 @@ PLAIN = Shape()
 
 
 def write_model(
-    directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None, seed: int = 0
+    directory: Path,
+    shape: Shape = PLAIN,
+    *,
+    norm: float = 1.0,
+    broken_token: int | None = None,
+    seed: int = 0,
 ) -> Path:
     """Write a directory with config.json and model.safetensors.
 
@@ -39,7 +44,9 @@ def write_model(
     broken_token: the id of a token whose embedding is NaN.
     """
     rng = np.random.default_rng(seed)
-    tensors = {name: rng.standard_normal(dims, np.float32) * scale for name, dims, scale in _tensors(shape)}
+    tensors = {
+        name: rng.standard_normal(dims, np.float32) * scale for name, dims, scale in _tensors(shape)
+    }
     tensors["model.norm.weight"] *= norm
     if broken_token is not None:
         tensors["model.embed_tokens.weight"][broken_token] = np.nan
@@ -49,9 +56,16 @@ def write_model(
 
 
 def make_model(
-    directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None, seed: int = 0
+    directory: Path,
+    shape: Shape = PLAIN,
+    *,
+    norm: float = 1.0,
+    broken_token: int | None = None,
+    seed: int = 0,
 ) -> Llama:
-    return read_model(write_model(directory, shape, norm=norm, broken_token=broken_token, seed=seed))
+    return read_model(
+        write_model(directory, shape, norm=norm, broken_token=broken_token, seed=seed)
+    )
 
 
 def config(shape: Shape) -> dict[str, object]:
@@ -72,20 +86,30 @@ def config(shape: Shape) -> dict[str, object]:
     }
 
 
-def write_tensors(path: Path, tensors: Mapping[str, NDArray[np.generic]], dtype: str = "F32") -> None:
-    """Write a safetensors file; arrays are written unchanged, with the given dtype name."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, NDArray[np.generic]], dtype: str = "F32"
+) -> None:
+    """Write a safetensors file; arrays are written unchanged, with the given dtype
+    name.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
         raw = tensor.tobytes()
-        header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": tensor.shape,
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def _tensors(shape: Shape) -> list[tuple[str, tuple[int, ...], float]]:
-    """Return names, shapes and standard deviations, which are so large that likely tokens differ between steps."""
+    """Return names, shapes and standard deviations, which are so large that likely
+    tokens differ between steps.
+    """
     hidden = shape.hidden
     queries = shape.heads * shape.head_dim
     keys = shape.kv_heads * shape.head_dim

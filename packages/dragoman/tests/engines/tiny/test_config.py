@@ -15,21 +15,34 @@ from .models import Shape, config, write_model
 
 def write_config(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({name: value for name, value in (config(Shape()) | changes).items() if value != "-"}))
+    path.write_text(
+        json.dumps(
+            {name: value for name, value in (config(Shape()) | changes).items() if value != "-"}
+        )
+    )
     return path
 
 
 def test_rope_is_read_as_both_versions_of_transformers_write_it(tmp_path: Path) -> None:
-    assert read_config(write_config(tmp_path, rope_parameters={"rope_theta": 5e5})).rope.theta == 5e5
+    assert (
+        read_config(write_config(tmp_path, rope_parameters={"rope_theta": 5e5})).rope.theta == 5e5
+    )
     old = read_config(
-        write_config(tmp_path, rope_parameters="-", rope_theta=2e4, rope_scaling={"type": "linear", "factor": 4})
+        write_config(
+            tmp_path,
+            rope_parameters="-",
+            rope_theta=2e4,
+            rope_scaling={"type": "linear", "factor": 4},
+        )
     )
     assert (old.rope.theta, old.rope.kind, old.rope.factor) == (2e4, "linear", 4)
     assert read_config(write_config(tmp_path, rope_parameters="-")).rope.theta == 10000
 
 
 def test_what_is_left_out_has_the_defaults_of_transformers(tmp_path: Path) -> None:
-    read = read_config(write_config(tmp_path, num_key_value_heads="-", head_dim="-", tie_word_embeddings="-"))
+    read = read_config(
+        write_config(tmp_path, num_key_value_heads="-", head_dim="-", tie_word_embeddings="-")
+    )
     assert (read.kv_heads, read.head_dim, read.is_tied) == (4, 8, False)
 
 

@@ -29,8 +29,12 @@ ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=10, sampling=GREEDY)
 ENDLESS = replace(ASK, id="endless", max_tokens=10_000)
 
 
-def engine(model: Llama, limits: SchedulerConfig = PLAIN, *, max_num_waiting: int = 100) -> TinyEngine:
-    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits)
+def engine(
+    model: Llama, limits: SchedulerConfig = PLAIN, *, max_num_waiting: int = 100
+) -> TinyEngine:
+    config = EngineConfig(
+        max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits
+    )
     return TinyEngine(model, config, build_rng)
 
 
@@ -38,7 +42,9 @@ ONE = SchedulerConfig(max_num_seqs=1)
 
 
 class Gate(Only):
-    """A matcher that blocks the engine's thread within a step until it is opened. Sets an event when it is reached."""
+    """A matcher that blocks the engine's thread within a step until it is opened. Sets
+    an event when it is reached.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tokens: int) -> None:
         super().__init__([range(96)] * tokens)
@@ -66,7 +72,9 @@ class Counting(Only):
 
 
 class Broken(Only):
-    """A matcher whose invalid mask makes the whole step fail, as a bug in the engine would."""
+    """A matcher whose invalid mask makes the whole step fail, as a bug in the engine
+    would.
+    """
 
     def mask(self) -> bytes:
         return cast("bytes", 7)
@@ -165,7 +173,9 @@ async def test_stopping_fails_what_runs_and_what_waits(small: Llama) -> None:
         streams = [client.send(replace(ENDLESS, id=str(number))) for number in range(3)]
         await client.until(streams[0], tokens=1)
         await client.engine.stop()
-        assert [stream.end for stream in streams] == [Failed(str(n), "The engine is shutting down.") for n in range(3)]
+        assert [stream.end for stream in streams] == [
+            Failed(str(n), "The engine is shutting down.") for n in range(3)
+        ]
         assert all(thread.name != "tiny-engine" for thread in threading.enumerate())
         assert not client.engine.health().ready
         with pytest.raises(EngineError, match="not running"):
@@ -212,7 +222,9 @@ async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None
 
 async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) -> None:
     complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: complaints.append(context["exception"])
+    )
 
     def refuse(output: TokenOutput) -> None:
         raise ArithmeticError
@@ -263,7 +275,9 @@ async def test_an_id_runs_once(small: Llama) -> None:
 
 def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
     capabilities = engine(small).capabilities
-    assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(GenerationLimits.__struct_fields__)
+    assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(
+        GenerationLimits.__struct_fields__
+    )
     assert Feature.LOGPROBS in capabilities.features
     assert Feature.IMAGES not in capabilities.features
     assert capabilities.max_logprobs >= 20
@@ -292,7 +306,10 @@ def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 def test_chance_is_seeded_by_the_request_alone() -> None:
     assert [build_rng(5)() for _ in range(2)] == [build_rng(5)()] * 2
-    assert len({build_rng(5)(), build_rng(-5)(), build_rng(6)(), build_rng(None)(), build_rng(None)()}) == 5
+    assert (
+        len({build_rng(5)(), build_rng(-5)(), build_rng(6)(), build_rng(None)(), build_rng(None)()})
+        == 5
+    )
 
 
 async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:

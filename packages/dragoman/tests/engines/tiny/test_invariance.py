@@ -20,7 +20,13 @@ SAMPLINGS = [
     Sampling(seed=7),
     Sampling(temperature=1.7, seed=8, top_k=40),
     Sampling(temperature=0.6, seed=9, top_p=0.8, min_p=0.05),
-    Sampling(temperature=1.2, seed=10, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(
+        temperature=1.2,
+        seed=10,
+        repetition_penalty=1.3,
+        presence_penalty=0.5,
+        frequency_penalty=0.2,
+    ),
     replace(GREEDY, logit_bias=((5, 2.5), (9, -3.0)), bad_words=((11,), (4, 6))),
     Sampling(seed=11, allowed_token_ids=tuple(range(60))),
 ]
@@ -32,7 +38,9 @@ def request(number: int, vocab: int) -> TokenRequest:
     length = int(rng.choice([1, 2, 15, 16, 17, 40, 127, 128, 129, 300]))
     shared = np.random.default_rng(99).integers(0, vocab, length // 2)
     prompt = (*shared.tolist(), *rng.integers(0, vocab, length - length // 2).tolist())
-    limit = ReasoningBudget(max_tokens=6, begin_ids=(1,), end_ids=(2,), forced_ids=(3, 2), is_open=True)
+    limit = ReasoningBudget(
+        max_tokens=6, begin_ids=(1,), end_ids=(2,), forced_ids=(3, 2), is_open=True
+    )
     return TokenRequest(
         id=str(number),
         prompt=prompt,
@@ -83,7 +91,11 @@ def test_a_second_time_from_the_cache_is_the_same(small: Llama) -> None:
         rounds.append([bench.add(one) for one in requests(96)])
         bench.finish()
     assert [outputs.answer for outputs in rounds[0]] == [outputs.answer for outputs in rounds[1]]
-    assert sum(outputs.cached[0] for outputs in rounds[1]) > sum(outputs.cached[0] for outputs in rounds[0]) > 0
+    assert (
+        sum(outputs.cached[0] for outputs in rounds[1])
+        > sum(outputs.cached[0] for outputs in rounds[0])
+        > 0
+    )
 
 
 def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
@@ -96,7 +108,9 @@ def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
 
 
 async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
-    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
+    config = EngineConfig(
+        max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT)
+    )
     async with run_client(TinyEngine(small, config, build_rng)) as client:
         streams = [client.send(one) for one in requests(96)]
         await client.ends(*streams)

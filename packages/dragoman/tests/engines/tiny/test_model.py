@@ -1,4 +1,6 @@
-"""The forward pass: compared with a plain reference, and bit-identical for all chunkings of a prompt."""
+"""The forward pass: compared with a plain reference, and bit-identical for all
+chunkings of a prompt.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ SHAPES = [
 
 
 def logits(model: Llama, ids: list[int], cuts: list[int], seed: int = 0) -> Floats:
-    """Compute the logits of every token in chunks of these lengths, in blocks scattered over the pool."""
+    """Compute the logits of every token in chunks of these lengths, in blocks scattered
+    over the pool.
+    """
     blocks = 1 + np.random.default_rng(seed).permutation(-(-len(ids) // BLOCK_SIZE) + 8)
     cache = model.build_cache(len(blocks) + 1)
     rows: list[Floats] = []
@@ -59,7 +63,9 @@ def logits(model: Llama, ids: list[int], cuts: list[int], seed: int = 0) -> Floa
         slots = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         one = (model.attention.build_single(0, positions, table[None]),) if count == 1 else ()
         more = (model.attention.build_span(0, count, begin, table),) if count > 1 else ()
-        batch = TokenBatch(ids=np.array(ids[begin:end]), positions=positions, slots=slots, singles=one, spans=more)
+        batch = TokenBatch(
+            ids=np.array(ids[begin:end]), positions=positions, slots=slots, singles=one, spans=more
+        )
         rows.append(model.compute_logits(model.forward(batch, cache)[:count]))
         begin = end
     return np.concatenate(rows)
@@ -95,7 +101,9 @@ def test_a_token_sees_what_is_before_it_and_nothing_else(small: Llama) -> None:
 
 
 def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -> None:
-    """Rows of one batch, with keys in one to three chunks, equal rows of a prompt computed at once."""
+    """Rows of one batch, with keys in one to three chunks, equal rows of a prompt
+    computed at once.
+    """
     ids = RNG.integers(0, 96, 340).tolist()
     whole = plain(small, ids)
     cache = small.build_cache(40)
@@ -103,17 +111,27 @@ def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -
     positions = np.arange(340)
     span = small.attention.build_span(0, 340, 0, table)
     slots = table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    small.forward(TokenBatch(ids=np.array(ids), positions=positions, slots=slots, singles=(), spans=(span,)), cache)
+    small.forward(
+        TokenBatch(ids=np.array(ids), positions=positions, slots=slots, singles=(), spans=(span,)),
+        cache,
+    )
     some = np.array([0, 1, 77, CHUNK - 1, CHUNK, 200, 255, 256, 339])
     single = small.attention.build_single(0, some, np.repeat(table[None], len(some), axis=0))
-    batch = TokenBatch(ids=np.array(ids)[some], positions=some, slots=slots[some], singles=(single,), spans=())
-    assert np.array_equal(small.compute_logits(small.forward(batch, cache)[: len(some)]), whole[some])
+    batch = TokenBatch(
+        ids=np.array(ids)[some], positions=some, slots=slots[some], singles=(single,), spans=()
+    )
+    assert np.array_equal(
+        small.compute_logits(small.forward(batch, cache)[: len(some)]), whole[some]
+    )
 
 
 def test_chunks_pad_by_half_at_most() -> None:
     counts = [count_chunks(length) for length in range(1, 40 * CHUNK)]
     assert counts == sorted(counts)
-    assert all(-(-length // CHUNK) <= count <= 1.5 * -(-length // CHUNK) for length, count in enumerate(counts, 1))
+    assert all(
+        -(-length // CHUNK) <= count <= 1.5 * -(-length // CHUNK)
+        for length, count in enumerate(counts, 1)
+    )
     assert len(set(counts)) <= 12
 
 

@@ -26,8 +26,14 @@ LENGTHS = [1, 2, 17, 130, 1500]
 def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
     model = transformers.LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
     ids = torch.tensor([prompt])
-    # With an explicit mask, as otherwise a padding token within a prompt would be treated as padding.
-    fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
+    # With an explicit mask, as otherwise a padding token within a prompt would be
+    # treated as padding.
+    fixed = {
+        "max_new_tokens": count,
+        "min_new_tokens": count,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     with torch.no_grad():
         generated = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
     return generated[0, len(prompt) :].tolist()

@@ -1,9 +1,11 @@
-"""Test every causal architecture of the installed transformers with a small random model: correct or rejected.
+"""Test every causal architecture of the installed transformers with a small random
+model: correct or rejected.
 
     python -m tests.engines.transformers.architectures docs/architectures.json
 
-serves each of them from a directory, compares all answers with the library's `generate`, and writes the results.
-With names after the file, only these are tested, and the results of the others stay unchanged.
+serves each of them from a directory, compares all answers with the library's
+`generate`, and writes the results. With names after the file, only these are tested,
+and the results of the others stay unchanged.
 """
 
 from __future__ import annotations
@@ -47,16 +49,34 @@ NEAR = 1e-3
 SECONDS = 60
 """Timeout of an architecture in seconds."""
 
-WIDTHS = dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_size", "dim", "lru_width"), 32)
-LAYERS = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 4)
-HEADS = dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"), 4)
-INNER = dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "ffn_hidden_size", "decoder_ffn_dim"), 48)
-EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
-CHOSEN = dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts"), 2)
-GROUPS = dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "num_shared_experts"), 1)
+WIDTHS = dict.fromkeys(
+    ("hidden_size", "n_embd", "d_model", "embedding_size", "dim", "lru_width"), 32
+)
+LAYERS = dict.fromkeys(
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 4
+)
+HEADS = dict.fromkeys(
+    ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"), 4
+)
+INNER = dict.fromkeys(
+    ("intermediate_size", "ffn_dim", "d_ff", "ffn_hidden_size", "decoder_ffn_dim"), 48
+)
+EXPERTS = dict.fromkeys(
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4
+)
+CHOSEN = dict.fromkeys(
+    ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts"), 2
+)
+GROUPS = dict.fromkeys(
+    ("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "num_shared_experts"), 1
+)
 RANKS = dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16)
-PARTS = dict.fromkeys(("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "global_head_dim"), 8)
-LIMITS = dict.fromkeys(("sliding_window", "attention_chunk_size", "sliding_window_size", "floor_scale"), 40)
+PARTS = dict.fromkeys(
+    ("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "global_head_dim"), 8
+)
+LIMITS = dict.fromkeys(
+    ("sliding_window", "attention_chunk_size", "sliding_window_size", "floor_scale"), 40
+)
 MAMBA = {
     "mamba_n_heads": 4,
     "mamba_num_heads": 4,
@@ -71,7 +91,12 @@ MAMBA = {
     "n_mamba_heads": 2,
     "ssm_state_size": 8,
 }
-LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 SMALL: dict[str, Any] = {
     **WIDTHS,
     **LAYERS,
@@ -133,8 +158,17 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"topk_method": "greedy"},
     "dots1": {"n_shared_experts": 1},
     "granitemoehybrid": {"layer_types": ["attention", "mamba"] * 2},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 0, "expert_layer_period": 2, "expert_layer_offset": 1},
-    "nemotron_h": {"layers_block_type": ["mamba", "attention", "mlp", "mamba", "moe"], "n_groups": 1, **TIME_STEPS},
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 0,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "attention", "mlp", "mamba", "moe"],
+        "n_groups": 1,
+        **TIME_STEPS,
+    },
     "falcon": {"alibi": False, "new_decoder_architecture": False},
     "gptj": {"rotary_dim": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "window_size": 40},
@@ -151,17 +185,31 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, yarn RoPE": ("llama", _rope("yarn", factor=4.0, original_max_position_embeddings=60)),
     "llama, llama3 RoPE": (
         "llama",
-        _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=60),
+        _rope(
+            "llama3",
+            factor=4.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=60,
+        ),
     ),
     "phi3, longrope": (
         "phi3",
-        {"original_max_position_embeddings": 60, "rope_parameters": {"rope_type": "longrope", **LONG_ROPE}},
+        {
+            "original_max_position_embeddings": 60,
+            "rope_parameters": {"rope_type": "longrope", **LONG_ROPE},
+        },
     ),
     "phimoe, longrope": (
         "phimoe",
         {
             "original_max_position_embeddings": 60,
-            "rope_parameters": {"rope_type": "longrope", "short_mscale": 1.1, "long_mscale": 1.2, **LONG_ROPE},
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "short_mscale": 1.1,
+                "long_mscale": 1.2,
+                **LONG_ROPE,
+            },
         },
     ),
 }
@@ -200,11 +248,16 @@ def configure(name: str) -> Any:
     fields = {
         field: value
         for field, value in SMALL.items()
-        if _can_set(plain, field) and (isinstance(_default(plain, field), int | float) or field in OPTIONAL)
+        if _can_set(plain, field)
+        and (isinstance(_default(plain, field), int | float) or field in OPTIONAL)
     }
     if "kv_lora_rank" in fields and "num_key_value_heads" in fields:
         fields["num_key_value_heads"] = 4
-    kinds = list(dict.fromkeys(_default(plain, "layer_types") or ())) if _can_set(plain, "layer_types") else []
+    kinds = (
+        list(dict.fromkeys(_default(plain, "layer_types") or ()))
+        if _can_set(plain, "layer_types")
+        else []
+    )
     if kinds:
         fields["layer_types"] = [kinds[layer % len(kinds)] for layer in range(max(4, len(kinds)))]
         fields |= {field: max(4, len(kinds)) for field in LAYERS if field in fields}
@@ -216,7 +269,9 @@ def _can_set(config: Any, field: str) -> bool:
     own = getattr(kind, field, None)
     is_derived = isinstance(own, property) and own.fset is None
     # Setting it would set the other one, which is derived from it.
-    is_derived |= field == "layer_types" and isinstance(getattr(kind, "layers_block_type", None), property)
+    is_derived |= field == "layer_types" and isinstance(
+        getattr(kind, "layers_block_type", None), property
+    )
     return not is_derived and _default(config, field) is not LookupError
 
 
@@ -253,10 +308,16 @@ def try_out(name: str, directory: Path) -> Outcome:
         model, _ = build_paged_model(loaded)
     except EngineError as error:
         return Outcome(name, REFUSED, _tell(error))
-    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24), num_kv_tokens=512)
+    bench = Bench(
+        model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24), num_kv_tokens=512
+    )
     for company in ("together", "again, from the cache"):
         streams = [
-            bench.add(TokenRequest(id=str(n), prompt=tuple(prompt), max_tokens=COUNT, sampling=GREEDY, logprobs=2))
+            bench.add(
+                TokenRequest(
+                    id=str(n), prompt=tuple(prompt), max_tokens=COUNT, sampling=GREEDY, logprobs=2
+                )
+            )
             for n, prompt in enumerate(prompts)
         ]
         bench.finish()
@@ -269,7 +330,12 @@ def try_out(name: str, directory: Path) -> Outcome:
 
 def _generate(network: Any, prompt: list[int]) -> tuple[list[int], Any]:
     ids = torch.tensor([prompt])
-    fixed = {"max_new_tokens": COUNT, "min_new_tokens": COUNT, "do_sample": False, "eos_token_id": None}
+    fixed = {
+        "max_new_tokens": COUNT,
+        "min_new_tokens": COUNT,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     output = {"return_dict_in_generate": True, "output_logits": True}
     with torch.no_grad():
         generated = network.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **output)
@@ -278,8 +344,12 @@ def _generate(network: Any, prompt: list[int]) -> tuple[list[int], Any]:
 
 
 def _compare(ours: Outputs, tokens: list[int], scores: Any) -> str:
-    """Return the first difference; empty if there is none before a position where the best two tokens tie."""
-    for place, (mine, theirs, score, row) in enumerate(zip(ours.tokens, tokens, ours.scores, scores, strict=False)):
+    """Return the first difference; empty if there is none before a position where the
+    best two tokens tie.
+    """
+    for place, (mine, theirs, score, row) in enumerate(
+        zip(ours.tokens, tokens, ours.scores, scores, strict=False)
+    ):
         best, second = np.sort(row)[:-3:-1]
         if mine != theirs:
             return "" if best - second < NEAR else f"another token at {place}"

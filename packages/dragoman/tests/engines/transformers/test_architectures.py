@@ -1,4 +1,6 @@
-"""Every architecture of the library is correct or rejected: a few are tested here, all of them by a command."""
+"""Every architecture of the library is correct or rejected: a few are tested here, all
+of them by a command.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,16 @@ SLICE = {
     "nemotron": REFUSED,
     "rwkv": REFUSED,
 }
-"""One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions, custom masks, state."""
+"""One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions,
+custom masks, state.
+"""
 
 
 def read_recorded() -> dict[str, str]:
-    return {tried.name: tried.result for tried in msgspec.json.decode(RECORDED.read_bytes(), type=Results).tried}
+    return {
+        tried.name: tried.result
+        for tried in msgspec.json.decode(RECORDED.read_bytes(), type=Results).tried
+    }
 
 
 def test_none_is_wrong_and_most_are_right() -> None:
@@ -44,4 +51,6 @@ def test_none_is_wrong_and_most_are_right() -> None:
 @pytest.mark.parametrize("name", SLICE)
 def test_an_architecture_is_what_the_record_says(name: str) -> None:
     (tried,) = run([name])
-    assert (tried.result, read_recorded()[name]) == (SLICE[name], SLICE[name]), f"{tried.reason}; {AGAIN}"
+    assert (tried.result, read_recorded()[name]) == (SLICE[name], SLICE[name]), (
+        f"{tried.reason}; {AGAIN}"
+    )

@@ -25,7 +25,12 @@ from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import NumpySampledRows, SamplingState, SchedulerConfig
 from dragoman.engines.batching.sampler import NO_TOKEN
 from dragoman.engines.transformers.backend import torch
-from dragoman.engines.transformers.device_sampler import DeviceSampledRows, MAX_ALTERNATIVES, can_sample_on_device, check_device_sampler
+from dragoman.engines.transformers.device_sampler import (
+    DeviceSampledRows,
+    MAX_ALTERNATIVES,
+    can_sample_on_device,
+    check_device_sampler,
+)
 from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel, load_network
 
@@ -37,9 +42,12 @@ pytestmark = pytest.mark.torch
 Floats = NDArray[np.float32]
 Masks = list[bytes | None]
 MASKS = st.one_of(st.none(), st.binary(max_size=5))
-GREEDY_OR_NOT = st.one_of(SAMPLINGS, SAMPLINGS.map(lambda sampling: replace(sampling, temperature=0.0)))
+GREEDY_OR_NOT = st.one_of(
+    SAMPLINGS, SAMPLINGS.map(lambda sampling: replace(sampling, temperature=0.0))
+)
 NEAR_BOUNDARY = 1e-6
-"""Share of all weights by which float32 rounding may move the limit between two tokens."""
+"""Share of all weights by which float32 rounding may move the limit between two tokens.
+"""
 
 
 @st.composite
@@ -83,7 +91,9 @@ def ask(sampling: Sampling, **more: object) -> TokenRequest:
     return replace(TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling), **more)
 
 
-def on_device(logits: Floats, states: list[SamplingState], masks: Masks | None = None) -> DeviceSampledRows:
+def on_device(
+    logits: Floats, states: list[SamplingState], masks: Masks | None = None
+) -> DeviceSampledRows:
     return DeviceSampledRows(torch.from_numpy(logits.copy()), states, masks or [None] * len(states))
 
 
@@ -94,7 +104,9 @@ def scores_agree(found: list[TokenLogprob | None], expected: list[TokenLogprob |
             assert one.rank == other.rank
             assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
             assert [id for id, _ in one.top] == [id for id, _ in other.top]
-            assert [value for _, value in one.top] == pytest.approx([value for _, value in other.top], abs=1e-5)
+            assert [value for _, value in one.top] == pytest.approx(
+                [value for _, value in other.top], abs=1e-5
+            )
 
 
 def sample_by_hand(
@@ -103,7 +115,10 @@ def sample_by_hand(
     """Return each sampler's tokens for evenly spaced uniform numbers."""
     chances = [(step + 0.5) / steps for step in range(steps)]
     rows = np.tile(logits, (steps, 1))
-    states = [[state(request, output, len(logits), always(chance)) for chance in chances] for _ in range(2)]
+    states = [
+        [state(request, output, len(logits), always(chance)) for chance in chances]
+        for _ in range(2)
+    ]
     masks: Masks = [mask] * steps
     return on_device(rows, states[0], masks).tokens, NumpySampledRows(rows, states[1], masks).tokens
 
@@ -112,7 +127,9 @@ def sample_by_hand(
 def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
     rows: list[tuple[list[float], tuple[TokenRequest, tuple[int, ...]], bytes | None]],
 ) -> None:
-    """Logits are multiples of 1/16, and the seeds' random numbers are not near a boundary of the resulting weights."""
+    """Logits are multiples of 1/16, and the seeds' random numbers are not near a
+    boundary of the resulting weights.
+    """
     logits = np.array([row for row, _, _ in rows], np.float32)
     masks = [mask for _, _, mask in rows]
     before = logits.copy()
@@ -141,10 +158,18 @@ def test_each_token_is_as_likely_as_with_numpy(
         Sampling(temperature=0.6, top_k=20, top_p=0.95),
         Sampling(temperature=1.3, top_p=0.9),
         Sampling(temperature=1.0, top_k=3000, top_p=0.8),
-        Sampling(temperature=1.1, min_p=0.02, repetition_penalty=1.2, frequency_penalty=0.1, presence_penalty=0.4),
+        Sampling(
+            temperature=1.1,
+            min_p=0.02,
+            repetition_penalty=1.2,
+            frequency_penalty=0.1,
+            presence_penalty=0.4,
+        ),
     ],
 )
-def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(vocab: int, sampling: Sampling) -> None:
+def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(
+    vocab: int, sampling: Sampling
+) -> None:
     rng = np.random.default_rng(vocab)
     logits = (rng.normal(size=(40, vocab)) * 3).astype(np.float32)
     # Many equal logits, as of a model in bfloat16.
@@ -162,11 +187,16 @@ def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(voca
     expected = NumpySampledRows(logits, states(), [None] * 40)
     # Between the tokens of a slightly smaller and a slightly greater number.
     lower, upper = (
-        NumpySampledRows(logits, states(shift=shift), [None] * 40).tokens for shift in (-NEAR_BOUNDARY, NEAR_BOUNDARY)
+        NumpySampledRows(logits, states(shift=shift), [None] * 40).tokens
+        for shift in (-NEAR_BOUNDARY, NEAR_BOUNDARY)
     )
-    assert all(low <= token <= high for low, token, high in zip(lower, found.tokens, upper, strict=True))
+    assert all(
+        low <= token <= high for low, token, high in zip(lower, found.tokens, upper, strict=True)
+    )
     assert sum(one != other for one, other in zip(found.tokens, expected.tokens, strict=True)) <= 1
-    scores_agree(found.compute_logprobs(expected.tokens), expected.compute_logprobs(expected.tokens))
+    scores_agree(
+        found.compute_logprobs(expected.tokens), expected.compute_logprobs(expected.tokens)
+    )
 
 
 @pytest.mark.parametrize("vocab", [24, 1003, 50_257])
@@ -174,7 +204,12 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(vocab: int) -> None:
     """Logprobs expose every bit of the sums of weights."""
     rng = np.random.default_rng(1)
     logits = (rng.normal(size=(9, vocab)) * 4).astype(np.float32)
-    samplings = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=9), GREEDY] * 3
+    samplings = [
+        Sampling(seed=1),
+        Sampling(seed=2, top_p=0.8),
+        Sampling(seed=3, top_k=9),
+        GREEDY,
+    ] * 3
 
     def states() -> list[SamplingState]:
         return [state(ask(one, logprobs=3), (), vocab) for one in samplings[: len(logits)]]
@@ -210,7 +245,9 @@ def test_rows_without_a_possible_token_are_found_beside_others(temperature: floa
         assert found.tokens[:5] == [NO_TOKEN] * 5
         assert NO_TOKEN not in found.tokens[5:]
         assert [found.is_finite(row) for row in range(7)] == [False] * 4 + [True, False, True]
-        scores_agree(found.compute_logprobs(found.tokens)[5:], expected.compute_logprobs(expected.tokens)[5:])
+        scores_agree(
+            found.compute_logprobs(found.tokens)[5:], expected.compute_logprobs(expected.tokens)[5:]
+        )
         assert found.compute_logprobs(found.tokens)[:5] == [None] * 5
 
 
@@ -224,27 +261,42 @@ def test_a_greedy_tie_goes_to_the_lowest_id_also_in_half_precision() -> None:
 
 def test_a_bias_may_be_certain_and_one_may_be_given_twice() -> None:
     rows = np.tile(np.linspace(-1, 1, VOCAB, dtype=np.float32), (3, 1))
-    biases = [((4, math.inf), (5, 1e300), (6, -math.inf)), ((3, 5.0), (4, -100.0), (3, 0.5)), ((7, 3.0),)]
+    biases = [
+        ((4, math.inf), (5, 1e300), (6, -math.inf)),
+        ((3, 5.0), (4, -100.0), (3, 0.5)),
+        ((7, 3.0),),
+    ]
     for temperature in (0.0, 1.0):
-        asks = [ask(Sampling(temperature=temperature, seed=3, logit_bias=bias), logprobs=1) for bias in biases]
+        asks = [
+            ask(Sampling(temperature=temperature, seed=3, logit_bias=bias), logprobs=1)
+            for bias in biases
+        ]
         found = on_device(rows, [state(one) for one in asks])
         expected = NumpySampledRows(rows, [state(one) for one in asks], [None] * 3)
         assert found.tokens == expected.tokens
-        scores_agree(found.compute_logprobs(found.tokens), expected.compute_logprobs(expected.tokens))
+        scores_agree(
+            found.compute_logprobs(found.tokens), expected.compute_logprobs(expected.tokens)
+        )
 
 
 @pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_p=0.999), Sampling(top_p=1e-18), Sampling(top_k=2)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(top_p=0.999), Sampling(top_p=1e-18), Sampling(top_k=2)]
+)
 def test_the_ends_of_chance_hit_possible_tokens(chance: float, sampling: Sampling) -> None:
     mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
     logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
     (found,) = on_device(logits, [state(ask(sampling), rng=always(chance))], [mask]).tokens
-    assert [found] == NumpySampledRows(logits, [state(ask(sampling), rng=always(chance))], [mask]).tokens
+    assert [found] == NumpySampledRows(
+        logits, [state(ask(sampling), rng=always(chance))], [mask]
+    ).tokens
     assert found in (3, 4, 20)
 
 
 @pytest.mark.parametrize("ids", [(), (2, 70)])
-def test_logprobs_of_a_token_that_replaces_the_sampled_one_and_many_alternatives(ids: tuple[int, ...]) -> None:
+def test_logprobs_of_a_token_that_replaces_the_sampled_one_and_many_alternatives(
+    ids: tuple[int, ...],
+) -> None:
     vocab = 400
     logits = np.random.default_rng(2).standard_normal((2, vocab), np.float32)
     asks = [ask(GREEDY, logprobs=count, logprob_ids=ids) for count in (2, MAX_ALTERNATIVES + 1)]
@@ -254,7 +306,9 @@ def test_logprobs_of_a_token_that_replaces_the_sampled_one_and_many_alternatives
         scores_agree(found.compute_logprobs(tokens), expected.compute_logprobs(tokens))
 
 
-def test_the_trial_finds_a_device_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_finds_a_device_that_computes_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device = torch.device("cpu")
     check_device_sampler(device)
     sort = torch.Tensor.sort
@@ -287,9 +341,13 @@ def test_conversations_are_the_same_with_either_sampler() -> None:
     ]
     streams: list[list[Outputs]] = []
     for samples_on_device in (False, True):
-        bench = Bench(build_model(samples_on_device=samples_on_device), SchedulerConfig(max_num_seqs=8))
+        bench = Bench(
+            build_model(samples_on_device=samples_on_device), SchedulerConfig(max_num_seqs=8)
+        )
         requests = [
-            TokenRequest(id=str(next(numbers)), prompt=prompt, max_tokens=24, sampling=one, logprobs=2)
+            TokenRequest(
+                id=str(next(numbers)), prompt=prompt, max_tokens=24, sampling=one, logprobs=2
+            )
             for one in samplings
         ]
         matched = replace(requests[1], matcher=Only([{5, 6, 7}, {8}, {9, 10}]))
@@ -302,7 +360,10 @@ def test_conversations_are_the_same_with_either_sampler() -> None:
 
 
 def test_only_an_accelerator_samples_by_default() -> None:
-    found = {setting: can_sample_on_device(setting, torch.device("cpu")) for setting in ("auto", "host", "model")}
+    found = {
+        setting: can_sample_on_device(setting, torch.device("cpu"))
+        for setting in ("auto", "host", "model")
+    }
     assert found == {"auto": False, "host": False, "model": True}
 
 

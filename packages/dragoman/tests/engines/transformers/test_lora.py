@@ -47,11 +47,15 @@ ALL = "all-linear"
 
 
 def write_adapter(base: Any, directory: Path, seed: int, **options: Any) -> Any:
-    """Save an adapter with PEFT whose weights change the output, and return PEFT's model of it."""
+    """Save an adapter with PEFT whose weights change the output, and return PEFT's
+    model of it.
+    """
     peft: Any = import_module("peft")
     torch.manual_seed(seed)
     options = {"r": 4, "lora_alpha": 16, "target_modules": ATTENTION} | options
-    adapted = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **options))
+    adapted = peft.get_peft_model(
+        base, peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **options)
+    )
     adapted.save_pretrained(directory)
     return adapted
 
@@ -68,7 +72,11 @@ def shelf(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
         ("llama", {"target_modules": ALL, "use_rslora": True}),
         (
             "qwen2",
-            {"target_modules": ALL, "alpha_pattern": {"q_proj": 64}, "rank_pattern": {"layers.1.mlp.up_proj": 2}},
+            {
+                "target_modules": ALL,
+                "alpha_pattern": {"q_proj": 64},
+                "rank_pattern": {"layers.1.mlp.up_proj": 2},
+            },
         ),
         ("phi3", {"target_modules": ["qkv_proj", "down_proj"]}),
         ("gemma3_text", {"target_modules": ALL}),
@@ -88,7 +96,10 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
     adapters.load("2", str(tmp_path / "2"))
     bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
     streams = [
-        bench.add(TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY), adapter)
+        bench.add(
+            TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY),
+            adapter,
+        )
         for name in ("0", "1", "2")
         for adapter in (adapters.find(name),)
         for place, prompt in enumerate(PROMPTS)
@@ -110,7 +121,8 @@ def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> No
             outputs = bench.add(ask, adapters.find(load or ""))
             bench.finish()
             cached.append(outputs.cached)
-    # A reloaded adapter is a new one, even with the same name; the blocks without an adapter are still cached.
+    # A reloaded adapter is a new one, even with the same name; the blocks without an
+    # adapter are still cached.
     assert cached == [[0], [48], [0], [48], [0], [48], [48], [48]]
 
 
@@ -129,7 +141,9 @@ def rename_tensors(old: str, new: str) -> Spoil:
     def spoil(directory: Path) -> None:
         path = directory / "adapter_model.safetensors"
         tensors = safetensors.torch.load_file(path)
-        safetensors.torch.save_file({name.replace(old, new): tensor for name, tensor in tensors.items()}, path)
+        safetensors.torch.save_file(
+            {name.replace(old, new): tensor for name, tensor in tensors.items()}, path
+        )
 
     return spoil
 
@@ -163,7 +177,9 @@ def corrupt_weights(name: str) -> Spoil:
         (rename_tensors("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused_with_a_reason(
+    spoil: Spoil, message: str, tmp_path: Path
+) -> None:
     write_adapter(network("llama"), tmp_path, 1)
     _, adapters = shelf("llama")
     spoil(tmp_path)
@@ -173,22 +189,31 @@ def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, message: str
 
 
 @asynccontextmanager
-async def serving(lora_dir: str | None = None, **settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
+async def serving(
+    lora_dir: str | None = None, **settings: Any
+) -> AsyncGenerator[openai.AsyncOpenAI]:
     """Serve the embedded model in torch."""
-    given = Settings(model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings)
+    given = Settings(
+        model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings
+    )
     models = build_models(given, SystemClock())
     await models.start()
     options = ServingOptions(lora_dir=lora_dir)
     transport = httpx2.ASGITransport(create_app(models, options=options))
     client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
-    async with openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client) as sdk:
+    async with openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=client
+    ) as sdk:
         yield sdk
     await models.stop()
 
 
 async def get_answer(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]:
     answer = await sdk.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Count to 7."}], temperature=0, max_tokens=12
+        model=model,
+        messages=[{"role": "user", "content": "Count to 7."}],
+        temperature=0,
+        max_tokens=12,
     )
     return answer.model, answer.choices[0].message.content
 

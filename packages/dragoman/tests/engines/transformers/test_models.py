@@ -1,4 +1,6 @@
-"""Models of many families, batched and paged, generate what transformers generates with them alone."""
+"""Models of many families, batched and paged, generate what transformers generates with
+them alone.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+EXPERTS = {
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 24},
@@ -71,7 +78,12 @@ def network(kind: str, **more: Any) -> Any:
 
 def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
     ids = torch.tensor([prompt])
-    fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
+    fixed = {
+        "max_new_tokens": count,
+        "min_new_tokens": count,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     with torch.no_grad():
         generated = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
     return generated[0, len(prompt) :].tolist()
@@ -84,7 +96,9 @@ def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.Mo
 
     def watched(*given: Any, **more: Any) -> Any:
         cuda = torch.backends.cuda
-        allowed.append((cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
+        allowed.append(
+            (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled())
+        )
         return compute(*given, **more)
 
     prompt = list(range(3, 43))
@@ -125,15 +139,22 @@ def test_a_model_with_state_that_the_librarys_cache_does_not_hold_is_refused() -
 
 def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
     model, _ = build_paged_model(
-        load_network(tiny.find_bundled_model(), transformers.TransformersOptions(device="cpu", dtype="float32"))
+        load_network(
+            tiny.find_bundled_model(),
+            transformers.TransformersOptions(device="cpu", dtype="float32"),
+        )
     )
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 300).tolist())
-    ask = TokenRequest(id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ask = TokenRequest(
+        id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1
+    )
     ours = alone(packaged, ask)
     theirs = alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
-    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-4)
+    assert found == pytest.approx(
+        [score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-4
+    )
 
 
 def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
@@ -152,7 +173,8 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
 def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first, second = (
-        generate_with_files(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2)
+        generate_with_files(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask)
+        for _ in range(2)
     )
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
@@ -166,8 +188,12 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
     model = TransformersModel(broken)
     (good, bad) = ((7, 8, 9), (5, 5, 5) * 12)
     broken.set_attn_implementation("dragoman_paged")
-    bench = Bench(model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64)
-    asks = [TokenRequest(id="x", prompt=ids, max_tokens=4, sampling=GREEDY) for ids in (good, bad, good)]
+    bench = Bench(
+        model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64
+    )
+    asks = [
+        TokenRequest(id="x", prompt=ids, max_tokens=4, sampling=GREEDY) for ids in (good, bad, good)
+    ]
     streams: list[Outputs] = []
     for ask in asks:
         streams.append(bench.add(ask))
@@ -191,7 +217,9 @@ ON_A_CPU = transformers.TransformersOptions(device="cpu", dtype="float32")
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "vaultgemma"])
-def test_a_model_without_torch_attention_is_loaded_from_its_directory(kind: str, tmp_path: Path) -> None:
+def test_a_model_without_torch_attention_is_loaded_from_its_directory(
+    kind: str, tmp_path: Path
+) -> None:
     prompt = list(range(3, 43))
     loaded = load_network(save_model(tmp_path, kind), ON_A_CPU)
     expected = generate_alone(loaded, prompt, 8)
@@ -215,8 +243,14 @@ LONG_ROPE: dict[str, Any] = {
 ROPES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3 longrope": ("phi3", LONG_ROPE),
     "phimoe longrope": ("phimoe", LONG_ROPE),
-    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
-    "chunks and scales": ("llama4_text", {"attention_chunk_size": 64, "floor_scale": 32, "num_local_experts": 4}),
+    "dynamic": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+    ),
+    "chunks and scales": (
+        "llama4_text",
+        {"attention_chunk_size": 64, "floor_scale": 32, "num_local_experts": 4},
+    ),
     "windows": ("mistral", {"sliding_window": 64}),
 }
 
@@ -231,7 +265,9 @@ def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(r
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
     for name in ("first", "again"):
         streams = [
-            bench.add(TokenRequest(id=f"{name} {n}", prompt=tuple(prompt), max_tokens=20, sampling=GREEDY))
+            bench.add(
+                TokenRequest(id=f"{name} {n}", prompt=tuple(prompt), max_tokens=20, sampling=GREEDY)
+            )
             for n, prompt in enumerate(prompts)
         ]
         bench.finish()
@@ -281,7 +317,9 @@ def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_torch_has_the_configured_threads_or_one_for_each_core(threads: int | None, tmp_path: Path) -> None:
+def test_torch_has_the_configured_threads_or_one_for_each_core(
+    threads: int | None, tmp_path: Path
+) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -312,7 +350,13 @@ def test_seeds_decide() -> None:
 
     def sample(seed: int) -> list[int]:
         return alone(
-            model, TokenRequest(id="s", prompt=(3, 4, 5), max_tokens=12, sampling=Sampling(temperature=2.0, seed=seed))
+            model,
+            TokenRequest(
+                id="s",
+                prompt=(3, 4, 5),
+                max_tokens=12,
+                sampling=Sampling(temperature=2.0, seed=seed),
+            ),
         ).tokens
 
     assert sample(1) == sample(1)
@@ -340,8 +384,14 @@ def cut_weights(directory: Path) -> None:
             partial(change_config, architectures=["BertLMHeadModel"], model_type="bert"),
             "lacks .* tensors of BertLMHead",
         ),
-        (partial(change_config, vocab_size=100), r"has shape \(96, 32\), but config\.json says \(100, 32\); download"),
-        (partial(change_config, hidden_size=30), "hidden size .30. is not a multiple of the number of attention heads"),
+        (
+            partial(change_config, vocab_size=100),
+            r"has shape \(96, 32\), but config\.json says \(100, 32\); download",
+        ),
+        (
+            partial(change_config, hidden_size=30),
+            "hidden size .30. is not a multiple of the number of attention heads",
+        ),
         (
             partial(change_config, model_type="t5"),
             "not a causal language model; transformers generates text only with those",
@@ -359,7 +409,9 @@ def test_a_checkpoint_that_is_not_whole_is_rejected(
     assert "\n" not in str(rejected.value)
 
 
-def test_tensors_that_a_network_does_not_use_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_that_a_network_does_not_use_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     change_config(save_model(tmp_path, "llama"), num_hidden_layers=3)
     load_network(tmp_path, ON_A_CPU)
     assert "LlamaForCausalLM does not use 9 of the tensors, such as model.layers.3." in caplog.text

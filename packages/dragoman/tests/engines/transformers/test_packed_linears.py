@@ -21,7 +21,9 @@ from .test_models import generate_alone, network
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a torch with oneDNN"),
+    pytest.mark.skipif(
+        not torch.backends.mkldnn.is_available(), reason="needs a torch with oneDNN"
+    ),
 ]
 
 _MAPS = Path("/proc/self/maps")
@@ -29,7 +31,9 @@ PROMPT = list(range(3, 40))
 
 
 def generate(model: Any) -> list[int]:
-    return alone(model, TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY)).tokens
+    return alone(
+        model, TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY)
+    ).tokens
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # without and with biases
@@ -42,7 +46,8 @@ def test_packed_layers_compute_what_plain_ones_do(kind: str, num_rows: int) -> N
         states = torch.randn(1, num_rows, 32)
         for name in ("self_attn.q_proj", "mlp.gate_proj"):
             expected, found = (
-                linear_model.model.layers[1].get_submodule(name)(states) for linear_model in (plain, packed)
+                linear_model.model.layers[1].get_submodule(name)(states)
+                for linear_model in (plain, packed)
             )
             assert torch.allclose(found, expected, atol=1e-5)
 
@@ -68,7 +73,9 @@ def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
 
 def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None:
     def compute(states: Any) -> Any:
-        return torch.nn.functional.linear(mlp.act_fn(mlp.gate_proj(states)) * mlp.up_proj(states), mlp.down_proj.weight)
+        return torch.nn.functional.linear(
+            mlp.act_fn(mlp.gate_proj(states)) * mlp.up_proj(states), mlp.down_proj.weight
+        )
 
     loaded = network("llama")
     mlp = loaded.model.layers[2].mlp

@@ -1,4 +1,6 @@
-"""Quantized models with paging generate what the library generates with the same weights; others are rejected."""
+"""Quantized models with paging generate what the library generates with the same
+weights; others are rejected.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["torchao", "bitsandbytes"])
-def test_quantised_weights_are_served_as_the_library_computes_them(method: str, saved: Path) -> None:
+def test_quantised_weights_are_served_as_the_library_computes_them(
+    method: str, saved: Path
+) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate")
     pytest.importorskip(method, reason=f"needs {method}")
     expected = generate_alone(load_network(saved, options(quantization=method)), PROMPT, 8)
@@ -54,7 +58,9 @@ def test_quantised_weights_are_served_as_the_library_computes_them(method: str, 
     outputs = alone(model, ask)
     plain = alone(build_paged_model(load_network(saved, options()))[0], ask)
     assert (outputs.tokens, plain.tokens) == (expected, whole)
-    assert [one.logprob for one in outputs.scores if one] != [one.logprob for one in plain.scores if one]
+    assert [one.logprob for one in outputs.scores if one] != [
+        one.logprob for one in plain.scores if one
+    ]
     with pytest.raises(Unsupported, match="quantized"):
         model.prepare_weights({})  # pyright: ignore[reportArgumentType] - it is not looked at
 
@@ -62,7 +68,9 @@ def test_quantised_weights_are_served_as_the_library_computes_them(method: str, 
 def test_weights_are_not_quantised_twice(saved: Path) -> None:
     path = saved / "config.json"
     config = msgspec.json.decode(path.read_bytes())
-    path.write_bytes(msgspec.json.encode({**config, "quantization_config": {"quant_method": "gptq", "bits": 4}}))
+    path.write_bytes(
+        msgspec.json.encode({**config, "quantization_config": {"quant_method": "gptq", "bits": 4}})
+    )
     with pytest.raises(EngineError, match="already quantized"):
         load_network(saved, options(quantization="torchao"))
 

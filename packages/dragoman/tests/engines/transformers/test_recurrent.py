@@ -1,4 +1,6 @@
-"""Recurrent state: a sequence's output equals the library's, alone, in any batch and in any slot."""
+"""Recurrent state: a sequence's output equals the library's, alone, in any batch and in
+any slot.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,14 @@ def model(kind: str) -> TransformersModel:
 
 
 def ask(number: int, name: str = "") -> TokenRequest:
-    return TokenRequest(id=f"{name}{number}", prompt=tuple(PROMPTS[number]), max_tokens=COUNT, sampling=GREEDY)
+    return TokenRequest(
+        id=f"{name}{number}", prompt=tuple(PROMPTS[number]), max_tokens=COUNT, sampling=GREEDY
+    )
 
 
-def test_company_changes_nothing_and_neither_does_a_predecessor(kind: str, model: TransformersModel) -> None:
+def test_company_changes_nothing_and_neither_does_a_predecessor(
+    kind: str, model: TransformersModel
+) -> None:
     bench = Bench(model, TIGHT)
     for name in ("first", "in the same slots"):
         streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
@@ -84,7 +90,9 @@ def test_company_changes_nothing_and_neither_does_a_predecessor(kind: str, model
         assert [one.cached for one in streams] == [[0]] * 4
 
 
-def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(kind: str, model: TransformersModel) -> None:
+def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(
+    kind: str, model: TransformersModel
+) -> None:
     bench = Bench(model, TIGHT, num_kv_tokens=80)
     streams = [bench.add(ask(number)) for number in range(4)]
     bench.finish()
@@ -92,22 +100,30 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(kind: str, mode
     assert bench.stepper.scheduler.num_preemptions > 0
 
 
-def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(kind: str, model: TransformersModel) -> None:
+def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(
+    kind: str, model: TransformersModel
+) -> None:
     bench = Bench(model, TIGHT)
     streams = [bench.add(ask(number)) for number in (3, 2, 1)]
     bench.step(6)
-    # Other sequences reuse their slots, and the slots of the rest are no longer consecutive.
+    # Other sequences reuse their slots, and the slots of the rest are no longer
+    # consecutive.
     for place in (0, 1):
         bench.stepper.scheduler.remove(bench.sequences[place])
     streams += [bench.add(ask(number, "late")) for number in (0, 3)]
     bench.step(2)
     bench.stepper.scheduler.remove(bench.sequences[3])
     bench.finish()
-    assert [streams[2].tokens, streams[4].tokens] == [generate_expected(kind)[1], generate_expected(kind)[3]]
+    assert [streams[2].tokens, streams[4].tokens] == [
+        generate_expected(kind)[1],
+        generate_expected(kind)[3],
+    ]
 
 
 def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
-    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2))
+    bench = Bench(
+        model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2)
+    )
     streams = [bench.add(ask(number)) for number in range(4)]
     most = 0
     while bench.stepper.scheduler.has_work:
@@ -130,7 +146,9 @@ def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> N
     bench.stepper.close()
     bench.finish()
     assert [one.tokens for one in streams] == generate_expected(kind)
-    again = bench.add(TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=COUNT, sampling=GREEDY))
+    again = bench.add(
+        TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=COUNT, sampling=GREEDY)
+    )
     bench.step(1)
     swap()
     bench.stepper.replace_weights("new")
@@ -138,8 +156,12 @@ def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> N
     assert again.tokens == generate_expected(kind, 8)[3]
 
 
-def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(model: TransformersModel) -> None:
-    request = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0)
+def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(
+    model: TransformersModel,
+) -> None:
+    request = TokenRequest(
+        id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0
+    )
     whole, cut = (
         [score.logprob for score in alone(model, request, limits).prompt[0].logprobs if score]
         for limits in (SchedulerConfig(), SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=5))
@@ -167,7 +189,9 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
 
 
 def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
-    """The library clamps the time steps of Nemotron H only in prefill: a preempted answer would change."""
+    """The library clamps the time steps of Nemotron H only in prefill: a preempted
+    answer would change.
+    """
     config = configure("nemotron_h")
     config.time_step_min = 0.1
     torch.manual_seed(7)
@@ -176,10 +200,15 @@ def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "by_token"), [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)]
+    ("kind", "by_token"),
+    [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)],
 )
-def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(kind: str, by_token: bool) -> None:
-    """With random weights of bfloat16 the state of a few tokens changes less than rounding does."""
+def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(
+    kind: str, by_token: bool
+) -> None:
+    """With random weights of bfloat16 the state of a few tokens changes less than
+    rounding does.
+    """
     torch.manual_seed(7)
     config = configure(kind)
     config.initializer_range = 0.1
@@ -188,7 +217,9 @@ def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(kind: str
     assert model.recurrent.by_token == by_token
 
 
-def test_state_memory_is_reported_and_the_prefix_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_memory_is_reported_and_the_prefix_cache_is_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     network("qwen3_next").save_pretrained(tmp_path)
     with caplog.at_level(logging.INFO):
         transformers.load(tmp_path, EngineLimits(max_num_seqs=3), ON_A_CPU)
@@ -198,7 +229,9 @@ def test_state_memory_is_reported_and_the_prefix_cache_is_off(tmp_path: Path, ca
         transformers.load(tmp_path, EngineLimits(), ON_A_CPU, BlockFiles(tmp_path / "kv", 1 << 20))
 
 
-async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(tmp_path: Path) -> None:
+async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(
+    tmp_path: Path,
+) -> None:
     network("mamba2").save_pretrained(tmp_path)
     engine = transformers.load(tmp_path, EngineLimits(max_model_len=100), ON_A_CPU).engine
     assert engine.max_model_len == 100
@@ -218,7 +251,9 @@ def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
     recurrent = heads * config.linear_key_head_dim * width
     channels = 2 * config.linear_num_key_heads * config.linear_key_head_dim + heads * width
     layers = config.layer_types.count("linear_attention")
-    assert model.bytes_per_slot == 4 * layers * (recurrent + channels * config.linear_conv_kernel_dim)
+    assert model.bytes_per_slot == 4 * layers * (
+        recurrent + channels * config.linear_conv_kernel_dim
+    )
 
 
 def test_states_of_consecutive_slots_are_updated_in_place() -> None:
@@ -236,7 +271,9 @@ def test_states_of_consecutive_slots_are_updated_in_place() -> None:
 def _write_adapter(base: Any, directory: Path, seed: int, targets: str | list[str]) -> Any:
     peft: Any = import_module("peft")
     torch.manual_seed(seed)
-    config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=16, target_modules=targets)
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=16, target_modules=targets
+    )
     adapted = peft.get_peft_model(base, config)
     adapted.save_pretrained(directory)
     return adapted
@@ -261,7 +298,9 @@ def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -
         adapters.load(name, str(tmp_path / name))
     bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
     streams: list[Outputs] = [
-        bench.add(ask(number, name), adapters.find(name)) for name in ("0", "1", "2") for number in range(4)
+        bench.add(ask(number, name), adapters.find(name))
+        for name in ("0", "1", "2")
+        for number in range(4)
     ]
     bench.finish()
     assert [one.tokens for one in streams] == [tokens for group in answers for tokens in group]

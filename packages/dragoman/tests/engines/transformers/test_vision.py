@@ -1,4 +1,6 @@
-"""Vision models over HTTP, batched and in chunks, equal transformers' own `generate` for the same images."""
+"""Vision models over HTTP, batched and in chunks, equal transformers' own `generate`
+for the same images.
+"""
 
 from __future__ import annotations
 
@@ -71,18 +73,29 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def generated(directory: Path, *parts: str | bytes) -> tuple[int, list[int]]:
-    """Return the tokens of the prompt, and the library's output for one message of these parts."""
+    """Return the tokens of the prompt, and the library's output for one message of
+    these parts.
+    """
     network = library.AutoModelForImageTextToText.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    items: list[Any] = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in parts]
+    items: list[Any] = [
+        {"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in parts
+    ]
     tokenizer = library.AutoTokenizer.from_pretrained(directory)
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": items}], tokenize=False, add_generation_prompt=True
     )
-    pictures = [pillow.open(BytesIO(part)).convert("RGB") for part in parts if isinstance(part, bytes)]
+    pictures = [
+        pillow.open(BytesIO(part)).convert("RGB") for part in parts if isinstance(part, bytes)
+    ]
     inputs = _inputs(directory, network.config, text, pictures, tokenizer)
-    fixed = {"max_new_tokens": COUNT, "min_new_tokens": COUNT, "do_sample": False, "eos_token_id": None}
+    fixed = {
+        "max_new_tokens": COUNT,
+        "min_new_tokens": COUNT,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     with torch.no_grad():
         output = network.generate(**inputs, **fixed)
     length = inputs["input_ids"].shape[1]
@@ -113,7 +126,9 @@ async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncCl
     await models.start()
     try:
         transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=60
+        ) as http:
             yield http
     finally:
         await models.stop()
@@ -167,7 +182,10 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
     words = "These words stand before the image in every request. "
     async with serving(directory) as http:
         first, again, other = [await send_chat(http, words, image, "?" * 20) for image in (A, A, B)]
-        cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, other)]
+        cached = [
+            answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            for answer in (first, again, other)
+        ]
         length = first["usage"]["prompt_tokens"]
         shared = [0, (length - 1) // 16 * 16, len(f"user:{words}") // 16 * 16]
         # Blocks do not contain its recurrent state, so it has no prefix cache.
@@ -179,7 +197,9 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
 async def test_candidates_see_the_same(directory: Path) -> None:
     async with serving(directory) as http:
         answer = await send_chat(http, A, "?", n=3)
-        assert [choice["token_ids"] for choice in answer["choices"]] == [generated(directory, A, "?")[1]] * 3
+        assert [choice["token_ids"] for choice in answer["choices"]] == [
+            generated(directory, A, "?")[1]
+        ] * 3
 
 
 async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
@@ -187,18 +207,32 @@ async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
     bounds: Any = {"extra_body": {"temperature": 0, "ignore_eos": True}}
     async with serving(directory) as http:
         text = (await send_chat(http, "What? ", A))["choices"][0]["message"]["content"]
-        sdk: Any = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http)
-        claude: Any = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=http)
+        sdk: Any = openai.AsyncOpenAI(
+            api_key="none", base_url="http://localhost/v1", http_client=http
+        )
+        claude: Any = anthropic.AsyncAnthropic(
+            api_key="none", base_url="http://localhost", http_client=http
+        )
         model = (await sdk.models.list()).data[0].id
         messages = [{"role": "user", "content": content("What? ", A)}]
         chunks = await sdk.chat.completions.create(
             model=model, messages=messages, max_tokens=COUNT, stream=True, **bounds
         )
-        assert "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]) == text
+        assert (
+            "".join(
+                [chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]
+            )
+            == text
+        )
         file = await sdk.files.create(file=("a.png", A), purpose="vision")
-        items = [{"type": "input_text", "text": "What? "}, {"type": "input_image", "file_id": file.id}]
+        items = [
+            {"type": "input_text", "text": "What? "},
+            {"type": "input_image", "file_id": file.id},
+        ]
         asking = [{"role": "user", "content": items}]
-        response = await sdk.responses.create(model=model, input=asking, max_output_tokens=COUNT, **bounds)
+        response = await sdk.responses.create(
+            model=model, input=asking, max_output_tokens=COUNT, **bounds
+        )
         assert (response.output_text, response.usage.input_tokens) == (text, length)
         block = {"type": "image", "source": {"type": "url", "url": data_url(A)}}
         talk = [{"role": "user", "content": [{"type": "text", "text": "What? "}, block]}]
@@ -213,13 +247,22 @@ async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
 
 async def test_a_response_continues_from_an_earlier_image(directory: Path) -> None:
     async with serving(directory) as http:
-        sdk: Any = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http)
-        bounds: Any = {"temperature": 0, "max_output_tokens": COUNT, "model": (await sdk.models.list()).data[0].id}
+        sdk: Any = openai.AsyncOpenAI(
+            api_key="none", base_url="http://localhost/v1", http_client=http
+        )
+        bounds: Any = {
+            "temperature": 0,
+            "max_output_tokens": COUNT,
+            "model": (await sdk.models.list()).data[0].id,
+        }
         asking = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(A)}]}]
         first = await sdk.responses.create(input=asking, **bounds)
         second = await sdk.responses.create(input="And?", previous_response_id=first.id, **bounds)
         assert second.usage.input_tokens > first.usage.input_tokens
-        assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens // 16 * 16 - 16
+        assert (
+            second.usage.input_tokens_details.cached_tokens
+            >= first.usage.input_tokens // 16 * 16 - 16
+        )
 
 
 async def test_an_invalid_image_is_a_400(directory: Path) -> None:
@@ -232,10 +275,13 @@ async def test_an_invalid_image_is_a_400(directory: Path) -> None:
         ):
             body = {"messages": [{"role": "user", "content": content(*parts)}], **more}
             answer = await http.post("/v1/chat/completions", json=body)
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), (
+                answer.text
+            )
         audio = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
         answer = await http.post(
-            "/v1/messages/count_tokens", json={"model": "m", "messages": [{"role": "user", "content": [audio]}]}
+            "/v1/messages/count_tokens",
+            json={"model": "m", "messages": [{"role": "user", "content": [audio]}]},
         )
         assert answer.status_code == 400
         assert (await send_chat(http, "?", A))["usage"]["completion_tokens"] == COUNT
@@ -284,11 +330,15 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
     loaded = transformers.load(vlms.save("llava", tmp_path), EngineLimits(), OPTIONS)
     assert loaded.vision is not None
     (read,) = loaded.vision.prepare([A])
-    wrong = PromptImage(0, 16, read.digest, ImagePixels({"pixel_values": torch.zeros(1, 3, 14, 14)}, 16))
+    wrong = PromptImage(
+        0, 16, read.digest, ImagePixels({"pixel_values": torch.zeros(1, 3, 14, 14)}, 16)
+    )
     prompt = (3,) * 16 + (60,) * 5
     async with run_client(loaded.engine) as client:
         well = client.send(TokenRequest(id="a", prompt=(60,) * 8, max_tokens=30, sampling=GREEDY))
-        failing = client.send(TokenRequest(id="b", prompt=prompt, max_tokens=5, sampling=GREEDY, images=(wrong,)))
+        failing = client.send(
+            TokenRequest(id="b", prompt=prompt, max_tokens=5, sampling=GREEDY, images=(wrong,))
+        )
         await client.ends(well, failing)
     assert (len(well.tokens), type(failing.end), failing.tokens) == (30, Failed, [])
 
@@ -302,7 +352,9 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
         ("1", 1, (255, 255, 255)),
     ],
 )
-def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tuple[int, int, int]) -> None:
+def test_an_image_is_decoded_upright_on_white(
+    mode: str, colour: Any, seen: tuple[int, int, int]
+) -> None:
     buffer = BytesIO()
     turned = pillow.Exif()
     turned[0x0112] = 6  # a quarter turn

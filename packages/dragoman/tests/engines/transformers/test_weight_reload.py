@@ -1,4 +1,6 @@
-"""The weights of a network in torch are replaced while it serves, and freed while it sleeps."""
+"""The weights of a network in torch are replaced while it serves, and freed while it
+sleeps.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ def change_weights(model: Any) -> Any:
 
 
 def pack_weights(model: Any, *without: str, **more: Any) -> WeightsInMemory:
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in without}
+    state = {
+        name: tensor.clone() for name, tensor in model.state_dict().items() if name not in without
+    }
     return WeightsInMemory((safetensors.torch.save(state | more),))
 
 
 def engine(model: Any) -> BatchingEngine:
-    return BatchingEngine(build_paged_model(model)[0], EngineConfig(max_model_len=256, num_kv_tokens=1024), build_rng)
+    return BatchingEngine(
+        build_paged_model(model)[0], EngineConfig(max_model_len=256, num_kv_tokens=1024), build_rng
+    )
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3_moe"])
@@ -61,7 +67,9 @@ async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
             f"no tensor {name}": pack_weights(model, name),
             f"{name} has shape": pack_weights(model, **{name: torch.zeros(3)}),
             "unexpected tensors.*strange": pack_weights(model, strange=torch.zeros(1)),
-            "one tensor in this model, but differ": pack_weights(model, **{"lm_head.weight": torch.zeros(96, 32)}),
+            "one tensor in this model, but differ": pack_weights(
+                model, **{"lm_head.weight": torch.zeros(96, 32)}
+            ),
             "has dtype I64": pack_weights(model, **{name: torch.zeros(48, 32, dtype=torch.int64)}),
         }
         for message, weights in wrong.items():

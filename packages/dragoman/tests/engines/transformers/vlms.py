@@ -1,4 +1,6 @@
-"""Small vision models with random weights, saved as on the hub: with tokenizer, processor and template."""
+"""Small vision models with random weights, saved as on the hub: with tokenizer,
+processor and template.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +97,15 @@ def _llava(tokenizer: Any) -> tuple[Any, Any]:
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         image_seq_length=16,
     )
-    images = library.CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    images = library.CLIPImageProcessorPil(
+        size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}
+    )
     processor = library.LlavaProcessor(
-        images, tokenizer, patch_size=7, vision_feature_select_strategy="default", num_additional_image_tokens=1
+        images,
+        tokenizer,
+        patch_size=7,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
     )
     return library.LlavaForConditionalGeneration(config), processor
 
@@ -111,7 +119,9 @@ def _idefics3(tokenizer: Any) -> tuple[Any, Any]:
         scale_factor=2,
         pad_token_id=0,
     )
-    images = library.Idefics3ImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 28})
+    images = library.Idefics3ImageProcessorPil(
+        size={"longest_edge": 56}, max_image_size={"longest_edge": 28}
+    )
     return library.Idefics3ForConditionalGeneration(config), library.Idefics3Processor(
         images, tokenizer, image_seq_len=4
     )
@@ -119,8 +129,18 @@ def _idefics3(tokenizer: Any) -> tuple[Any, Any]:
 
 def _qwen(tokenizer: Any) -> tuple[Any, Any]:
     """Positions in three dimensions; as many tokens as the image has patches."""
-    vision = {**QWEN_VISION, "window_size": 28, "fullatt_block_indexes": [1], "initializer_range": 0.4}
-    return _build_qwen(tokenizer, library.Qwen2_5_VLForConditionalGeneration, vision, {"rope_parameters": QWEN_ROPE})
+    vision = {
+        **QWEN_VISION,
+        "window_size": 28,
+        "fullatt_block_indexes": [1],
+        "initializer_range": 0.4,
+    }
+    return _build_qwen(
+        tokenizer,
+        library.Qwen2_5_VLForConditionalGeneration,
+        vision,
+        {"rope_parameters": QWEN_ROPE},
+    )
 
 
 def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
@@ -138,7 +158,9 @@ def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
     return _build_qwen(tokenizer, library.Qwen3_5ForConditionalGeneration, vision, text)
 
 
-def _build_qwen(tokenizer: Any, network: Any, vision: dict[str, Any], text: dict[str, Any]) -> tuple[Any, Any]:
+def _build_qwen(
+    tokenizer: Any, network: Any, vision: dict[str, Any], text: dict[str, Any]
+) -> tuple[Any, Any]:
     token = tokenizer.convert_tokens_to_ids
     config = network.config_class(
         vision_config=vision,
@@ -155,7 +177,9 @@ def _build_qwen(tokenizer: Any, network: Any, vision: dict[str, Any], text: dict
 
 
 def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
-    """Tokens of an image attend to each other in both directions, which paged attention does not support."""
+    """Tokens of an image attend to each other in both directions, which paged attention
+    does not support.
+    """
     token = tokenizer.convert_tokens_to_ids
     text = {"model_type": "gemma3_text", **TEXT, "query_pre_attn_scalar": 8}
     config = library.Gemma3Config(
@@ -172,4 +196,10 @@ def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
     return library.Gemma3ForConditionalGeneration(config), tokenizer
 
 
-_MAKERS = {"llava": _llava, "idefics3": _idefics3, "qwen2_5_vl": _qwen, "qwen3_5": _qwen3_5, "gemma3": _gemma3}
+_MAKERS = {
+    "llava": _llava,
+    "idefics3": _idefics3,
+    "qwen2_5_vl": _qwen,
+    "qwen3_5": _qwen3_5,
+    "gemma3": _gemma3,
+}

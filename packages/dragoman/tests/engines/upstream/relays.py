@@ -1,4 +1,6 @@
-"""A server whose engine is another server, both in the test's process, connected over HTTP."""
+"""A server whose engine is another server, both in the test's process, connected over
+HTTP.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import httpx2
 from starlette.types import ASGIApp
 
 from dragoman.dialects.base import Profile
-from dragoman.engines.upstream import KINDS, Upstream, UpstreamConfig, UpstreamDefaults, UpstreamEngine
+from dragoman.engines.upstream import (
+    KINDS,
+    Upstream,
+    UpstreamConfig,
+    UpstreamDefaults,
+    UpstreamEngine,
+)
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
@@ -39,7 +47,9 @@ def engine(*urls: str, kind: str = "dragoman", model: str = "m", **config: Any) 
     sleep = config.pop("sleep", asleep)
     upstreams = config.pop("upstreams", tuple(Upstream(f"{url}/v1") for url in urls))
     return UpstreamEngine(
-        UpstreamConfig(upstreams, model, KINDS[kind], config.pop("defaults", UpstreamDefaults()), **config),
+        UpstreamConfig(
+            upstreams, model, KINDS[kind], config.pop("defaults", UpstreamDefaults()), **config
+        ),
         sleep=sleep,
     )
 
@@ -56,7 +66,8 @@ async def relay(
     kind: str = "dragoman",
     behind_options: ServingOptions = VLLM,
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """Yield a client of a server in front of one that serves these models; it relays the first model.
+    """Yield a client of a server in front of one that serves these models; it relays
+    the first model.
 
     kind: the API between the two servers.
     """
@@ -66,7 +77,14 @@ async def relay(
         async with serving(server(behind, behind_options)) as wire:
             upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind, model=first.name)
             front = Models(
-                [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
+                [
+                    ServedModel(
+                        first.name,
+                        EventBackend(upstream, first.tokenizer),
+                        first.max_model_len,
+                        first.created,
+                    )
+                ]
             )
             async with direct(front, options) as it:
                 yield it
@@ -75,7 +93,9 @@ async def relay(
 
 
 @asynccontextmanager
-async def direct(models: Models, options: ServingOptions | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+async def direct(
+    models: Models, options: ServingOptions | None = None
+) -> AsyncGenerator[httpx2.AsyncClient]:
     await models.start()
     try:
         async with client(server(models, options)) as it:

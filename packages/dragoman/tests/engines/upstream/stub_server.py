@@ -1,4 +1,6 @@
-"""A server on loopback that answers each request as the test's handler does, including truncated responses."""
+"""A server on loopback that answers each request as the test's handler does, including
+truncated responses.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Handle = Callable[[httpx2.Request], httpx2.Response | None]
 
 
 class Pieces(httpx2.AsyncByteStream):
-    """A body in pieces; an error resets the connection, None waits until the client disconnects."""
+    """A body in pieces; an error resets the connection, None waits until the client
+    disconnects.
+    """
 
     def __init__(self, *pieces: bytes | Exception | None) -> None:
         self.pieces = pieces
@@ -44,7 +48,9 @@ async def far_server(handle: Handle, port: int = 0) -> AsyncGenerator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Handle) -> None:
+async def _serve(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Handle
+) -> None:
     with suppress(ConnectionError, asyncio.IncompleteReadError):
         try:
             while True:
@@ -65,10 +71,16 @@ async def _read_request(reader: asyncio.StreamReader) -> httpx2.Request:
     return httpx2.Request(method, url, headers=headers, content=await reader.readexactly(length))
 
 
-async def _write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: httpx2.Response) -> None:
+async def _write(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: httpx2.Response
+) -> None:
     pieces = cast("object", response.stream)
     is_streamed = isinstance(pieces, Pieces)
-    lines = [f"{name}: {value}\r\n" for name, value in response.headers.items() if name != "transfer-encoding"]
+    lines = [
+        f"{name}: {value}\r\n"
+        for name, value in response.headers.items()
+        if name != "transfer-encoding"
+    ]
     framing = "transfer-encoding: chunked\r\n" if is_streamed else ""
     if not is_streamed and "content-length" not in response.headers:
         framing = f"content-length: {len(response.content)}\r\n"

@@ -1,4 +1,6 @@
-"""Upstreams with Anthropic's Messages API: requests are encoded, and event sequences are parsed."""
+"""Upstreams with Anthropic's Messages API: requests are encoded, and event sequences
+are parsed.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,27 @@ import httpx2
 import msgspec
 import pytest
 
-from dragoman.core.errors import ContextTooLong, DragomanError, EngineError, Overloaded, RateLimited, Unsupported
+from dragoman.core.errors import (
+    ContextTooLong,
+    DragomanError,
+    EngineError,
+    Overloaded,
+    RateLimited,
+    Unsupported,
+)
 from dragoman.core.event_grammar import check_events
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import (
     CustomTool,
     File,
@@ -52,12 +72,18 @@ KIND = KINDS["anthropic"]
 
 
 def encode(request: GenerateRequest, defaults: UpstreamDefaults | None = None) -> dict[str, Any]:
-    return json.loads(encode_messages_request(request, KIND, "there", defaults or UpstreamDefaults()).body)
+    return json.loads(
+        encode_messages_request(request, KIND, "there", defaults or UpstreamDefaults()).body
+    )
 
 
 def ask(*parts: Part, **fields: Any) -> GenerateRequest:
-    conversation = {name: fields.pop(name) for name in tuple(fields) if name in Conversation.__struct_fields__}
-    return GenerateRequest("m", Conversation((Message(Role.USER, parts or (Text("hi"),)),), **conversation), **fields)
+    conversation = {
+        name: fields.pop(name) for name in tuple(fields) if name in Conversation.__struct_fields__
+    }
+    return GenerateRequest(
+        "m", Conversation((Message(Role.USER, parts or (Text("hi"),)),), **conversation), **fields
+    )
 
 
 def test_a_request_has_what_the_api_requires() -> None:
@@ -98,10 +124,17 @@ def test_the_instructions_come_first_and_later_ones_stay_where_they_are() -> Non
             Message(Role.USER, (Text("c"),), "ann"),
         )
     )
-    encoded = encode_messages_request(GenerateRequest("m", conversation), KIND, "there", UpstreamDefaults())
+    encoded = encode_messages_request(
+        GenerateRequest("m", conversation), KIND, "there", UpstreamDefaults()
+    )
     body = json.loads(encoded.body)
-    assert body["system"] == [{"type": "text", "text": "Be kind."}, {"type": "text", "text": "Be brief."}]
-    texts = [(turn["role"], [block["text"] for block in turn["content"]]) for turn in body["messages"]]
+    assert body["system"] == [
+        {"type": "text", "text": "Be kind."},
+        {"type": "text", "text": "Be brief."},
+    ]
+    texts = [
+        (turn["role"], [block["text"] for block in turn["content"]]) for turn in body["messages"]
+    ]
     assert texts == [("user", ["a", "b"]), ("system", ["Be loud."]), ("user", ["c"])]
     assert any("names of participants" in warning for warning in encoded.warnings)
 
@@ -133,9 +166,19 @@ LOOP = Conversation(
         Message(Role.USER, (Text("hi"),)),
         Message(
             Role.ASSISTANT,
-            (SEALED, REDACTED, Text("I add."), ToolCall("call.1", "add", '{"a":1.0}'), ToolCall("c2", "add", "{")),
+            (
+                SEALED,
+                REDACTED,
+                Text("I add."),
+                ToolCall("call.1", "add", '{"a":1.0}'),
+                ToolCall("c2", "add", "{"),
+            ),
         ),
-        Message(Role.TOOL, (ToolResult("call.1", (Text("1"), Image(InlineMedia(PIXEL, "image/png")))),), "add"),
+        Message(
+            Role.TOOL,
+            (ToolResult("call.1", (Text("1"), Image(InlineMedia(PIXEL, "image/png")))),),
+            "add",
+        ),
         Message(Role.TOOL, (ToolResult("c2", (Text("bad"),), is_error=True),), "add"),
     ),
     (ADD, MULTIPLY),
@@ -145,7 +188,12 @@ LOOP = Conversation(
 def test_a_loop_of_tools_keeps_its_thinking_and_the_order_of_its_blocks() -> None:
     body = encode(GenerateRequest("m", LOOP))
     assert body["tools"] == [
-        {"name": "add", "description": "Adds", "input_schema": {"type": "object", "properties": {}}, "strict": True},
+        {
+            "name": "add",
+            "description": "Adds",
+            "input_schema": {"type": "object", "properties": {}},
+            "strict": True,
+        },
         {"name": "multiply", "input_schema": {"type": "object"}},
     ]
     _, assistant, user = body["messages"]
@@ -157,7 +205,11 @@ def test_a_loop_of_tools_keeps_its_thinking_and_the_order_of_its_blocks() -> Non
         {"type": "tool_use", "id": "c2", "name": "add", "input": {"INVALID_JSON": "{"}},
     ]
     first, second = user["content"]
-    assert (first["type"], first["tool_use_id"], len(first["content"])) == ("tool_result", "call_1", 2)
+    assert (first["type"], first["tool_use_id"], len(first["content"])) == (
+        "tool_result",
+        "call_1",
+        2,
+    )
     assert (second["is_error"], second["cache_control"]) == (True, {"type": "ephemeral"})
 
 
@@ -168,7 +220,13 @@ def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
         {"type": "text", "text": "I add."},
         {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}},
     ]
-    results = [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "1"}]}]
+    results = [
+        {
+            "type": "tool_result",
+            "tool_use_id": "toolu_1",
+            "content": [{"type": "text", "text": "1"}],
+        }
+    ]
     sent = {
         "model": "there",
         "max_tokens": 2000,
@@ -182,7 +240,10 @@ def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
         "tools": [{"name": "add", "input_schema": {"type": "object"}}],
         "tool_choice": {"type": "tool", "name": "add", "disable_parallel_tool_use": True},
         "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "summarized"},
-        "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "output_config": {
+            "effort": "high",
+            "format": {"type": "json_schema", "schema": {"type": "object"}},
+        },
         "stop_sequences": ["END"],
         "temperature": 1.0,
     }
@@ -203,10 +264,16 @@ def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
         (ReasoningOptions(enabled=True), {"type": "adaptive", "display": "summarized"}, None),
         (ReasoningOptions(effort="minimal"), {"type": "adaptive", "display": "summarized"}, "low"),
         (ReasoningOptions(True, "max"), {"type": "adaptive", "display": "summarized"}, "max"),
-        (ReasoningOptions(budget=2048), {"type": "enabled", "budget_tokens": 2048, "display": "summarized"}, None),
+        (
+            ReasoningOptions(budget=2048),
+            {"type": "enabled", "budget_tokens": 2048, "display": "summarized"},
+            None,
+        ),
     ],
 )
-def test_reasoning_is_thinking_and_effort(options: ReasoningOptions, thinking: object, effort: str | None) -> None:
+def test_reasoning_is_thinking_and_effort(
+    options: ReasoningOptions, thinking: object, effort: str | None
+) -> None:
     body = encode(ask(reasoning=options))
     assert body.get("thinking") == thinking
     assert body.get("output_config", {}).get("effort") == effort
@@ -217,12 +284,23 @@ def test_reasoning_is_thinking_and_effort(options: ReasoningOptions, thinking: o
 def test_a_turn_without_signed_thinking_goes_on_without_a_budget() -> None:
     unsigned = Message(Role.ASSISTANT, (Reasoning("hm"), ToolCall("c", "add", "{}")))
     messages = (LOOP.messages[0], unsigned, Message(Role.TOOL, (ToolResult("c", (Text("1"),)),)))
-    for conversation, has_thinking in ((LOOP, True), (msgspec.structs.replace(LOOP, messages=messages), False)):
+    for conversation, has_thinking in (
+        (LOOP, True),
+        (msgspec.structs.replace(LOOP, messages=messages), False),
+    ):
         thinking = msgspec.structs.replace(conversation, reasoning=ReasoningOptions(budget=2048))
-        encoded = encode_messages_request(GenerateRequest("m", thinking), KIND, "there", UpstreamDefaults())
+        encoded = encode_messages_request(
+            GenerateRequest("m", thinking), KIND, "there", UpstreamDefaults()
+        )
         assert ("thinking" in json.loads(encoded.body)) is has_thinking
-        assert any("thinking_token_budget is ignored" in warning for warning in encoded.warnings) is not has_thinking
-        assert any("reasoning without a signature" in warning for warning in encoded.warnings) is not has_thinking
+        assert (
+            any("thinking_token_budget is ignored" in warning for warning in encoded.warnings)
+            is not has_thinking
+        )
+        assert (
+            any("reasoning without a signature" in warning for warning in encoded.warnings)
+            is not has_thinking
+        )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +314,9 @@ def test_a_turn_without_signed_thinking_goes_on_without_a_budget() -> None:
         (ToolChoice("required", ("add",)), True, {"type": "any"}, 1),
     ],
 )
-def test_the_choice_of_tools(choice: ToolChoice, parallel: bool, encoded: object, count: int) -> None:
+def test_the_choice_of_tools(
+    choice: ToolChoice, parallel: bool, encoded: object, count: int
+) -> None:
     body = encode(ask(tools=(ADD, MULTIPLY), tool_choice=choice, parallel_tool_calls=parallel))
     assert body.get("tool_choice") == encoded
     assert len(body["tools"]) == count
@@ -247,7 +327,10 @@ def test_the_choice_of_tools(choice: ToolChoice, parallel: bool, encoded: object
     [
         (GenerateRequest("m", "Once"), "prompt"),
         (ask(tools=(CustomTool("run"),)), "tools"),
-        (ask(limits=GenerationLimits(stop=("a",), include_stop=True)), "include_stop_str_in_output"),
+        (
+            ask(limits=GenerationLimits(stop=("a",), include_stop=True)),
+            "include_stop_str_in_output",
+        ),
         (ask(special_tokens_in_text=True), "skip_special_tokens"),
         (ask(template=TemplateOptions(template="{{ x }}")), "chat_template"),
         (ask(template=TemplateOptions(add_generation_prompt=False)), "add_generation_prompt"),
@@ -261,7 +344,9 @@ def test_what_the_api_lacks_is_rejected_by_name(request_: GenerateRequest, param
 
 def test_a_schema_is_the_output_format() -> None:
     body = encode(ask(constraint=JsonSchema('{"type":"object"}')))
-    assert body["output_config"] == {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    assert body["output_config"] == {
+        "format": {"type": "json_schema", "schema": {"type": "object"}}
+    }
 
 
 # The events.
@@ -300,7 +385,9 @@ def finish(reason: str = "end_turn", **fields: Any) -> dict[str, Any]:
 
 def read(*events: dict[str, Any]) -> list[Event]:
     reader = MessageEventReader()
-    found = [event for wire_event in events for event in reader.read(json.dumps(wire_event).encode())]
+    found = [
+        event for wire_event in events for event in reader.read(json.dumps(wire_event).encode())
+    ]
     return list(check_events([*found, *reader.close()]))
 
 
@@ -326,9 +413,19 @@ def test_thinking_ends_with_its_signature_and_redacted_thinking_is_whole() -> No
         delta(0, type="signature_delta", signature="c2ln"),
         end(0),
     )
-    omitted = (begin(2, type="thinking", thinking="", signature=""), delta(2, type="signature_delta", signature="x"))
+    omitted = (
+        begin(2, type="thinking", thinking="", signature=""),
+        delta(2, type="signature_delta", signature="x"),
+    )
     events = read(
-        START, *thinking, begin(1, type="redacted_thinking", data="ZGF0YQ=="), end(1), *omitted, end(2), finish(), STOP
+        START,
+        *thinking,
+        begin(1, type="redacted_thinking", data="ZGF0YQ=="),
+        end(1),
+        *omitted,
+        end(2),
+        finish(),
+        STOP,
     )
     assert events[1:-2] == [
         ReasoningDelta(0, "h"),
@@ -341,12 +438,22 @@ def test_thinking_ends_with_its_signature_and_redacted_thinking_is_whole() -> No
 
 def use(index: int, input: object = None, *pieces: str) -> list[dict[str, Any]]:
     start = begin(index, type="tool_use", id=f"toolu_{index}", name="add", input=input or {})
-    return [start, *(delta(index, type="input_json_delta", partial_json=piece) for piece in pieces), end(index)]
+    return [
+        start,
+        *(delta(index, type="input_json_delta", partial_json=piece) for piece in pieces),
+        end(index),
+    ]
 
 
 def test_calls_have_their_input_wherever_it_comes() -> None:
     events = read(
-        START, *use(0, None, "", '{"a":', "1}"), *use(1), *use(2, {"b": 2}), *use(3, None, ""), finish("tool_use"), STOP
+        START,
+        *use(0, None, "", '{"a":', "1}"),
+        *use(1),
+        *use(2, {"b": 2}),
+        *use(3, None, ""),
+        finish("tool_use"),
+        STOP,
     )
     arguments = ["", "", "", ""]
     index = -1
@@ -359,7 +466,10 @@ def test_calls_have_their_input_wherever_it_comes() -> None:
 
 def test_a_call_that_was_cut_before_its_input_has_none() -> None:
     events = read(START, *use(0), finish("max_tokens"), STOP)
-    assert events[1:-1] == [ToolCallStart(0, "toolu_0", "add"), ChoiceFinished(0, FinishReason.LENGTH)]
+    assert events[1:-1] == [
+        ToolCallStart(0, "toolu_0", "add"),
+        ChoiceFinished(0, FinishReason.LENGTH),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +484,9 @@ def test_a_call_that_was_cut_before_its_input_has_none() -> None:
     ],
 )
 def test_every_reason_to_stop(reason: str, expected: FinishReason, stop: str | None) -> None:
-    assert read(START, *TEXT, finish(reason, stop_sequence=stop), STOP)[-2] == ChoiceFinished(0, expected, stop)
+    assert read(START, *TEXT, finish(reason, stop_sequence=stop), STOP)[-2] == ChoiceFinished(
+        0, expected, stop
+    )
 
 
 @pytest.mark.parametrize(
@@ -401,16 +513,32 @@ def test_what_is_no_whole_answer_is_an_error(events: tuple[dict[str, Any], ...])
 
 
 def test_events_and_blocks_that_are_not_known_are_left_out() -> None:
-    search = (begin(0, type="server_tool_use", id="s", name="web_search", input={}), delta(0, type="new"), end(0))
-    assert read({"type": "new_event", "index": [1]} | {"index": None}, START, *search, finish(), STOP)[0] == STARTED
+    search = (
+        begin(0, type="server_tool_use", id="s", name="web_search", input={}),
+        delta(0, type="new"),
+        end(0),
+    )
+    assert (
+        read({"type": "new_event", "index": [1]} | {"index": None}, START, *search, finish(), STOP)[
+            0
+        ]
+        == STARTED
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [("overloaded_error", 503), ("rate_limit_error", 429), ("api_error", 500), ("timeout_error", 504)],
+    [
+        ("overloaded_error", 503),
+        ("rate_limit_error", 429),
+        ("api_error", 500),
+        ("timeout_error", 504),
+    ],
 )
 @pytest.mark.parametrize("before", [(), (START,), (START, *TEXT[:2])])
-def test_an_error_event_ends_the_answer(kind: str, status: int, before: tuple[dict[str, Any], ...]) -> None:
+def test_an_error_event_ends_the_answer(
+    kind: str, status: int, before: tuple[dict[str, Any], ...]
+) -> None:
     with pytest.raises(DragomanError) as found:
         read(*before, {"type": "error", "error": {"type": kind, "message": "No."}})
     assert found.value.status == (500 if before and status == 429 else status)
@@ -421,15 +549,21 @@ def test_an_error_event_ends_the_answer(kind: str, status: int, before: tuple[di
 
 def stream(*events: dict[str, Any] | Exception | None) -> httpx2.Response:
     pieces = [
-        f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() if isinstance(event, dict) else event
+        f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+        if isinstance(event, dict)
+        else event
         for event in events
     ]
-    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Pieces(*pieces))
+    return httpx2.Response(
+        200, headers={"content-type": "text/event-stream"}, stream=Pieces(*pieces)
+    )
 
 
 async def answer(handle: Handle, **config: Any) -> list[Event]:
     def with_health(request: httpx2.Request) -> httpx2.Response | None:
-        return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+        return (
+            httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+        )
 
     async with far_server(with_health) as address:
         upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-ant") for name in "ab")
@@ -451,7 +585,10 @@ async def test_the_key_is_sent_as_anthropic_wants_it() -> None:
     assert TextDelta(0, "Hello") in await answer(handle)
     (request,) = seen
     assert request.url.path.endswith("/v1/messages")
-    assert (request.headers["x-api-key"], request.headers["anthropic-version"]) == ("sk-ant", "2023-06-01")
+    assert (request.headers["x-api-key"], request.headers["anthropic-version"]) == (
+        "sk-ant",
+        "2023-06-01",
+    )
     assert "authorization" not in request.headers
 
 
@@ -472,7 +609,11 @@ async def test_an_overloaded_server_is_left_for_another_and_says_when_to_return(
 
     def once(request: httpx2.Request) -> httpx2.Response:
         paths.append(request.url.path)
-        return failure(529, "overloaded_error") if len(paths) == 1 else stream(START, *TEXT, finish(), STOP)
+        return (
+            failure(529, "overloaded_error")
+            if len(paths) == 1
+            else stream(START, *TEXT, finish(), STOP)
+        )
 
     assert TextDelta(0, "Hello") in await answer(once)
     assert len(set(paths)) == 2
@@ -486,7 +627,9 @@ async def test_an_overloaded_server_is_left_for_another_and_says_when_to_return(
 async def test_errors_of_the_request_are_the_clients_and_those_of_the_key_are_not() -> None:
     with pytest.raises(ContextTooLong) as too_long:
         await answer(
-            lambda _: failure(400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum")
+            lambda _: failure(
+                400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"
+            )
         )
     assert (too_long.value.prompt, too_long.value.limit) == (208310, 200000)
     with pytest.raises(EngineError) as denied:
@@ -496,7 +639,12 @@ async def test_errors_of_the_request_are_the_clients_and_those_of_the_key_are_no
 
 # Discovery.
 
-MODEL = {"type": "model", "id": "claude-x", "display_name": "X", "created_at": "2026-01-01T00:00:00Z"}
+MODEL = {
+    "type": "model",
+    "id": "claude-x",
+    "display_name": "X",
+    "created_at": "2026-01-01T00:00:00Z",
+}
 
 
 def find(handle: Handle, model: str | None = None) -> Any:
@@ -510,9 +658,17 @@ def find(handle: Handle, model: str | None = None) -> Any:
 
 
 def test_a_list_of_anthropics_models_shows_the_kind_and_its_limits() -> None:
-    listed = {"data": [{**MODEL, "max_input_tokens": 200_000, "max_tokens": 64_000}], "has_more": False}
+    listed = {
+        "data": [{**MODEL, "max_input_tokens": 200_000, "max_tokens": 64_000}],
+        "has_more": False,
+    }
     found = find(lambda _: httpx2.Response(200, json=listed))
-    assert (found.model, found.kind, found.max_model_len, found.max_tokens) == ("claude-x", KIND, 200_000, 64_000)
+    assert (found.model, found.kind, found.max_model_len, found.max_tokens) == (
+        "claude-x",
+        KIND,
+        200_000,
+        64_000,
+    )
 
 
 def test_a_server_that_wants_anthropics_headers_gets_them() -> None:
@@ -524,6 +680,10 @@ def test_a_server_that_wants_anthropics_headers_gets_them() -> None:
     assert find(handle).kind is KIND
 
 
-@pytest.mark.parametrize("fields", [{"object": "model"}, {"owned_by": "openai"}, {"owned_by": "dragoman"}])
+@pytest.mark.parametrize(
+    "fields", [{"object": "model"}, {"owned_by": "openai"}, {"owned_by": "dragoman"}]
+)
 def test_a_server_of_both_apis_is_spoken_to_in_openais(fields: dict[str, str]) -> None:
-    assert find(lambda _: httpx2.Response(200, json={"data": [{**MODEL, **fields}]})).kind is not KIND
+    assert (
+        find(lambda _: httpx2.Response(200, json={"data": [{**MODEL, **fields}]})).kind is not KIND
+    )

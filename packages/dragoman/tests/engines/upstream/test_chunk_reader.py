@@ -23,8 +23,12 @@ from dragoman.engines.upstream.wire import UpstreamChunk
 
 def events(*chunks: dict[str, Any], choices: int = 1) -> list[Event]:
     numbers = count()
-    reading = ChunkReader(GenerateRequest("m", "hi", choices=choices), lambda: f"made_{next(numbers)}")
-    output = [event for chunk in chunks for event in reading.feed(msgspec.convert(chunk, UpstreamChunk))]
+    reading = ChunkReader(
+        GenerateRequest("m", "hi", choices=choices), lambda: f"made_{next(numbers)}"
+    )
+    output = [
+        event for chunk in chunks for event in reading.feed(msgspec.convert(chunk, UpstreamChunk))
+    ]
     return list(check_events([*output, *reading.close()]))
 
 
@@ -43,12 +47,16 @@ def end(reason: str = "stop", **fields: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason, **fields}]}
 
 
-def call(index: int | None, arguments: str, id: str | None = None, name: str | None = None) -> dict[str, Any]:
+def call(
+    index: int | None, arguments: str, id: str | None = None, name: str | None = None
+) -> dict[str, Any]:
     return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
 
 
 def test_reasoning_has_two_names() -> None:
-    (choice,) = reply(delta(reasoning="a"), delta(reasoning_content="b"), delta(content="c"), end()).choices
+    (choice,) = reply(
+        delta(reasoning="a"), delta(reasoning_content="b"), delta(content="c"), end()
+    ).choices
     assert choice.parts == (Reasoning("ab"), Text("c"))
 
 
@@ -103,12 +111,16 @@ def test_an_answer_that_does_not_end_is_a_failure() -> None:
 
 def test_a_whole_answer_is_a_stream_of_one_chunk() -> None:
     message = {"content": "Hi", "tool_calls": [call(None, "{}", "c", "f")]}
-    (choice,) = reply({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).choices
+    (choice,) = reply(
+        {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    ).choices
     assert choice.parts == (Text("Hi"), ToolCall("c", "f", "{}"))
 
 
 def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
-    refusal = {"error": {"message": "No.", "type": "invalid_request_error", "param": "n", "code": 400}}
+    refusal = {
+        "error": {"message": "No.", "type": "invalid_request_error", "param": "n", "code": 400}
+    }
     with pytest.raises(RequestError, match="No") as found:
         events(refusal)
     assert found.value.param == "n"
@@ -118,16 +130,25 @@ def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
 
 @given(st.lists(st.sampled_from("ab"), min_size=1).map("".join), st.data())
 def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) -> None:
-    """Two calls whose deltas arrive in any order: each is emitted whole, in the order of their starts."""
+    """Two calls whose deltas arrive in any order: each is emitted whole, in the order
+    of their starts.
+    """
     arguments = {"a": '{"x": "}{", "y": [1]}', "b": '{"z": {}}'}
     left = dict(arguments)
-    chunks = [delta(tool_calls=[call("ab".index(which), "", f"id_{which}", which)]) for which in dict.fromkeys(order)]
+    chunks = [
+        delta(tool_calls=[call("ab".index(which), "", f"id_{which}", which)])
+        for which in dict.fromkeys(order)
+    ]
     for which in [*order, *dict.fromkeys(order)]:
         last = which not in order[1:] or len(chunks) > len(order)
         size = len(left[which]) if last else data.draw(st.integers(0, len(left[which])))
         chunks.append(delta(tool_calls=[call("ab".index(which), left[which][:size])]))
         left[which] = left[which][size:]
-    rest = [delta(tool_calls=[call("ab".index(which), left[which])]) for which in dict.fromkeys(order) if left[which]]
+    rest = [
+        delta(tool_calls=[call("ab".index(which), left[which])])
+        for which in dict.fromkeys(order)
+        if left[which]
+    ]
     (choice,) = reply(*chunks, *rest, end("tool_calls")).choices
     assert choice.list_calls() == tuple(
         ToolCall(f"id_{which}", which, arguments[which]) for which in dict.fromkeys(order)
@@ -138,11 +159,19 @@ def test_calls_one_after_the_other_are_not_held_back() -> None:
     reading = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
     reading.feed(msgspec.convert(delta(tool_calls=[call(0, '{"a":', "c", "f")]), UpstreamChunk))
     assert len(reading.feed(msgspec.convert(delta(tool_calls=[call(0, "1}")]), UpstreamChunk))) == 1
-    assert len(reading.feed(msgspec.convert(delta(tool_calls=[call(1, "{", "d", "g")]), UpstreamChunk))) == 2
+    assert (
+        len(
+            reading.feed(msgspec.convert(delta(tool_calls=[call(1, "{", "d", "g")]), UpstreamChunk))
+        )
+        == 2
+    )
 
 
 def test_a_call_without_an_id_gets_one() -> None:
-    assert reply(delta(tool_calls=[call(0, "{}", None, "f")]), end()).choices[0].list_calls()[0].id == "made_0"
+    assert (
+        reply(delta(tool_calls=[call(0, "{}", None, "f")]), end()).choices[0].list_calls()[0].id
+        == "made_0"
+    )
 
 
 def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
@@ -152,11 +181,16 @@ def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
 
 @pytest.mark.parametrize("index", [0, None])
 @pytest.mark.parametrize("id", ["", None])
-def test_calls_without_ids_are_distinguished_by_their_names(index: int | None, id: str | None) -> None:
+def test_calls_without_ids_are_distinguished_by_their_names(
+    index: int | None, id: str | None
+) -> None:
     calls = [call(index, '{"a": 1}', id, "f"), call(index, '{"a": 2}', id, "f")]
     for chunks in ([delta(tool_calls=calls)], [delta(tool_calls=[one]) for one in calls]):
         found = reply(*chunks, end()).choices[0].list_calls()
-        assert [(one.id, one.arguments) for one in found] == [("made_0", '{"a": 1}'), ("made_1", '{"a": 2}')]
+        assert [(one.id, one.arguments) for one in found] == [
+            ("made_0", '{"a": 1}'),
+            ("made_1", '{"a": 2}'),
+        ]
 
 
 def test_a_name_that_is_repeated_is_no_further_call() -> None:
@@ -172,9 +206,23 @@ def test_a_call_of_nothing_is_a_failure() -> None:
 
 
 def test_tokens_come_with_ids_bytes_and_alternatives() -> None:
-    entry: dict[str, Any] = {"token": "token_id:9", "logprob": -0.5, "bytes": [0xF0, 0x9F], "top_logprobs": []}
+    entry: dict[str, Any] = {
+        "token": "token_id:9",
+        "logprob": -0.5,
+        "bytes": [0xF0, 0x9F],
+        "top_logprobs": [],
+    }
     entry["top_logprobs"] = [{**entry, "token": "token_id:8", "top_logprobs": None}]
-    chunk = {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}, "token_ids": [9]}]}
+    chunk = {
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"content": "x"},
+                "logprobs": {"content": [entry]},
+                "token_ids": [9],
+            }
+        ]
+    }
     (token,) = reply(chunk, end()).choices[0].tokens
     assert (token.id, token.text, token.raw, token.top[0].id) == (9, "\ufffd", b"\xf0\x9f", 8)
 
@@ -206,7 +254,9 @@ def test_nonsense_is_no_chunk_and_breaks_nothing(data: bytes) -> None:
 def read_prompt(ids: list[int], rows: Any, top: int = 1) -> tuple[Token, ...]:
     request = GenerateRequest("m", "hi", prompt_logprobs=top, return_prompt=True)
     choice = {"index": 0, "text": "!", "prompt_token_ids": ids, "prompt_logprobs": rows}
-    [_, prompt, *_] = ChunkReader(request, str).feed(msgspec.convert({"choices": [choice]}, UpstreamChunk))
+    [_, prompt, *_] = ChunkReader(request, str).feed(
+        msgspec.convert({"choices": [choice]}, UpstreamChunk)
+    )
     assert isinstance(prompt, PromptTokens)
     return prompt.tokens
 
@@ -224,7 +274,9 @@ def test_a_token_of_a_prompt_is_no_alternative_to_itself_unless_it_ranks_as_one(
 def test_what_is_no_token_id_among_the_scores_is_left_out() -> None:
     entry = {"logprob": -0.5, "rank": 1}
     for key in ("9" * 5000, "x", "-1"):
-        assert [one.id for one in read_prompt([7, 8], [None, {"8": entry, key: entry}])[1].top] == [8]
+        assert [one.id for one in read_prompt([7, 8], [None, {"8": entry, key: entry}])[1].top] == [
+            8
+        ]
 
 
 @pytest.mark.parametrize("rows", [None, [], [None], [None, {"5": {"logprob": -1.0}}]])

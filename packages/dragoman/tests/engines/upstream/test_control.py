@@ -1,4 +1,6 @@
-"""Administrators pause upstreams, put them to sleep, empty their caches and load their adapters."""
+"""Administrators pause upstreams, put them to sleep, empty their caches and load their
+adapters.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def build_front(*addresses: str, key: str | None = None) -> Models:
     control = UpstreamControl(upstreams, ClientTimeouts(read=60.0))
     backend = EventBackend(engine(upstreams=upstreams), cache=control)
     adapters = Adapters((), control, is_remote=True)
-    return Models([ServedModel("m", backend, 4096, 1_700_000_000, control=control, adapters=adapters)])
+    return Models(
+        [ServedModel("m", backend, 4096, 1_700_000_000, control=control, adapters=adapters)]
+    )
 
 
 class Loader:
@@ -52,7 +56,9 @@ class Loader:
 
 @asynccontextmanager
 async def answering(handle: Handle, count: int = 1) -> AsyncGenerator[httpx2.AsyncClient]:
-    """Yield a client of a server whose upstreams answer all requests but health checks with this."""
+    """Yield a client of a server whose upstreams answer all requests but health checks
+    with this.
+    """
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return handle(request) if request.method == "POST" else httpx2.Response(200)
@@ -101,7 +107,9 @@ async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_pat
     loader = Loader()
     actor = ScriptedEngine(Script((ScriptEntry((Say("Hi"),), repeat=True),)), tokenizer=lent)
     adapters = Adapters((), loader)
-    behind = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, adapters=adapters)])
+    behind = Models(
+        [ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, adapters=adapters)]
+    )
     options = msgspec.structs.replace(VLLM, lora_dir=str(tmp_path))
     (tmp_path / "poet").mkdir()
     await behind.start()
@@ -110,12 +118,18 @@ async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_pat
             serving(server(behind, options)) as wire,
             direct(build_front(f"http://127.0.0.1:{wire.port}"), VLLM) as it,
         ):
-            loaded = await it.post("/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"})
+            loaded = await it.post(
+                "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"}
+            )
             assert loaded.status_code == 200, loaded.text
             assert loader.loaded == {"poet": str(tmp_path / "poet")}
-            again = await it.post("/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"})
+            again = await it.post(
+                "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"}
+            )
             assert again.status_code == 400
-            outside = await it.post("/v1/load_lora_adapter", json={"lora_name": "thief", "lora_path": "../x"})
+            outside = await it.post(
+                "/v1/load_lora_adapter", json={"lora_name": "thief", "lora_path": "../x"}
+            )
             assert (outside.status_code, set(loader.loaded)) == (500, {"poet"}), (
                 "an upstream's 403 is not an error of the client"
             )
@@ -139,13 +153,19 @@ async def test_a_request_names_the_adapter_as_the_model() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/v1/chat/completions":
             bodies.append(json.loads(request.content)["model"])
-            return httpx2.Response(200, content=CHUNK, headers={"content-type": "text/event-stream"})
+            return httpx2.Response(
+                200, content=CHUNK, headers={"content-type": "text/event-stream"}
+            )
         return httpx2.Response(200, text="loaded")
 
     async with answering(answer) as it:
-        await it.post("/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "/there/poet"})
+        await it.post(
+            "/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "/there/poet"}
+        )
         for model in ("m", "poet"):
-            assert (await it.post("/v1/chat/completions", json={**CHAT, "model": model})).status_code == 200
+            assert (
+                await it.post("/v1/chat/completions", json={**CHAT, "model": model})
+            ).status_code == 200
     assert bodies == ["m", "poet"]
 
 
@@ -191,14 +211,20 @@ async def test_only_administrators_control_an_upstream() -> None:
     options = msgspec.structs.replace(VLLM, api_key=("user",), admin_api_key=("admin",))
     async with client(server(build_front("http://127.0.0.1:9"), options)) as it:
         for path in ("/pause", "/sleep", "/reset_prefix_cache", "/v1/load_lora_adapter"):
-            assert (await it.post(path, json={}, headers={"authorization": "Bearer user"})).status_code == 403
+            assert (
+                await it.post(path, json={}, headers={"authorization": "Bearer user"})
+            ).status_code == 403
 
 
 def test_adapters_that_the_upstream_has_are_served() -> None:
     cards = [{"id": "m", "owned_by": "vllm"}, {"id": "poet", "owned_by": "vllm", "parent": "m"}]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json={"data": cards}) if request.method == "GET" else httpx2.Response(404)
+        return (
+            httpx2.Response(200, json={"data": cards})
+            if request.method == "GET"
+            else httpx2.Response(404)
+        )
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer))
     assert discover(Upstream("http://a/v1"), None, client=http).adapters == ("poet",)

@@ -1,4 +1,6 @@
-"""Both paths of an upstream's deltas: a task that is resumed for each, and direct writes in the receiving callback."""
+"""Both paths of an upstream's deltas: a task that is resumed for each, and direct
+writes in the receiving callback.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +85,16 @@ async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     parses: whether it parses tool calls and reasoning itself.
     """
     upstream = engine(
-        f"http://127.0.0.1:{far.port}", kind="openai", native_tools=not parses, native_reasoning=not parses
+        f"http://127.0.0.1:{far.port}",
+        kind="openai",
+        native_tools=not parses,
+        native_reasoning=not parses,
     )
     reasoning = registry.find_reasoning_format("qwen3")
     tools = registry.find_tool_format("hermes")
-    model = ServedModel("m", EventBackend(upstream), 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    model = ServedModel(
+        "m", EventBackend(upstream), 4096, 1_700_000_000, reasoning=reasoning, tools=tools
+    )
     await upstream.start()
     try:
         yield create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
@@ -105,7 +112,9 @@ PATHS: dict[str, dict[str, Any]] = {
 def sending(
     packets: list[bytes],
 ) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while True:
             await far.read_request(reader)
             if far.requests[-1].startswith(b"GET"):
@@ -120,7 +129,9 @@ def sending(
     return handle
 
 
-async def respond(path: str, packets: list[bytes], *, stream: bool, turns: list[bool], parses: bool) -> Client:
+async def respond(
+    path: str, packets: list[bytes], *, stream: bool, turns: list[bool], parses: bool
+) -> Client:
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), turns)
     request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
@@ -161,7 +172,12 @@ END = chunk(delta={}, finish_reason="stop") + b"data: [DONE]\n\n"
     parses=st.booleans(),
 )
 def test_both_drivers_send_the_same(
-    path: str, stream: bool, deltas: list[list[bytes]], cuts: list[int], turns: list[bool], parses: bool
+    path: str,
+    stream: bool,
+    deltas: list[list[bytes]],
+    cuts: list[int],
+    turns: list[bool],
+    parses: bool,
 ) -> None:
     pieces = [b"".join(together) for together in deltas]
     data = b"".join(frame(piece) for piece in [*pieces, END]) + b"0\r\n\r\n"
@@ -185,7 +201,9 @@ async def test_deltas_are_written_in_the_callback_in_which_they_arrive() -> None
 
 
 class Pushing:
-    """An engine that delivers its deltas directly whenever possible, and never stops by itself."""
+    """An engine that delivers its deltas directly whenever possible, and never stops by
+    itself.
+    """
 
     capabilities = Capabilities()
 
@@ -197,7 +215,9 @@ class Pushing:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         raise NotImplementedError
 
-    async def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+    async def generate_directly(
+        self, request: GenerateRequest, receiver: EventReceiver
+    ) -> AsyncGenerator[Event]:
         pending = list(self.events)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -244,7 +264,9 @@ async def ask(engine: Pushing, **more: Any) -> Client:
 
 async def test_a_stop_string_in_a_delta_that_is_received_directly_ends_the_answer() -> None:
     """The engine would continue, and is cancelled."""
-    engine = Pushing(*(TextDelta(0, text) for text in ("One", " two", " th", "ree", " four", " five")))
+    engine = Pushing(
+        *(TextDelta(0, text) for text in ("One", " two", " th", "ree", " four", " five"))
+    )
     body = b"".join((await ask(engine, stop_sequences=["three"])).sent)
     assert b'"stop_sequence":"three"' in body
     assert b"four" not in body
@@ -256,7 +278,9 @@ async def test_a_stop_string_in_a_delta_that_is_received_directly_ends_the_answe
 async def test_an_illegal_event_that_is_received_directly_fails_its_own_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = Pushing(TextDelta(0, "One"), TextDelta(0, " two"), ToolCallDelta(0, "{}"), TextDelta(0, " four"))
+    engine = Pushing(
+        TextDelta(0, "One"), TextDelta(0, " two"), ToolCallDelta(0, "{}"), TextDelta(0, " four")
+    )
     body = b"".join((await ask(engine)).sent)
     assert b"internal_error" in body or b"api_error" in body
     assert b"four" not in body
@@ -266,11 +290,15 @@ async def test_an_illegal_event_that_is_received_directly_fails_its_own_response
 
 
 async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
-    """Buffers between an upstream that sends and a client that does not read are bounded."""
+    """Buffers between an upstream that sends and a client that does not read are
+    bounded.
+    """
     written = 0
     packet = frame(chunk(delta={"content": "x" * 8000}))
 
-    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         nonlocal written
         while True:
             await far.read_request(reader)
@@ -300,6 +328,9 @@ async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
 async def open_stream(wire: Wire) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     body = json.dumps({"model": "m", "stream": True, **PATHS["/v1/chat/completions"]}).encode()
     reader, writer = await wire.connect()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        b"application/json\r\n"
+    )
     writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
     return reader, writer

@@ -1,5 +1,6 @@
-"""Embeddings, reranking and scores through an upstream equal its own, byte for byte; what it does not support is
-rejected with an error that names it."""
+"""Embeddings, reranking and scores through an upstream equal its own, byte for byte;
+what it does not support is rejected with an error that names it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ EMBEDDER_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (EMBED, {"input": "the cat", "add_special_tokens": False}),
     (EMBED, {"input": LONG, "truncate_prompt_tokens": 9, "truncation_side": "left"}),
     (EMBED, {"input": LONG, "truncate_prompt_tokens": -1}),
-    ("/v2/embed", {"texts": TEXTS, "embedding_types": ["float", "ubinary"], "input_type": "search_query"}),
+    (
+        "/v2/embed",
+        {"texts": TEXTS, "embedding_types": ["float", "ubinary"], "input_type": "search_query"},
+    ),
     ("/v2/embed", {"texts": [LONG]}),
     ("/api/embed", {"input": LONG}),
     (RERANK, RERANKED),
@@ -82,7 +86,9 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("scorer"), SCORER)
 
 
-def build_front(address: str, *tasks: EncodingTask, kind: str = "dragoman", **config: Any) -> Models:
+def build_front(
+    address: str, *tasks: EncodingTask, kind: str = "dragoman", **config: Any
+) -> Models:
     upstream = engine(address, kind=kind, encoding_tasks=frozenset(tasks), **config)
     return Models([ServedModel("m", TextEncoderBackend(upstream), 64, 1_700_000_000)])
 
@@ -96,12 +102,19 @@ async def relaying(
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return handle(request) if request.method == "POST" else httpx2.Response(200)
 
-    async with far_server(answer) as address, direct(build_front(address, *tasks, kind=kind), options) as it:
+    async with (
+        far_server(answer) as address,
+        direct(build_front(address, *tasks, kind=kind), options) as it,
+    ):
         yield it
 
 
-async def ask_both(directory: Path, kind: str, path: str, body: Mapping[str, Any]) -> list[httpx2.Response]:
-    """Return the responses of a server of the directory, and of a server whose upstream it is."""
+async def ask_both(
+    directory: Path, kind: str, path: str, body: Mapping[str, Any]
+) -> list[httpx2.Response]:
+    """Return the responses of a server of the directory, and of a server whose upstream
+    it is.
+    """
     behind = build_models(Settings(model=str(directory), served_model_name=("m",)), SystemClock())
     [model] = behind
     task = EncodingTask.SCORING if "scorer" in directory.name else EncodingTask.EMBEDDINGS
@@ -110,8 +123,12 @@ async def ask_both(directory: Path, kind: str, path: str, body: Mapping[str, Any
         async with client(server(behind, VLLM)) as it:
             expected = await it.post(path, json={"model": "m", **body})
         async with serving(server(behind, VLLM)) as wire:
-            upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind, encoding_tasks=frozenset({task}))
-            front = Models([ServedModel("m", TextEncoderBackend(upstream), model.max_model_len, model.created)])
+            upstream = engine(
+                f"http://127.0.0.1:{wire.port}", kind=kind, encoding_tasks=frozenset({task})
+            )
+            front = Models(
+                [ServedModel("m", TextEncoderBackend(upstream), model.max_model_len, model.created)]
+            )
             async with direct(front, VLLM) as it:
                 return [await it.post(path, json={"model": "m", **body}), expected]
     finally:
@@ -126,18 +143,25 @@ async def test_an_embedder_says_the_same_through_another_server(
     found, expected = await ask_both(embedder, kind, path, body)
     assert (found.status_code, expected.status_code) == (200, 200), found.text
     durations = {"total_duration", "load_duration"}
-    assert {**found.json(), **dict.fromkeys(durations, 0)} == {**expected.json(), **dict.fromkeys(durations, 0)}
+    assert {**found.json(), **dict.fromkeys(durations, 0)} == {
+        **expected.json(),
+        **dict.fromkeys(durations, 0),
+    }
 
 
 @pytest.mark.parametrize(("path", "body"), SCORER_REQUESTS)
-async def test_a_scorer_says_the_same_through_another_server(scorer: Path, path: str, body: dict[str, Any]) -> None:
+async def test_a_scorer_says_the_same_through_another_server(
+    scorer: Path, path: str, body: dict[str, Any]
+) -> None:
     found, expected = await ask_both(scorer, "dragoman", path, body)
     assert expected.status_code == 200
     assert found.content == expected.content
 
 
 @pytest.mark.parametrize(("path", "body"), REJECTED_BY_EMBEDDER)
-async def test_what_the_upstream_rejects_is_rejected_alike(embedder: Path, path: str, body: dict[str, Any]) -> None:
+async def test_what_the_upstream_rejects_is_rejected_alike(
+    embedder: Path, path: str, body: dict[str, Any]
+) -> None:
     found, expected = await ask_both(embedder, "dragoman", path, body)
     assert found.status_code == expected.status_code == 400
     assert found.json() == expected.json()
@@ -150,11 +174,16 @@ async def test_a_scorer_does_not_embed(scorer: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "route"), [(EncodingTask.EMBEDDINGS, "/v1/embeddings"), (EncodingTask.SCORING, "/rerank")]
+    ("task", "route"),
+    [(EncodingTask.EMBEDDINGS, "/v1/embeddings"), (EncodingTask.SCORING, "/rerank")],
 )
-async def test_such_a_model_does_not_generate_and_says_what_it_does(task: EncodingTask, route: str) -> None:
+async def test_such_a_model_does_not_generate_and_says_what_it_does(
+    task: EncodingTask, route: str
+) -> None:
     async with direct(build_front("http://127.0.0.1:9", task), VLLM) as it:
-        answer = await it.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+        answer = await it.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}
+        )
         [card] = (await it.get("/v1/models")).json()["data"]
     assert answer.status_code == 400
     assert route in answer.json()["error"]["message"]
@@ -166,7 +195,9 @@ async def test_a_model_that_generates_embeds_too() -> None:
     await behind.start()
     try:
         async with serving(server(behind, VLLM)) as wire:
-            upstream = engine(f"http://127.0.0.1:{wire.port}", encoding_tasks=frozenset({EncodingTask.EMBEDDINGS}))
+            upstream = engine(
+                f"http://127.0.0.1:{wire.port}", encoding_tasks=frozenset({EncodingTask.EMBEDDINGS})
+            )
             front = Models([ServedModel("m", EventBackend(upstream), 2048, 1)])
             async with client(server(behind, VLLM)) as one, direct(front, VLLM) as other:
                 answers = [await it.post(EMBED, json={"input": "Once upon"}) for it in (one, other)]
@@ -179,7 +210,9 @@ async def test_a_model_that_generates_embeds_too() -> None:
 
 def answer_vectors(*vectors: object, **more: object) -> Handle:
     data = [{"embedding": vector, "index": index} for index, vector in enumerate(vectors)]
-    return lambda _: httpx2.Response(200, json={"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}, **more})
+    return lambda _: httpx2.Response(
+        200, json={"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}, **more}
+    )
 
 
 THREE_FOUR = base64.b64encode(struct.pack("<2f", 3.0, 4.0)).decode()
@@ -212,7 +245,9 @@ async def test_vectors_are_put_into_the_order_of_the_texts() -> None:
         ({"add_special_tokens": False}, "add_special_tokens"),
     ],
 )
-async def test_what_an_upstream_cannot_do_or_does_not_is_rejected_by_name(body: dict[str, Any], param: str) -> None:
+async def test_what_an_upstream_cannot_do_or_does_not_is_rejected_by_name(
+    body: dict[str, Any], param: str
+) -> None:
     async with relaying(answer_vectors([3.0, 4.0]), EncodingTask.EMBEDDINGS) as it:
         answer = await it.post(EMBED, json={"input": "a", **body})
     assert answer.status_code == 400
@@ -229,7 +264,9 @@ async def test_what_an_upstream_cannot_do_or_does_not_is_rejected_by_name(body: 
     ],
 )
 @pytest.mark.parametrize("task", EncodingTask)
-async def test_so_is_what_it_cannot_do_when_it_scores(task: EncodingTask, body: dict[str, Any], param: str) -> None:
+async def test_so_is_what_it_cannot_do_when_it_scores(
+    task: EncodingTask, body: dict[str, Any], param: str
+) -> None:
     async with relaying(answer_vectors([3.0, 4.0]), task) as it:
         answer = await it.post(RERANK, json={**RERANKED, **body})
     assert answer.status_code == 400
@@ -237,13 +274,17 @@ async def test_so_is_what_it_cannot_do_when_it_scores(task: EncodingTask, body: 
 
 
 async def test_an_upstream_that_only_embeds_scores_by_cosine() -> None:
-    async with relaying(answer_vectors([3.0, 4.0], [30.0, 40.0], [4.0, -3.0]), EncodingTask.EMBEDDINGS) as it:
+    async with relaying(
+        answer_vectors([3.0, 4.0], [30.0, 40.0], [4.0, -3.0]), EncodingTask.EMBEDDINGS
+    ) as it:
         answer = (await it.post(SCORE, json={"text_1": "a", "text_2": ["b", "c"]})).json()
     assert [row["score"] for row in answer["data"]] == pytest.approx([1, 0])
 
 
 def rerank(request: httpx2.Request) -> httpx2.Response:
-    """Answer in Cohere's format, or in TEI's if the request has it. A document's score is its length."""
+    """Answer in Cohere's format, or in TEI's if the request has it. A document's score
+    is its length.
+    """
     request_body = json.loads(request.content)
     texts = request_body.get("texts") or request_body["documents"]
     name = "score" if "texts" in request_body else "relevance_score"
@@ -260,7 +301,9 @@ def rerank(request: httpx2.Request) -> httpx2.Response:
 async def test_an_upstream_that_reranks_scores(kind: str, tokens: int) -> None:
     async with relaying(rerank, EncodingTask.SCORING, kind=kind) as it:
         one = (await it.post(SCORE, json={"text_1": "a", "text_2": ["b", "four"]})).json()
-        each = (await it.post(SCORE, json={"text_1": ["a", "b"], "text_2": ["two", "three"]})).json()
+        each = (
+            await it.post(SCORE, json={"text_1": ["a", "b"], "text_2": ["two", "three"]})
+        ).json()
     assert [row["score"] for row in one["data"]] == [1.0, 4.0]
     assert one["usage"]["prompt_tokens"] == tokens
     assert [row["score"] for row in each["data"]] == [3.0, 5.0]
@@ -276,7 +319,9 @@ async def test_tei_gets_its_own_options(raw: bool) -> None:
         return rerank(request)
 
     async with relaying(answer, EncodingTask.SCORING, kind="tei") as it:
-        await it.post(RERANK, json={"query": "a", "texts": ["b"], "raw_scores": raw, "truncate": True})
+        await it.post(
+            RERANK, json={"query": "a", "texts": ["b"], "raw_scores": raw, "truncate": True}
+        )
     assert seen[0].get("raw_scores", False) is raw
     assert seen[0]["truncate"] is True
 
@@ -304,7 +349,12 @@ async def test_invalid_vectors_are_an_error_of_the_upstream(body: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["no JSON", "{}", "[]", '{"results": [{"index": 0, "relevance_score": 1.0}, {"index": 2, "relevance_score": 1}]}'],
+    [
+        "no JSON",
+        "{}",
+        "[]",
+        '{"results": [{"index": 0, "relevance_score": 1.0}, {"index": 2, "relevance_score": 1}]}',
+    ],
 )
 async def test_invalid_scores_are_an_error_of_the_upstream(body: str) -> None:
     async with relaying(lambda _: httpx2.Response(200, text=body), EncodingTask.SCORING) as it:
@@ -312,10 +362,16 @@ async def test_invalid_scores_are_an_error_of_the_upstream(body: str) -> None:
     assert answer.status_code == 500
 
 
-@pytest.mark.parametrize(("status", "expected"), [(500, 500), (503, 503), (429, 429), (401, 500), (504, 504)])
-async def test_errors_keep_the_envelope_and_not_the_upstreams_words(status: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "expected"), [(500, 500), (503, 503), (429, 429), (401, 500), (504, 504)]
+)
+async def test_errors_keep_the_envelope_and_not_the_upstreams_words(
+    status: int, expected: int
+) -> None:
     handle: Handle = lambda _: httpx2.Response(status, json={"error": {"message": "secret"}})  # noqa: E731
-    async with relaying(handle, EncodingTask.EMBEDDINGS, options=ServingOptions(profile=Profile.OPENAI)) as it:
+    async with relaying(
+        handle, EncodingTask.EMBEDDINGS, options=ServingOptions(profile=Profile.OPENAI)
+    ) as it:
         answer = await it.post(EMBED, json={"input": "a"})
     assert answer.status_code == expected
     assert answer.json()["error"]["type"]
@@ -353,7 +409,9 @@ async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
 
 
 def build_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
-    """Build a client of an upstream with these models, which accepts requests at these paths."""
+    """Build a client of an upstream with these models, which accepts requests at these
+    paths.
+    """
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/v1/models":
@@ -370,10 +428,21 @@ SCORES = frozenset({EncodingTask.SCORING})
 @pytest.mark.parametrize(
     ("card", "accepted", "expected"),
     [
-        ({"owned_by": "dragoman", "dragoman": {"capabilities": ["embeddings"]}}, (), ModelTasks(False, EMBEDS)),
-        ({"owned_by": "dragoman", "dragoman": {"capabilities": ["scoring"]}}, (), ModelTasks(False, SCORES)),
         (
-            {"owned_by": "dragoman", "dragoman": {"capabilities": ["embeddings", "generation", "tools"]}},
+            {"owned_by": "dragoman", "dragoman": {"capabilities": ["embeddings"]}},
+            (),
+            ModelTasks(False, EMBEDS),
+        ),
+        (
+            {"owned_by": "dragoman", "dragoman": {"capabilities": ["scoring"]}},
+            (),
+            ModelTasks(False, SCORES),
+        ),
+        (
+            {
+                "owned_by": "dragoman",
+                "dragoman": {"capabilities": ["embeddings", "generation", "tools"]},
+            },
             (),
             ModelTasks(True, EMBEDS),
         ),
@@ -384,8 +453,12 @@ SCORES = frozenset({EncodingTask.SCORING})
         ({"owned_by": "openai"}, ("/v1/embeddings",), ModelTasks()),
     ],
 )
-def test_what_the_model_is_for_is_discovered(card: dict[str, Any], accepted: tuple[str, ...], expected: Any) -> None:
-    found = discover(Upstream("http://a/v1"), None, client=build_client([{"id": "m", **card}], *accepted))
+def test_what_the_model_is_for_is_discovered(
+    card: dict[str, Any], accepted: tuple[str, ...], expected: Any
+) -> None:
+    found = discover(
+        Upstream("http://a/v1"), None, client=build_client([{"id": "m", **card}], *accepted)
+    )
     assert found.tasks == expected
 
 
@@ -395,23 +468,35 @@ def test_tei_says_what_it_is_for(type: str, tasks: frozenset[EncodingTask]) -> N
     transport = httpx2.MockTransport(
         lambda request: httpx2.Response(200 if request.url.path == "/info" else 404, json=info)
     )
-    found = discover(Upstream("http://a/v1"), None, kind=KINDS["tei"], client=httpx2.Client(transport=transport))
+    found = discover(
+        Upstream("http://a/v1"), None, kind=KINDS["tei"], client=httpx2.Client(transport=transport)
+    )
     assert (found.model, found.max_model_len, found.tasks) == ("bge", 512, ModelTasks(False, tasks))
 
 
 def test_the_task_can_be_set() -> None:
     settings = Settings(
-        model="http://a/v1", upstream_kind="openai", upstream_model="m", upstream_task=("generate,embed",)
+        model="http://a/v1",
+        upstream_kind="openai",
+        upstream_model="m",
+        upstream_task=("generate,embed",),
     )
     [model] = build_models(settings, SystemClock())
     assert model.text_encoder is not None
-    assert (model.text_encoder.encoding_tasks, isinstance(model.backend, EventBackend)) == (EMBEDS, True)
+    assert (model.text_encoder.encoding_tasks, isinstance(model.backend, EventBackend)) == (
+        EMBEDS,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("task", "kind", "words"), [("classify", "vllm", "expected `generate`"), ("", "tei", "`embed`")]
 )
 def test_a_task_that_does_not_exist_is_rejected(task: str, kind: str, words: str) -> None:
-    fields = {"upstream_model": "m", "upstream_kind": kind, "upstream_task": (task,) if task else ()}
+    fields = {
+        "upstream_model": "m",
+        "upstream_kind": kind,
+        "upstream_task": (task,) if task else (),
+    }
     with pytest.raises(SettingsError, match=words):
         build_models(Settings(model="http://a/v1", **fields), SystemClock())  # pyright: ignore[reportArgumentType]

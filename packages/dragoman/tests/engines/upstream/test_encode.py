@@ -1,4 +1,6 @@
-"""Requests to upstreams: the Chat reader parses them back to the same request, and nothing is silently dropped."""
+"""Requests to upstreams: the Chat reader parses them back to the same request, and
+nothing is silently dropped.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,12 @@ def talk(*parts: Part, **fields: Any) -> Conversation:
     return Conversation((Message(Role.USER, parts or (Text("hi"),)),), **fields)
 
 
-def body(request: GenerateRequest, kind: str = "dragoman", defaults: UpstreamDefaults | None = None) -> dict[str, Any]:
-    return json.loads(encode_request(request, KINDS[kind], "there", defaults or UpstreamDefaults()).body)
+def body(
+    request: GenerateRequest, kind: str = "dragoman", defaults: UpstreamDefaults | None = None
+) -> dict[str, Any]:
+    return json.loads(
+        encode_request(request, KINDS[kind], "there", defaults or UpstreamDefaults()).body
+    )
 
 
 CONVERSATIONS = {
@@ -80,14 +86,18 @@ CONVERSATIONS = {
     "a loop of tools": Conversation(
         (
             Message(Role.USER, (Text("add"),)),
-            Message(Role.ASSISTANT, (Reasoning("Hm."), Text("Yes."), ToolCall("c", "add", '{"a": 1}'))),
+            Message(
+                Role.ASSISTANT, (Reasoning("Hm."), Text("Yes."), ToolCall("c", "add", '{"a": 1}'))
+            ),
             Message(Role.TOOL, (ToolResult("c", (Text("2"),)),), "add"),
             Message(Role.ASSISTANT, (ToolCall("d", "run", "aa", custom=True),)),
         ),
         tools=(ADD, RUN),
         tool_choice=ToolChoice("required", ("add",), is_named=True),
     ),
-    "allowed tools": talk(tools=(ADD, RUN), tool_choice=ToolChoice("auto", ("run",)), parallel_tool_calls=False),
+    "allowed tools": talk(
+        tools=(ADD, RUN), tool_choice=ToolChoice("auto", ("run",)), parallel_tool_calls=False
+    ),
     "no tools": talk(tools=(ADD,), tool_choice=ToolChoice("none")),
     "a budget": talk(reasoning=ReasoningOptions(None, "high", 50)),
 }
@@ -97,7 +107,8 @@ CONVERSATIONS = {
 def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
     request = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
     (read,) = read_chat(
-        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body,
+        ReaderOptions(),
     ).requests
     assert read.prompt == request.prompt
 
@@ -119,7 +130,9 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         "there",
         talk(),
         choices=3,
-        sampling=SamplingOptions(0.5, 0.9, 0, 0.1, 0.2, 0.3, 1.1, -5, ((7, -1.0),), (1, 2), ("no",)),
+        sampling=SamplingOptions(
+            0.5, 0.9, 0, 0.1, 0.2, 0.3, 1.1, -5, ((7, -1.0),), (1, 2), ("no",)
+        ),
         limits=GenerationLimits(30, 2, ("x", "y"), (9,), True, True, -1),
         constraint=constraint,
         logprobs=4,
@@ -130,20 +143,34 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         extras=Extras('{"a":1}', '{"b":2}'),
     )
     (read,) = read_chat(
-        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body,
+        ReaderOptions(),
     ).requests
     # This server requests the ids of all tokens, including the prompt's.
-    assert read == msgspec.structs.replace(request, return_prompt=True, constraint_param=read.constraint_param)
+    assert read == msgspec.structs.replace(
+        request, return_prompt=True, constraint_param=read.constraint_param
+    )
 
 
 def test_only_given_fields_are_sent() -> None:
-    assert body(GenerateRequest("m", talk()), "compatible").keys() == {"model", "stream", "stream_options", "messages"}
+    assert body(GenerateRequest("m", talk()), "compatible").keys() == {
+        "model",
+        "stream",
+        "stream_options",
+        "messages",
+    }
 
 
 def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
     defaults = UpstreamDefaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
-    payload = body(GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults)
-    assert (payload["temperature"], payload["top_p"], payload["max_completion_tokens"]) == (1.0, 0.5, 9)
+    payload = body(
+        GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults
+    )
+    assert (payload["temperature"], payload["top_p"], payload["max_completion_tokens"]) == (
+        1.0,
+        0.5,
+        9,
+    )
 
 
 @pytest.mark.parametrize(("kind", "rest"), [("vllm", None), ("dragoman", -1), ("llama.cpp", -1)])
@@ -154,30 +181,46 @@ def test_a_completion_without_a_limit_asks_for_the_rest(kind: str, rest: int | N
 def test_words_differ_by_kind() -> None:
     sampling = SamplingOptions(repetition_penalty=1.2)
     assert "repeat_penalty" in body(GenerateRequest("m", "hi", sampling=sampling), "llama.cpp")
-    assert "reasoning_content" not in str(body(GenerateRequest("m", CONVERSATIONS["a loop of tools"]), "openai"))
+    assert "reasoning_content" not in str(
+        body(GenerateRequest("m", CONVERSATIONS["a loop of tools"]), "openai")
+    )
     assert body(GenerateRequest("m", talk(), constraint=Regex("a")), "sglang")["regex"] == "a"
-    roles = [each["role"] for each in body(GenerateRequest("m", CONVERSATIONS["roles"]), "vllm")["messages"]]
+    roles = [
+        each["role"]
+        for each in body(GenerateRequest("m", CONVERSATIONS["roles"]), "vllm")["messages"]
+    ]
     assert roles == ["system", "system", "user"]
 
 
 def test_an_upstream_without_allowed_tools_gets_only_the_allowed_tools() -> None:
     tools = (ADD, FunctionTool("sub"))
-    payload = body(GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))), "vllm")
-    assert ([tool["function"]["name"] for tool in payload["tools"]], payload["tool_choice"]) == (["sub"], "required")
+    payload = body(
+        GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))),
+        "vllm",
+    )
+    assert ([tool["function"]["name"] for tool in payload["tools"]], payload["tool_choice"]) == (
+        ["sub"],
+        "required",
+    )
 
 
 def test_thinking_is_switched_in_the_template() -> None:
     payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
     assert payload["chat_template_kwargs"] == {"enable_thinking": False}
     options = TemplateOptions(kwargs='{"thinking": true}')
-    payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=options)), "vllm")
+    payload = body(
+        GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=options)), "vllm"
+    )
     assert payload["chat_template_kwargs"] == {"thinking": True}
 
 
 def test_a_failed_tool_says_so_in_words() -> None:
     result = Message(Role.USER, (ToolResult("c", (Text("no"),), is_error=True), Text("Go on.")))
     messages = body(GenerateRequest("m", Conversation((result,))), "openai")["messages"]
-    assert [(each["role"], each["content"]) for each in messages] == [("tool", "Error: no"), ("user", "Go on.")]
+    assert [(each["role"], each["content"]) for each in messages] == [
+        ("tool", "Error: no"),
+        ("user", "Go on."),
+    ]
 
 
 CONTINUED = TemplateOptions(continue_final_message=True)
@@ -193,10 +236,18 @@ CONTINUED = TemplateOptions(continue_final_message=True)
             "openai",
             "include_stop_str_in_output",
         ),
-        (GenerateRequest("m", talk(), special_tokens_in_text=True), "openai", "skip_special_tokens"),
+        (
+            GenerateRequest("m", talk(), special_tokens_in_text=True),
+            "openai",
+            "skip_special_tokens",
+        ),
         (GenerateRequest("m", talk(tools=(RUN,))), "vllm", "tools"),
         (GenerateRequest("m", talk(File(UploadedMedia("file-1")))), "openai", "messages"),
-        (GenerateRequest("m", talk(template=TemplateOptions(template="{{ x }}"))), "vllm", "chat_template"),
+        (
+            GenerateRequest("m", talk(template=TemplateOptions(template="{{ x }}"))),
+            "vllm",
+            "chat_template",
+        ),
         (
             GenerateRequest("m", talk(template=TemplateOptions(continue_final_message=True))),
             "openai",
@@ -209,7 +260,9 @@ CONTINUED = TemplateOptions(continue_final_message=True)
         ),
     ],
 )
-def test_an_unsupported_field_is_refused_by_name(request_: GenerateRequest, kind: str, param: str) -> None:
+def test_an_unsupported_field_is_refused_by_name(
+    request_: GenerateRequest, kind: str, param: str
+) -> None:
     with pytest.raises(Unsupported) as found:
         body(request_, kind)
     assert found.value.param == param

@@ -24,7 +24,15 @@ from dragoman.core.errors import (
     RateLimited,
     RequestError,
 )
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
@@ -66,7 +74,9 @@ def healthy(handle: Handle) -> Handle:
     """Answer health checks, and pass other requests to `handle`."""
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
-        return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+        return (
+            httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+        )
 
     return answer
 
@@ -76,7 +86,10 @@ async def collect_events(it: UpstreamEngine) -> list[Event]:
 
 
 async def test_an_answer_is_passed_on_as_it_comes() -> None:
-    async with serving(lambda _: streaming(ROLE, HELLO, None)) as it, aclosing(it.generate(ASK)) as events:
+    async with (
+        serving(lambda _: streaming(ROLE, HELLO, None)) as it,
+        aclosing(it.generate(ASK)) as events,
+    ):
         assert [await anext(events), await anext(events)] == [Started(0), TextDelta(0, "Hello")]
         assert it.health().running == 1
         await events.aclose()
@@ -84,7 +97,9 @@ async def test_an_answer_is_passed_on_as_it_comes() -> None:
 
 
 async def test_a_limit_of_0_fills_the_cache_of_the_upstream_and_answers_nothing() -> None:
-    """Chat upstreams reject a limit of 0. Codex's `generate: false` and Anthropic's `max_tokens: 0` have it."""
+    """Chat upstreams reject a limit of 0. Codex's `generate: false` and Anthropic's
+    `max_tokens: 0` have it.
+    """
     bodies: list[bytes] = []
 
     def handle(request: httpx2.Request) -> httpx2.Response:
@@ -112,7 +127,11 @@ async def test_closing_hangs_up() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
-        (400, {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}, RequestError),
+        (
+            400,
+            {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}},
+            RequestError,
+        ),
         (422, {"detail": [{"loc": ["body", "n"]}]}, RequestError),
         (404, {"error": {"message": "No such model.", "code": "model_not_found"}}, ModelNotFound),
         (404, {"detail": "Not Found"}, NotFound),
@@ -122,8 +141,12 @@ async def test_closing_hangs_up() -> None:
         (504, {}, EngineTimeout),
     ],
 )
-async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: object, kind: type[DragomanError]) -> None:
-    async with serving(lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})) as it:
+async def test_what_an_upstream_refuses_is_refused_alike(
+    status: int, body: object, kind: type[DragomanError]
+) -> None:
+    async with serving(
+        lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})
+    ) as it:
         with pytest.raises(DragomanError) as found:
             await collect_events(it)
     assert type(found.value) is kind
@@ -131,12 +154,17 @@ async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: obje
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
-async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_words_of_a_failure_are_for_the_log_alone(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     error = {"error": {"message": "boom secret", "param": None}}
     async with serving(lambda _: httpx2.Response(status, json=error)) as it:
         with pytest.raises(DragomanError) as found:
             await collect_events(it)
-    own_words = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+    own_words = {
+        503: "The upstream is overloaded; retry later.",
+        504: "The upstream did not answer in time.",
+    }
     assert found.value.message == own_words.get(status, f"The upstream failed (HTTP {status}).")
     assert "boom secret" in caplog.text
 
@@ -154,11 +182,18 @@ async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
     async with serving(lambda _: httpx2.Response(400, json=error)) as it:
         with pytest.raises(RequestError) as found:
             await collect_events(it)
-    assert (found.value.message, found.value.param, found.value.code) == ("Bad n.", "n", "invalid_value")
+    assert (found.value.message, found.value.param, found.value.code) == (
+        "Bad n.",
+        "n",
+        "invalid_value",
+    )
 
 
 async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
-    message = "This model's maximum context length is 4096 tokens. However, your prompt has at least 6001 tokens."
+    message = (
+        "This model's maximum context length is 4096 tokens. However, your prompt has at "
+        "least 6001 tokens."
+    )
     async with serving(lambda _: httpx2.Response(400, json={"error": {"message": message}})) as it:
         with pytest.raises(ContextTooLong) as found:
             await collect_events(it)
@@ -220,7 +255,9 @@ def find_dead_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
+@pytest.mark.parametrize(
+    "first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)]
+)
 async def test_a_request_without_a_response_is_retried_at_another_upstream(
     first: Callable[[], httpx2.Response],
 ) -> None:
@@ -230,15 +267,20 @@ async def test_a_request_without_a_response_is_retried_at_another_upstream(
     assert sorted(hosts) == ["a", "b"]
 
 
-async def test_an_unreachable_upstream_is_retried_at_another(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_upstream_is_retried_at_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     dead = f"http://127.0.0.1:{find_dead_port()}/v1"
     async with far_server(healthy(good)) as address:
-        # Which one is preferred depends on the prompt: some of these prefer the one that is down.
+        # Which one is preferred depends on the prompt: some of these prefer the one
+        # that is down.
         for number in range(12):
             it = engine(kind="compatible", upstreams=(Upstream(dead), Upstream(f"{address}/v1")))
             await it.start()
             prompt = Conversation((Message(Role.USER, (Text(f"hi {number}"),)),))
-            events = [event async for event in it.generate(msgspec.structs.replace(ASK, prompt=prompt))]
+            events = [
+                event async for event in it.generate(msgspec.structs.replace(ASK, prompt=prompt))
+            ]
             assert isinstance(events[-1], Finished)
             await it.stop()
     assert dead in caplog.text

@@ -1,4 +1,6 @@
-"""An upstream's messages about its own failures stay in the log; those about a request reach the client."""
+"""An upstream's messages about its own failures stay in the log; those about a request
+reach the client.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ import logging
 
 import pytest
 
-from dragoman.core.errors import ContextTooLong, EngineError, EngineTimeout, Overloaded, RequestError
+from dragoman.core.errors import (
+    ContextTooLong,
+    EngineError,
+    EngineTimeout,
+    Overloaded,
+    RequestError,
+)
 from dragoman.engines.upstream.errors import build_stream_error, parse_error
 from dragoman.engines.upstream.wire import WireError
 
@@ -15,11 +23,14 @@ INTERNAL = "Traceback: /srv/vllm/engine.py failed on 10.0.0.7:5000, key sk-secre
 
 
 def body(message: str, **fields: object) -> bytes:
-    return json.dumps({"error": {"message": message, "type": "t", "param": None, "code": None, **fields}}).encode()
+    return json.dumps(
+        {"error": {"message": message, "type": "t", "param": None, "code": None, **fields}}
+    ).encode()
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(500, EngineError), (502, Overloaded), (503, Overloaded), (504, EngineTimeout)]
+    ("status", "kind"),
+    [(500, EngineError), (502, Overloaded), (503, Overloaded), (504, EngineTimeout)],
 )
 def test_the_message_of_a_server_error_is_logged_and_not_passed_on(
     status: int, kind: type[EngineError], caplog: pytest.LogCaptureFixture
@@ -50,10 +61,14 @@ def test_a_request_error_has_the_upstreams_message() -> None:
     assert (error.message, error.param) == ("`temperature` must be at most 2.", "temperature")
 
 
-def test_characters_are_not_counted_as_tokens_and_a_param_that_no_request_has_is_not_passed_on() -> None:
+def test_characters_are_not_counted_as_tokens_and_a_param_that_no_request_has_is_not_passed_on() -> (
+    None
+):
     message = (
-        "This model's maximum context length is 24 tokens. However, your prompt contains 800 characters (more than 168 "
-        "characters, which is the upper bound for 24 input tokens). Please reduce the length of the input prompt."
+        "This model's maximum context length is 24 tokens. However, your prompt contains 800 "
+        "characters (more than 168 "
+        "characters, which is the upper bound for 24 input tokens). Please reduce the length of "
+        "the input prompt."
     )
     body = json.dumps({"error": {"message": message, "param": "input_text", "code": 400}}).encode()
     error = parse_error(400, body, None)

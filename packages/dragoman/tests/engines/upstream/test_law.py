@@ -1,7 +1,8 @@
 """The output of a server through the upstream engine is the same, byte for byte.
 
-This holds in every dialect, streamed or not, although the two servers communicate only by Chat Completions (and by
-Completions for text prompts). Only the ids of calls may differ if each dialect generates its own.
+This holds in every dialect, streamed or not, although the two servers communicate only
+by Chat Completions (and by Completions for text prompts). Only the ids of calls may
+differ if each dialect generates its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.engines.scripted import (
+    CallTool,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    ScriptedEngine,
+    Think,
+)
 from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer
@@ -58,7 +67,12 @@ def completions(**more: Any) -> tuple[str, dict[str, Any]]:
 
 
 def responses(**more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/responses", {"model": "m", "input": HI, "tools": [{"type": "function", **FUNCTION}], **more}
+    return "/v1/responses", {
+        "model": "m",
+        "input": HI,
+        "tools": [{"type": "function", **FUNCTION}],
+        **more,
+    }
 
 
 def messages(**more: Any) -> tuple[str, dict[str, Any]]:
@@ -105,7 +119,9 @@ def build_scripted(lent: HfTokenizer, *parts: Any) -> Models:
 
 
 def plain(body: bytes) -> bytes:
-    """Replace ids by numbers in their order of appearance, and signatures, whose key differs per process."""
+    """Replace ids by numbers in their order of appearance, and signatures, whose key
+    differs per process.
+    """
     found: dict[bytes, bytes] = {}
 
     def number(match: re.Match[bytes]) -> bytes:
@@ -137,7 +153,10 @@ async def test_a_script_says_the_same_through_another_server(
 ) -> None:
     path, body = CASES[case]
     if (reply, case) == ("bytes", "completions with logprobs"):
-        pytest.skip("a completion's logprobs tell a token's text and not its bytes, by which offsets are counted")
+        pytest.skip(
+            "a completion's logprobs tell a token's text and not its bytes, by which offsets are "
+            "counted"
+        )
     await compare(lambda: build_scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
 
 
@@ -149,8 +168,14 @@ async def test_the_embedded_model_says_the_same_through_another_server(
     path, body = CASES[case]
     if streamed and "prompt_logprobs" in body:
         pytest.skip("a stream has no logprobs of a prompt")
-    limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
-    await compare(lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed})
+    limit = (
+        {"max_output_tokens": 24}
+        if path == "/v1/responses"
+        else {"max_tokens": body.get("max_tokens", 24)}
+    )
+    await compare(
+        lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed}
+    )
 
 
 ECHOES: dict[str, dict[str, Any]] = {
@@ -167,14 +192,23 @@ ECHOES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", ECHOES)
-async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(embedded: Models, case: str) -> None:
+async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(
+    embedded: Models, case: str
+) -> None:
     path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
     await compare(lambda: embedded, path, {**body, **ECHOES[case]})
 
 
 @pytest.mark.parametrize("case", ECHOES)
 async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, case: str) -> None:
-    body = {"model": "m", "prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 8, "seed": 5}
+    body = {
+        "model": "m",
+        "prompt": "Once upon a time",
+        "echo": True,
+        "logprobs": 0,
+        "max_tokens": 8,
+        "seed": 5,
+    }
     body = {**body, **ECHOES[case]}
     body.pop("prompt_logprobs", None)
     async with relay(embedded, VLLM) as client:
@@ -182,7 +216,12 @@ async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, c
         streamed = (await client.post("/v1/completions", json={**body, "stream": True})).text
     chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
     for choice in whole["choices"]:
-        parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
+        parts = [
+            part
+            for chunk in chunks
+            for part in chunk["choices"]
+            if part["index"] == choice["index"]
+        ]
         assert "".join(part["text"] for part in parts) == choice["text"]
         scores = [part["logprobs"] for part in parts if part["logprobs"] is not None]
         for column, values in choice["logprobs"].items():

@@ -11,7 +11,9 @@ from dragoman.engines.upstream.pool import UpstreamPool, build_prefix
 
 
 def pool(*weights: float) -> UpstreamPool:
-    return UpstreamPool([Upstream(f"http://{index}/v1", weight) for index, weight in enumerate(weights)])
+    return UpstreamPool(
+        [Upstream(f"http://{index}/v1", weight) for index, weight in enumerate(weights)]
+    )
 
 
 def prefixes(number: int) -> list[bytes]:

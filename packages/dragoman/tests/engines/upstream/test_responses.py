@@ -1,4 +1,6 @@
-"""Upstreams with OpenAI's Responses API: requests are encoded, and event sequences are parsed."""
+"""Upstreams with OpenAI's Responses API: requests are encoded, and event sequences are
+parsed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,19 @@ import pytest
 
 from dragoman.core.errors import DragomanError, EngineError, Unsupported
 from dragoman.core.event_grammar import check_events
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, RefusalDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import (
     CustomTool,
     File,
@@ -46,7 +60,12 @@ LOOP = Conversation(
     (
         Message(Role.DEVELOPER, (Text("Be kind."),)),
         Message(
-            Role.USER, (Text("hi"), Image(InlineMedia(PIXEL, "image/png"), "low"), File(RemoteMedia("https://x/y")))
+            Role.USER,
+            (
+                Text("hi"),
+                Image(InlineMedia(PIXEL, "image/png"), "low"),
+                File(RemoteMedia("https://x/y")),
+            ),
         ),
         Message(
             Role.ASSISTANT,
@@ -87,7 +106,14 @@ def test_a_conversation_becomes_items_and_keeps_its_encrypted_reasoning() -> Non
         "temperature": 0.5,
         "max_output_tokens": 99,
         "reasoning": {"effort": "high", "summary": "auto"},
-        "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": False}},
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "a",
+                "schema": {"type": "object"},
+                "strict": False,
+            }
+        },
         "parallel_tool_calls": False,
         "tool_choice": {"type": "function", "name": "add"},
         "tools": [
@@ -110,7 +136,11 @@ def test_a_conversation_becomes_items_and_keeps_its_encrypted_reasoning() -> Non
         "developer", "user", "reasoning", "assistant", "function_call", "custom_tool_call",
         "function_call_output", "custom_tool_call_output",
     ]  # fmt: skip
-    assert [part["type"] for part in items[1]["content"]] == ["input_text", "input_image", "input_file"]
+    assert [part["type"] for part in items[1]["content"]] == [
+        "input_text",
+        "input_image",
+        "input_file",
+    ]
     assert items[2] == {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "hm"}],
@@ -119,14 +149,18 @@ def test_a_conversation_becomes_items_and_keeps_its_encrypted_reasoning() -> Non
     assert items[3]["content"] == [{"type": "output_text", "text": "I add."}]
     assert items[6]["output"] == "Error: bad"
     assert len(items[7]["output"]) == 2
-    assert encoded.warnings == ("messages: reasoning that the upstream's vendor has not encrypted was left out",)
+    assert encoded.warnings == (
+        "messages: reasoning that the upstream's vendor has not encrypted was left out",
+    )
 
 
 def test_an_answer_cannot_be_continued() -> None:
     template = TemplateOptions(add_generation_prompt=False, continue_final_message=True)
     conversation = Conversation((Message(Role.ASSISTANT, (Text("a"),)),), template=template)
     with pytest.raises(Unsupported) as found:
-        encode_responses_request(GenerateRequest("m", conversation), KIND, "there", UpstreamDefaults())
+        encode_responses_request(
+            GenerateRequest("m", conversation), KIND, "there", UpstreamDefaults()
+        )
     assert found.value.param == "continue_final_message"
 
 
@@ -158,15 +192,25 @@ def end(status: str = "completed", **fields: Any) -> dict[str, Any]:
 
 def read(*events: dict[str, Any]) -> list[Event]:
     reader = ResponseEventReader()
-    found = [event for wire_event in events for event in reader.read(json.dumps(wire_event).encode())]
+    found = [
+        event for wire_event in events for event in reader.read(json.dumps(wire_event).encode())
+    ]
     return list(check_events([*found, *reader.close()]))
 
 
-MESSAGE = (build_added(0, type="message"), delta("output_text", 0, "Hello"), build_done(0, type="message"))
+MESSAGE = (
+    build_added(0, type="message"),
+    delta("output_text", 0, "Hello"),
+    build_done(0, type="message"),
+)
 
 
 def test_items_are_parts_of_the_answer() -> None:
-    summary_part = {"type": "response.reasoning_summary_part.added", "output_index": 0, "summary_index": 1}
+    summary_part = {
+        "type": "response.reasoning_summary_part.added",
+        "output_index": 0,
+        "summary_index": 1,
+    }
     call = {"type": "function_call", "call_id": "c1", "name": "add"}
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run"}
     assert read(
@@ -234,7 +278,10 @@ def test_what_is_no_whole_answer_is_an_error(events: tuple[dict[str, Any], ...])
 
 FAILURES = (
     {"type": "error", "code": "rate_limit_exceeded", "message": "No.", "param": None},
-    {"type": "error", "error": {"type": "rate_limit_exceeded", "code": None, "message": "No.", "param": None}},
+    {
+        "type": "error",
+        "error": {"type": "rate_limit_exceeded", "code": None, "message": "No.", "param": None},
+    },
     end("failed", error={"code": "rate_limit_exceeded", "message": "No."}),
 )
 

@@ -1,4 +1,6 @@
-"""Parsing server-sent events: any chunking gives the same events, and buffers are bounded."""
+"""Parsing server-sent events: any chunking gives the same events, and buffers are
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,13 @@ from dragoman.engines.upstream.engine import SseDecoder
 payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
 
 
-@given(payloads, st.sampled_from([b"\n", b"\r", b"\r\n"]), st.lists(st.integers(0, 200), max_size=6))
+@given(
+    payloads, st.sampled_from([b"\n", b"\r", b"\r\n"]), st.lists(st.integers(0, 200), max_size=6)
+)
 def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
-    lines = [line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")]
+    lines = [
+        line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")
+    ]
     raw = b"".join(line + end for line in lines)
     stream = SseDecoder()
     found = list[bytes]()

@@ -1,4 +1,6 @@
-"""The upstream tokenizes and counts as the server itself does; if it cannot, nothing is guessed."""
+"""The upstream tokenizes and counts as the server itself does; if it cannot, nothing is
+guessed.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,37 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "Grüße, 日本! 😀"}),
     ("/tokenize", {"prompt": "Once upon", "add_special_tokens": False, "return_token_strs": True}),
     ("/tokenize", {"messages": HI}),
-    ("/tokenize", {"messages": HI, "tools": [{"type": "function", "function": FUNCTION}], "return_token_strs": True}),
+    (
+        "/tokenize",
+        {
+            "messages": HI,
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "return_token_strs": True,
+        },
+    ),
     ("/tokenize", {"messages": HI, "add_generation_prompt": False}),
     ("/tokenize", {"messages": HI, "chat_template_kwargs": {"enable_thinking": False}}),
     ("/detokenize", {"tokens": [40, 41, 300, 301]}),
     ("/detokenize", {"tokens": [40, 10**8]}),
     ("/v1/messages/count_tokens", {"messages": HI}),
     ("/v1/messages/count_tokens", {"messages": HI, "system": "Be brief."}),
-    ("/v1/messages/count_tokens", {"messages": HI, "tools": [{"name": "add", "input_schema": SCHEMA}]}),
+    (
+        "/v1/messages/count_tokens",
+        {"messages": HI, "tools": [{"name": "add", "input_schema": SCHEMA}]},
+    ),
     ("/v1/messages/count_tokens", {"messages": HI, "thinking": {"type": "disabled"}}),
-    ("/v1/messages/count_tokens", {"messages": HI, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    (
+        "/v1/messages/count_tokens",
+        {"messages": HI, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+    ),
     ("/v1/messages/count_tokens", {"messages": HI, "output_config": {"effort": "low"}}),
     (
         "/v1/messages/count_tokens",
-        {"messages": HI, "tools": [{"name": "add", "input_schema": SCHEMA}], "tool_choice": {"type": "none"}},
+        {
+            "messages": HI,
+            "tools": [{"name": "add", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "none"},
+        },
     ),
     ("/v1/responses/input_tokens", {"input": HI, "reasoning": {"effort": "low"}}),
     ("/v1/responses/input_tokens", {"input": HI, "instructions": "Be brief."}),
@@ -87,12 +106,16 @@ async def test_an_upstream_without_tokenization_is_not_called() -> None:
 async def test_texts_of_tokens_are_refused_by_name_where_ids_are_sent() -> None:
     front = Models([ServedModel("m", EventBackend(engine("http://127.0.0.1:9")), 2048, 1)])
     async with client(server(front, VLLM)) as it:
-        answer = await it.post("/detokenize", json={"model": "m", "tokens": [1], "return_token_strs": True})
+        answer = await it.post(
+            "/detokenize", json={"model": "m", "tokens": [1], "return_token_strs": True}
+        )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "return_token_strs"
 
 
-@pytest.mark.parametrize("body", ['{"count": 3, "tokens": [1, 2]}', "{}", "no JSON", '{"count": 1, "tokens": ["a"]}'])
+@pytest.mark.parametrize(
+    "body", ['{"count": 3, "tokens": [1, 2]}', "{}", "no JSON", '{"count": 1, "tokens": ["a"]}']
+)
 async def test_an_invalid_count_is_an_error_of_the_upstream(body: str) -> None:
     async with far_server(lambda _: httpx2.Response(200, text=body)) as address:
         it = engine(address)

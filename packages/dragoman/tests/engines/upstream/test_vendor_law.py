@@ -1,7 +1,8 @@
 """The output of a server through an upstream with a vendor's own API is the same.
 
-The upstream is Dragoman with all of its routes; the server in front uses only those of the vendor's API. Fields that
-the vendor's API cannot represent (logprobs, ids, refusals) are not compared.
+The upstream is Dragoman with all of its routes; the server in front uses only those of
+the vendor's API. Fields that the vendor's API cannot represent (logprobs, ids,
+refusals) are not compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from dragoman_check.rules import chat as chat_grammar
 from dragoman_check.rules import responses as responses_grammar
 from dragoman.core.message import Reasoning, ToolCall, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.engines.scripted import (
+    CallTool,
+    Fail,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    ScriptedEngine,
+    Think,
+)
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.engines.upstream.relays import VLLM, direct, relay
@@ -36,7 +46,11 @@ REPLIES = {
     "text": (Say("One two three four."),),
     "bytes": (Say("Grüße, 日本! 😀"),),
     "call": (Say("I add."), CALL),
-    "calls": (CALL, CallTool("add", "{}", id="call_two"), CallTool("add", '{"a": "}"}', id="call_three")),
+    "calls": (
+        CALL,
+        CallTool("add", "{}", id="call_two"),
+        CallTool("add", '{"a": "}"}', id="call_three"),
+    ),
     "text after a call": (CALL, Say("There it is.")),
     "nothing": (),
 }
@@ -77,7 +91,8 @@ CASES = [
     for reply in REPLIES
     for case in BODIES
     for streamed in (False, True)
-    # Arguments arrive in other pieces, and truncated ones have other rules in the vendors' APIs: see the test below.
+    # Arguments arrive in other pieces, and truncated ones have other rules in the
+    # vendors' APIs: see the test below.
     if CALL not in REPLIES[reply] or not (streamed or case == "chat cut short")
 ]
 
@@ -88,7 +103,10 @@ async def test_a_script_says_the_same_through_the_api_of_a_vendor(
     lent: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
 ) -> None:
     if kind == "responses" and "stop" in case and reply == "text":
-        pytest.skip("this API has no stop strings: they are applied here, and the vendor's counts never come")
+        pytest.skip(
+            "this API has no stop strings: they are applied here, and the vendor's counts never "
+            "come"
+        )
     path, body = BODIES[case]
     body = {**body, "stream": streamed}
     async with direct(repeating(lent, *REPLIES[reply]), VLLM) as client:
@@ -126,17 +144,36 @@ SDKS: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[dict[str, Any], byte
 
 
 def comparable(value: Any) -> Any:
-    """Drop nulls, fields that the SDK adds, ids, and encrypted values, which differ each time."""
+    """Drop nulls, fields that the SDK adds, ids, and encrypted values, which differ
+    each time.
+    """
     if isinstance(value, dict):
         fields = {key: comparable(item) for key, item in cast(dict[str, Any], value).items()}
-        left_out = ("parsed", "parsed_arguments", "encrypted_content", "data", "id", "call_id", "index", "status")
+        left_out = (
+            "parsed",
+            "parsed_arguments",
+            "encrypted_content",
+            "data",
+            "id",
+            "call_id",
+            "index",
+            "status",
+        )
         if str(fields.get("signature")).startswith("openai:"):
             del fields["signature"]
-        return {key: item for key, item in fields.items() if item not in (None, "") and key not in left_out}
-    return [comparable(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+        return {
+            key: item
+            for key, item in fields.items()
+            if item not in (None, "") and key not in left_out
+        }
+    return (
+        [comparable(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+    )
 
 
-@pytest.mark.parametrize("reply", [THOUGHT, (Think("Two."), CALL), (Refuse("I would rather not."),), *REPLIES.values()])
+@pytest.mark.parametrize(
+    "reply", [THOUGHT, (Think("Two."), CALL), (Refuse("I would rather not."),), *REPLIES.values()]
+)
 @pytest.mark.parametrize("dialect", SDKS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_sdk_makes_the_whole_out_of_the_stream(
@@ -151,7 +188,8 @@ async def test_the_sdk_makes_the_whole_out_of_the_stream(
 
 
 STRICT = msgspec.structs.replace(VLLM, reasoning_verification="strict")
-"""An upstream that rejects reasoning other than its own, unchanged, as the vendors do."""
+"""An upstream that rejects reasoning other than its own, unchanged, as the vendors do.
+"""
 FIRST = ScriptEntry((Think("I have to add."), CALL))
 SECOND = ScriptEntry((Think("So it is 3."), Say("3")))
 
@@ -161,7 +199,9 @@ async def continue_chat(client: httpx2.AsyncClient) -> dict[str, Any]:
     message = (await client.post(path, json=body)).json()["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"}
     fields = {key: value for key, value in message.items() if value is not None}
-    return (await client.post(path, json={**body, "messages": [*body["messages"], fields, result]})).json()
+    return (
+        await client.post(path, json={**body, "messages": [*body["messages"], fields, result]})
+    ).json()
 
 
 async def continue_messages(client: httpx2.AsyncClient) -> dict[str, Any]:
@@ -176,7 +216,9 @@ async def continue_responses(client: httpx2.AsyncClient) -> dict[str, Any]:
     path, body = responses(max_output_tokens=LIMIT)
     output = (await client.post(path, json=body)).json()["output"]
     result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "3"}
-    return (await client.post(path, json={**body, "input": [*body["input"], *output, result]})).json()
+    return (
+        await client.post(path, json={**body, "input": [*body["input"], *output, result]})
+    ).json()
 
 
 @pytest.mark.parametrize("options", [VLLM, STRICT], ids=["lenient", "strict"])
@@ -200,7 +242,9 @@ async def test_thinking_comes_back_to_the_vendor_as_it_was(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(lent: HfTokenizer, kind: str) -> None:
+async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
+    lent: HfTokenizer, kind: str
+) -> None:
     behind, _ = build_scripted(lent, FIRST, SECOND)
     path, body = messages()
     async with relay(behind, kind=kind, behind_options=STRICT) as client:
@@ -214,14 +258,19 @@ async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_reasoning_of_a_vendor_is_left_out_before_another_model(lent: HfTokenizer, kind: str) -> None:
+async def test_reasoning_of_a_vendor_is_left_out_before_another_model(
+    lent: HfTokenizer, kind: str
+) -> None:
     """Two models of one server: only the vendor can say whether a signature is its own."""
     behind, _ = build_scripted(lent, FIRST)
     path, body = messages()
     async with relay(behind, kind=kind) as client:
         content = (await client.post(path, json=body)).json()["content"]
     here, actor = build_scripted(lent, ScriptEntry((Say("ok"),), repeat=True))
-    turns = [{"role": "assistant", "content": [content[0], {"type": "text", "text": "b"}]}, body["messages"][0]]
+    turns = [
+        {"role": "assistant", "content": [content[0], {"type": "text", "text": "b"}]},
+        body["messages"][0],
+    ]
     async with direct(here) as client:
         answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})
     assert "signature was not created by this server" in answer.headers["x-dragoman-warnings"]
@@ -254,17 +303,27 @@ async def test_an_error_within_the_answer_is_one_of_the_clients_dialect(
     assert whole.status_code in (503, 529)
     assert stream.status_code == 200
     assert "error" in stream.text
-    assert not re.search(r'"stop_reason":"end_turn"|"finish_reason":"stop"|response\.completed', stream.text)
+    assert not re.search(
+        r'"stop_reason":"end_turn"|"finish_reason":"stop"|response\.completed', stream.text
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_the_api_lacks_is_rejected_by_name_or_reported(lent: HfTokenizer, kind: str) -> None:
+async def test_what_the_api_lacks_is_rejected_by_name_or_reported(
+    lent: HfTokenizer, kind: str
+) -> None:
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
-        for name, value in {"logprobs": True, "prompt_logprobs": 1, "return_token_ids": True}.items():
+        for name, value in {
+            "logprobs": True,
+            "prompt_logprobs": 1,
+            "return_token_ids": True,
+        }.items():
             path, body = chat(max_tokens=LIMIT, **{name: value})
             answer = await client.post(path, json=body)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
-        answer = await client.post("/v1/completions", json={"model": "m", "prompt": "Once", "max_tokens": 3})
+        answer = await client.post(
+            "/v1/completions", json={"model": "m", "prompt": "Once", "max_tokens": 3}
+        )
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
         path, body = chat(max_tokens=LIMIT, seed=5, presence_penalty=1, min_p=0.1)
         warnings = (await client.post(path, json=body)).headers["x-dragoman-warnings"]
@@ -287,10 +346,15 @@ async def test_several_choices_are_several_requests_and_one_answer(
 ) -> None:
     path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
     one = {**body, "n": 1, "stream": False}
-    entries = [ScriptEntry((Think("Hm."), Say(word), CALL)) for word in ("One two", "Three", "Four", "Five")]
+    entries = [
+        ScriptEntry((Think("Hm."), Say(word), CALL))
+        for word in ("One two", "Three", "Four", "Five")
+    ]
     behind, actor = build_scripted(lent, *entries)
     async with relay(behind, kind=kind) as client:
-        answer = await client.post(path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {}))
+        answer = await client.post(
+            path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {})
+        )
         single = (await client.post(path, json=one)).json()
     assert answer.status_code == 200
     assert len(actor.requests) == 4
@@ -301,7 +365,11 @@ async def test_several_choices_are_several_requests_and_one_answer(
     else:
         whole = answer.json()
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
-    assert {choice["message"]["content"] for choice in whole["choices"]} == {"One two", "Three", "Four"}
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {
+        "One two",
+        "Three",
+        "Four",
+    }
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["tool_calls"] * 3
     # Each of them is billed.
     assert whole["usage"]["prompt_tokens"] == 3 * single["usage"]["prompt_tokens"] > 0
@@ -310,7 +378,10 @@ async def test_several_choices_are_several_requests_and_one_answer(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: str) -> None:
     behind, _ = build_scripted(
-        lent, ScriptEntry((Say("One"),)), ScriptEntry((Fail(429, "No."),)), ScriptEntry((Say("Two"),))
+        lent,
+        ScriptEntry((Say("One"),)),
+        ScriptEntry((Fail(429, "No."),)),
+        ScriptEntry((Say("Two"),)),
     )
     path, body = chat(max_tokens=LIMIT, n=2)
     async with relay(behind, kind=kind) as client:
@@ -319,7 +390,14 @@ async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: s
 
 @pytest.mark.parametrize("kind", [*KINDS, "compatible"])
 async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, kind: str) -> None:
-    off = {"top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_p": 1}
+    off = {
+        "top_k": -1,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "top_p": 1,
+    }
     path, body = chat(max_tokens=LIMIT, logit_bias={}, bad_words=[], **off)
     strict = msgspec.structs.replace(VLLM, strict=True)
     async with relay(repeating(lent, Say("Hi")), strict, kind=kind) as client:
@@ -332,7 +410,11 @@ async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, 
 @pytest.mark.parametrize(
     ("kind", "case", "param"),
     [
-        ("responses", chat(max_tokens=LIMIT, messages=[{"role": "user", "content": ""}]), "messages"),
+        (
+            "responses",
+            chat(max_tokens=LIMIT, messages=[{"role": "user", "content": ""}]),
+            "messages",
+        ),
         ("responses", chat(max_tokens=2**40), "max_tokens"),
         ("openai", chat(max_tokens=2**40), "max_tokens"),
         ("responses", responses(max_output_tokens=2**40), "max_output_tokens"),
@@ -351,7 +433,9 @@ async def test_fields_have_the_names_that_the_client_knows(
         assert f"'{param}'" in answer.json()["error"]["message"]
 
 
-async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(lent: HfTokenizer) -> None:
+async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(
+    lent: HfTokenizer,
+) -> None:
     path, body = chat(max_tokens=LIMIT)
     messages = [*body["messages"], {"role": "assistant", "content": "The"}]
     async with relay(repeating(lent, Say("Hi")), kind="anthropic") as client:

@@ -1,4 +1,6 @@
-"""Parameters that an upstream ignores are reported to the client, in any form and dialect."""
+"""Parameters that an upstream ignores are reported to the client, in any form and
+dialect.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,18 @@ CHUNKS = (
     b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
     b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 )
-TEXT_CHUNKS = b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+TEXT_CHUNKS = (
+    b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def streaming(*pieces: bytes, warnings: str | None = None) -> Handle:
     """An upstream that streams. warnings: its header."""
-    headers = {"content-type": "text/event-stream", **({} if warnings is None else {NAME: warnings})}
+    headers = {
+        "content-type": "text/event-stream",
+        **({} if warnings is None else {NAME: warnings}),
+    }
     return lambda _: httpx2.Response(200, headers=headers, stream=Pieces(*pieces))
 
 
@@ -44,7 +51,9 @@ async def relaying(
     handle: Handle, options: ServingOptions = VLLM, kind: str = "dragoman"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     async with far_server(handle) as address:
-        front = Models([ServedModel("m", EventBackend(engine(address, kind=kind), None), 4096, 1_700_000_000)])
+        front = Models(
+            [ServedModel("m", EventBackend(engine(address, kind=kind), None), 4096, 1_700_000_000)]
+        )
         async with direct(front, options) as it:
             yield it
 
@@ -66,12 +75,18 @@ async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
 async def test_the_list_in_the_body_is_exact_however_it_is_cut(cut: int) -> None:
     stream = COMMENT + CHUNKS
     async with relaying(streaming(stream[:cut], stream[cut:])) as it:
-        assert (await it.post("/v1/chat/completions", json=CHAT)).json()["dragoman_warnings"] == WARNINGS
+        assert (await it.post("/v1/chat/completions", json=CHAT)).json()[
+            "dragoman_warnings"
+        ] == WARNINGS
 
 
-@pytest.mark.parametrize("comment", [b"", b": dragoman_warnings [1]\n\n", b": dragoman_warnings [\n\n"])
+@pytest.mark.parametrize(
+    "comment", [b"", b": dragoman_warnings [1]\n\n", b": dragoman_warnings [\n\n"]
+)
 async def test_the_header_serves_where_the_body_has_none(comment: bytes) -> None:
-    async with relaying(streaming(comment + CHUNKS, warnings="one is ignored; two too"), kind="compatible") as it:
+    async with relaying(
+        streaming(comment + CHUNKS, warnings="one is ignored; two too"), kind="compatible"
+    ) as it:
         answer = await it.post("/v1/chat/completions", json=CHAT)
     assert answer.json()["dragoman_warnings"] == ["one is ignored", "two too"]
     assert answer.headers[NAME] == "one is ignored; two too"
@@ -109,13 +124,18 @@ async def test_a_client_that_does_not_ask_finds_them_in_the_header_alone() -> No
 
 async def test_prompts_that_are_ignored_alike_are_reported_once() -> None:
     async with relaying(streaming(COMMENT, TEXT_CHUNKS)) as it:
-        answer = await it.post("/v1/completions", json={"model": "m", "prompt": ["a", "b"], "max_tokens": 5})
+        answer = await it.post(
+            "/v1/completions", json={"model": "m", "prompt": ["a", "b"], "max_tokens": 5}
+        )
     assert [choice["text"] for choice in answer.json()["choices"]] == ["Hello", "Hello"]
     assert answer.json()["dragoman_warnings"] == WARNINGS
 
 
 async def test_a_warning_has_the_clients_name_of_the_field() -> None:
-    comment = b': dragoman_warnings ["reasoning_effort is ignored: this model\'s engine does not support it"]\n\n'
+    comment = (
+        b": dragoman_warnings [\"reasoning_effort is ignored: this model's engine does not "
+        b'support it"]\n\n'
+    )
     async with relaying(streaming(comment, CHUNKS)) as it:
         body = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}, "store": False}
         answer = await it.post("/v1/responses", json=body)
@@ -131,7 +151,9 @@ async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
     async with relaying(streaming(COMMENT, CHUNKS), options) as it:
         answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
     assert NAME not in answer.headers
-    [comment] = [line for line in answer.text.splitlines() if line.startswith(": dragoman_warnings")]
+    [comment] = [
+        line for line in answer.text.splitlines() if line.startswith(": dragoman_warnings")
+    ]
     assert json.loads(comment.removeprefix(": dragoman_warnings ")) == WARNINGS
 
 
@@ -142,7 +164,9 @@ async def test_a_websocket_has_them_in_its_first_event() -> None:
             websocket_server(create_app(front), front) as where,
             connect(f"ws://{where}/v1/responses") as connection,
         ):
-            await connection.send(json.dumps({"type": "response.create", "model": "m", "input": "hi", "foo": 1}))
+            await connection.send(
+                json.dumps({"type": "response.create", "model": "m", "input": "hi", "foo": 1})
+            )
             first, second = [json.loads(await connection.recv()) for _ in range(2)]
     assert first["dragoman_warnings"] == ["foo is ignored: unknown field", *WARNINGS]
     assert "dragoman_warnings" not in second

@@ -1,7 +1,8 @@
 """An executor for vLLM that computes the embedded model in numpy.
 
-vLLM gets its name as `distributed_executor_backend`. All other parts are real and run in vLLM's own process: the
-scheduler, blocks and their hashes, chunked prefill, grammars, and the communication with the front end.
+vLLM gets its name as `distributed_executor_backend`. All other parts are real and run
+in vLLM's own process: the scheduler, blocks and their hashes, chunked prefill,
+grammars, and the communication with the front end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _KV_BYTES = 64 << 20
 
 
 class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClass]
-    """Runs the network, paged KV cache and sampler of `tiny` under vLLM's continuous batching."""
+    """Runs the network, paged KV cache and sampler of `tiny` under vLLM's continuous
+    batching.
+    """
 
     def _init_executor(self) -> None:
         self._model = PagedLlama(read_model(Path(self.model_config.model)))
@@ -94,7 +97,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             head_size=config.head_dim,
             dtype=torch.float32,
         )
-        return {f"model.layers.{index}.self_attn.attn": one for index in range(config.num_hidden_layers)}
+        return {
+            f"model.layers.{index}.self_attn.attn": one for index in range(config.num_hidden_layers)
+        }
 
     def _allocate(self, configs: list[Spec]) -> None:
         self._num_blocks = configs[0].num_blocks + 1
@@ -102,14 +107,18 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
 
     def _reload(self, weights_path: str) -> None:
         if not Path(weights_path, "config.json").exists():
-            copyfile(Path(self.model_config.model, "config.json"), Path(weights_path, "config.json"))
+            copyfile(
+                Path(self.model_config.model, "config.json"), Path(weights_path, "config.json")
+            )
         self._model = PagedLlama(read_model(Path(weights_path)))
         assert self._num_blocks
         self._runner = self._model.build_runner(self._num_blocks)
 
     def _add_lora(self, adapter: Adapter) -> bool:
         if not Path(adapter.lora_path).is_dir():
-            raise ValueError(f"Loading lora {adapter.lora_name} failed: no such directory {adapter.lora_path}")
+            raise ValueError(
+                f"Loading lora {adapter.lora_name} failed: no such directory {adapter.lora_path}"
+            )
         self._adapters.add(adapter.lora_int_id)
         return True
 
@@ -117,7 +126,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         self._adapters.discard(number)
         return True
 
-    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Future[None]:
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: bool = False
+    ) -> Future[None]:
         assert self._runner is not None
         for id in scheduler_output.finished_req_ids:
             self._rows.pop(id, None)
@@ -126,7 +137,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             row.reasoning_budget = self._build_reasoning_budget(new)
             self._rows[new.req_id] = row
         self._follow(scheduler_output)
-        chunks = [self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()]
+        chunks = [
+            self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()
+        ]
         states = self._runner.forward(chunks) if chunks else None
         logits = np.zeros((0, self._model.vocab), np.float32)
         if states is not None:
@@ -139,7 +152,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         return done
 
     def _build_reasoning_budget(self, new: New) -> ReasoningBudgetState | None:
-        """Build the state of the reasoning budget, as vLLM's sampler does; None without a budget."""
+        """Build the state of the reasoning budget, as vLLM's sampler does; None without
+        a budget.
+        """
         budget: int | None = new.sampling_params.thinking_token_budget
         if budget is None:
             return None
@@ -152,7 +167,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
     def _follow(self, output: SchedulerOutput) -> None:
         """Apply the scheduler's data of requests that were scheduled before."""
         cached = output.scheduled_cached_reqs
-        for id, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
+        for id, blocks, computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
             row = self._rows[id]
             row.num_computed_tokens = computed
             if id in cached.resumed_req_ids:
@@ -170,14 +187,24 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         self._due = None
         ids = list(output.num_scheduled_tokens)
         masks = _masks(grammar_output)
-        due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
+        due = [
+            place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens
+        ]
         rows = [chunks[place].sequence for place in due]
-        tokens = sample(logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due])
+        tokens = sample(
+            logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due]
+        )
         tokens = [_apply_budget(row, token) for row, token in zip(rows, tokens, strict=True)]
-        scores = [build_logprob(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
+        scores = [
+            build_logprob(row, token, _MOST)
+            for row, token in zip(log_softmax(logits[due]), tokens, strict=True)
+        ]
         sampled: list[list[int]] = [[] for _ in ids]
         for place, row, token in zip(due, rows, tokens, strict=True):
-            if DIES_OF in row.request.stop_token_ids and row.num_tokens - row.num_prompt_tokens == 3:
+            if (
+                DIES_OF in row.request.stop_token_ids
+                and row.num_tokens - row.num_prompt_tokens == 3
+            ):
                 os._exit(1)
             sampled[place] = [token]
             row.tokens.append(token)
@@ -190,13 +217,17 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             sampled_token_ids=sampled,
             logprobs=_lists(len(ids), due, tokens, scores),
             prompt_logprobs_dict={
-                id: scored for id, chunk in zip(ids, chunks, strict=True) if (scored := _whole(chunk.sequence))
+                id: scored
+                for id, chunk in zip(ids, chunks, strict=True)
+                if (scored := _whole(chunk.sequence))
             },
         )
 
 
 _MOST = 20
-"""Alternatives that are computed for every token; vLLM returns as many as a request asks for."""
+"""Alternatives that are computed for every token; vLLM returns as many as a request
+asks for.
+"""
 
 
 def _sequence(new: New, vocab: int, max_model_len: int) -> Sequence:
@@ -233,7 +264,9 @@ def _request(id: str, prompt: list[int], params: Params) -> TokenRequest:
             repetition_penalty=params.repetition_penalty,
             seed=params.seed,
             logit_bias=tuple(dict[int, float](params.logit_bias or {}).items()),
-            allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+            allowed_token_ids=None
+            if params.allowed_token_ids is None
+            else tuple(params.allowed_token_ids),
             bad_words=tuple(tuple(word) for word in params.bad_words_token_ids or ()),
         ),
     )
@@ -248,7 +281,9 @@ def _masks(grammar: GrammarOutput) -> dict[str, bytes]:
     if grammar is None:
         return {}
     rows = grammar.grammar_bitmask
-    return {id: rows[place].tobytes() for place, id in enumerate(grammar.structured_output_request_ids)}
+    return {
+        id: rows[place].tobytes() for place, id in enumerate(grammar.structured_output_request_ids)
+    }
 
 
 def _score_prompt(chunk: Chunk, logits: Floats) -> None:
@@ -269,7 +304,9 @@ def _whole(sequence: Sequence) -> Scored:
         return None
     sequence.prompt_logprobs = None
     known = [one for one in scores if one is not None]
-    ids, values = _table(list(sequence.request.prompt[1:]), known, sequence.request.prompt_logprobs or 0)
+    ids, values = _table(
+        list(sequence.request.prompt[1:]), known, sequence.request.prompt_logprobs or 0
+    )
     ranks = torch.tensor([one.rank or 0 for one in known], dtype=torch.int64)
     return outputs.LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), ranks)
 
@@ -284,9 +321,15 @@ def _lists(count: int, due: list[int], tokens: list[int], scores: list[TokenLogp
     return outputs.LogprobsLists(ids, values, ranks)
 
 
-def _table(tokens: list[int], scores: list[TokenLogprob], count: int) -> tuple[NDArray[np.int32], Floats]:
+def _table(
+    tokens: list[int], scores: list[TokenLogprob], count: int
+) -> tuple[NDArray[np.int32], Floats]:
     """Return [n, count + 1]: the token itself, then the best ones, as in vLLM's layout."""
-    rows = [((token, one.logprob), *one.top[:count]) for token, one in zip(tokens, scores, strict=True)]
+    rows = [
+        ((token, one.logprob), *one.top[:count]) for token, one in zip(tokens, scores, strict=True)
+    ]
     ids = np.array([[id for id, _ in row] for row in rows], np.int32).reshape(len(rows), count + 1)
-    values = np.array([[value for _, value in row] for row in rows], np.float32).reshape(len(rows), count + 1)
+    values = np.array([[value for _, value in row] for row in rows], np.float32).reshape(
+        len(rows), count + 1
+    )
     return ids, values

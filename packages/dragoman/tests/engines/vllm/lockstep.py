@@ -1,8 +1,9 @@
-"""Run vLLM's own scheduler and the simulated one in lockstep on random workloads with the same tokens, and compare them
-after every step.
+"""Run vLLM's own scheduler and the simulated one in lockstep on random workloads with
+the same tokens, and compare them after every step.
 
-vLLM's scheduler, KV cache manager and block pool are real and get a real configuration; only the model is missing. The
-order of calls is that of vLLM's engine core, `step` or, with asynchronous scheduling, `step_with_batch_queue`.
+vLLM's scheduler, KV cache manager and block pool are real and get a real configuration;
+only the model is missing. The order of calls is that of vLLM's engine core, `step` or,
+with asynchronous scheduling, `step_with_batch_queue`.
 """
 
 from __future__ import annotations
@@ -57,16 +58,34 @@ MIXES: dict[str, tuple[str, ...]] = {
     "drafts, priority, aborts": ("drafts", "lookahead", "priority", "aborts", "stops"),
     "offloading": ("offloading",),
     "offloading, stops, aborts": ("offloading", "stops", "aborts", "salts", "choices"),
-    "offloading, priority, loras": ("offloading", "priority", "loras", "threshold", "stops", "watermark"),
-    "any with offloading": (*(each for each in FEATURES if each != "no_prefix_caching"), "offloading"),
+    "offloading, priority, loras": (
+        "offloading",
+        "priority",
+        "loras",
+        "threshold",
+        "stops",
+        "watermark",
+    ),
+    "any with offloading": (
+        *(each for each in FEATURES if each != "no_prefix_caching"),
+        "offloading",
+    ),
     "any": FEATURES,
-    "any with drafts": (*(each for each in FEATURES if each not in {"threshold", "adaptive"}), "drafts", "lookahead"),
+    "any with drafts": (
+        *(each for each in FEATURES if each not in {"threshold", "adaptive"}),
+        "drafts",
+        "lookahead",
+    ),
 }
-"""Features of a case. Each feature of `any` is drawn at random; the other mixes have all of theirs."""
+"""Features of a case. Each feature of `any` is drawn at random; the other mixes have
+all of theirs.
+"""
 
 
 class Difference(AssertionError):
-    """The two schedulers differ; the message names the case, so that it can be repeated."""
+    """The two schedulers differ; the message names the case, so that it can be
+    repeated.
+    """
 
 
 class CaseRequest(Struct, frozen=True):
@@ -94,8 +113,9 @@ class CaseRequest(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams. offloading: to a host,
-    whose transfers take a random number of steps."""
+    """fewer_drafts: the drafter does not always propose as many as it may, as one of
+    n-grams. offloading: to a host, whose transfers take a random number of steps.
+    """
 
     name: str
     config: SimulatedSchedulerConfig
@@ -105,12 +125,18 @@ class Case(Struct, frozen=True):
 
     def accept(self, id: str, num_output_tokens: int, num_drafts: int) -> int:
         """Return how many drafts are accepted."""
-        return min(num_drafts, Random(f"{self.name} {id} {num_output_tokens}").choice((0, 0, 1, 2, 3, 5)))
+        return min(
+            num_drafts, Random(f"{self.name} {id} {num_output_tokens}").choice((0, 0, 1, 2, 3, 5))
+        )
 
     def propose(self, id: str, num_output_tokens: int) -> int:
         """Return how many drafts are proposed."""
         most = self.config.num_speculative_tokens
-        return Random(f"{id} {num_output_tokens} drafts").randint(0, most) if self.fewer_drafts else most
+        return (
+            Random(f"{id} {num_output_tokens} drafts").randint(0, most)
+            if self.fewer_drafts
+            else most
+        )
 
 
 class Comparison(NamedTuple):
@@ -127,11 +153,17 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
     random = Random(f"{mix} {seed} {asynchronous}")
     features = set(MIXES[mix])
     if mix.startswith("any"):
-        features = {each for each in MIXES[mix] if each in {"drafts", "offloading"} or random.random() < 0.35}
+        features = {
+            each
+            for each in MIXES[mix]
+            if each in {"drafts", "offloading"} or random.random() < 0.35
+        }
     block_size = random.choice((1, 2, 4, 4, 8, 16))
     blocks = random.randint(6, random.choice((12, 30, 60)))
     if "offloading" in features:
-        block_size = max(2, block_size)  # vLLM loads a prompt of one token and one block again and again.
+        block_size = max(
+            2, block_size
+        )  # vLLM loads a prompt of one token and one block again and again.
     budget = random.choice((4, 8, 16, 24, 48, 96))
     max_num_seqs = random.randint(1, min(12, budget))
     threshold = random.randint(1, budget) if features & {"threshold", "adaptive"} else 0
@@ -156,7 +188,8 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
         drafts = random.randint(1, min(5, budget - 1))
         config = msgspec.structs.replace(
             config,
-            # As vLLM requires at startup; a draft beyond the cache could never be computed.
+            # As vLLM requires at startup; a draft beyond the cache could never be
+            # computed.
             max_model_len=config.max_context,
             num_speculative_tokens=drafts,
             num_lookahead_tokens=drafts if "lookahead" in features else 0,
@@ -171,8 +204,12 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
     return Case(name, config, requests, "fewer drafts" in features and not asynchronous, offloading)
 
 
-def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: set[str]) -> list[CaseRequest]:
-    """Draw requests. Some share prefixes, some arrive together; each fits into the cache if it is alone."""
+def _draw_requests(
+    random: Random, config: SimulatedSchedulerConfig, features: set[str]
+) -> list[CaseRequest]:
+    """Draw requests. Some share prefixes, some arrive together; each fits into the
+    cache if it is alone.
+    """
     longest = config.max_context
     shared = [[random.randint(2, 99) for _ in range(longest)] for _ in range(random.randint(1, 3))]
     gap = random.choice((0, 1, 3, 10))
@@ -180,12 +217,18 @@ def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: s
     at = 0
     for number in range(random.randint(4, 40)):
         at += random.randint(0, gap)
-        length = min(random.randint(1, longest - 1), random.choice((longest - 1, longest // 2 + 1, 24)))
+        length = min(
+            random.randint(1, longest - 1), random.choice((longest - 1, longest // 2 + 1, 24))
+        )
         common = random.choice((0, random.randint(0, length), length))
-        prompt = random.choice(shared)[:common] + [random.randint(2, 99) for _ in range(length - common)]
+        prompt = random.choice(shared)[:common] + [
+            random.randint(2, 99) for _ in range(length - common)
+        ]
         max_tokens = random.randint(1, min(longest - length, random.choice((2, 16, 64, 200))))
         reply = random.choice((0, number))
-        for choice in range(random.randint(2, 4) if "choices" in features and random.random() < 0.4 else 1):
+        for choice in range(
+            random.randint(2, 4) if "choices" in features and random.random() < 0.4 else 1
+        ):
             requests.append(
                 CaseRequest(
                     at,
@@ -196,22 +239,30 @@ def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: s
                     priority=random.randint(-1, 2) if "priority" in features else 0,
                     lora=random.randint(0, 4) if "loras" in features else 0,
                     salt=random.choice(("", "", "a", "b")) if "salts" in features else "",
-                    stop_after=random.randint(1, max_tokens) if "stops" in features and random.random() < 0.5 else None,
-                    aborted_at=at + random.randint(0, 60) if "aborts" in features and random.random() < 0.3 else None,
+                    stop_after=random.randint(1, max_tokens)
+                    if "stops" in features and random.random() < 0.5
+                    else None,
+                    aborted_at=at + random.randint(0, 60)
+                    if "aborts" in features and random.random() < 0.3
+                    else None,
                 )
             )
     return requests
 
 
 class OrderedIds(dict[str, None]):
-    """vLLM's set of finished requests, in the order of their ends rather than of their hashes, which differ by run."""
+    """vLLM's set of finished requests, in the order of their ends rather than of their
+    hashes, which differ by run.
+    """
 
     def add(self, id: str) -> None:
         self[id] = None
 
 
 class VllmParts:
-    """vLLM's modules and the configuration that all cases start from. Importing them takes seconds."""
+    """vLLM's modules and the configuration that all cases start from. Importing them
+    takes seconds.
+    """
 
     def __init__(self) -> None:
         config: Module = import_module("vllm.config")
@@ -225,7 +276,10 @@ class VllmParts:
         self._config = config
         self._float = import_module("torch").float32
         model = config.ModelConfig(
-            model=str(tiny.find_bundled_model()), dtype="float32", skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN
+            model=str(tiny.find_bundled_model()),
+            dtype="float32",
+            skip_tokenizer_init=True,
+            max_model_len=MAX_MODEL_LEN,
         )
         self.usual = config.VllmConfig(
             model_config=model,
@@ -233,8 +287,12 @@ class VllmParts:
             cache_config=config.CacheConfig(block_size=16),
             device_config=config.DeviceConfig("cpu"),
         )
-        self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(self.usual)
-        self._offloading = import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading.common")
+        self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(
+            self.usual
+        )
+        self._offloading = import_module(
+            "vllm.distributed.kv_transfer.kv_connector.v1.offloading.common"
+        )
         self._hash = import_module("vllm.utils.hashing").sha256
         self._cache_utils.init_none_hash(self._hash)
 
@@ -257,7 +315,9 @@ class VllmParts:
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
             watermark=config.watermark,
         )
-        configured.lora_config = self._config.LoRAConfig(max_loras=config.max_loras, max_lora_rank=8)
+        configured.lora_config = self._config.LoRAConfig(
+            max_loras=config.max_loras, max_lora_rank=8
+        )
         configured.cache_config = copy.copy(self.usual.cache_config)
         configured.cache_config.block_size = config.block_size
         configured.cache_config.num_gpu_blocks = config.num_gpu_blocks
@@ -282,7 +342,9 @@ class VllmParts:
             extra = {"cpu_bytes_to_use": 1 << 20, "blocks_per_chunk": offloading.blocks_per_chunk,
                      "offload_prompt_only": offloading.offload_prompt_only}  # fmt: skip
             configured.kv_transfer_config = self._config.KVTransferConfig(
-                kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
+                kv_connector="OffloadingConnector",
+                kv_role="kv_both",
+                kv_connector_extra_config=extra,
             )
         scheduler = configured.scheduler_config.get_scheduler_cls()(
             configured, cache, self._grammars, config.block_size
@@ -290,7 +352,9 @@ class VllmParts:
         if offloading is not None:
             scheduler.connector.connector_scheduler.manager._num_chunks = offloading.num_chunks
             scheduler.finished_req_ids = OrderedIds()
-        scheduler.num_lookahead_tokens = config.num_lookahead_tokens  # That of a drafter with a model.
+        scheduler.num_lookahead_tokens = (
+            config.num_lookahead_tokens
+        )  # That of a drafter with a model.
         return scheduler
 
     def build_drafts(self, ids: list[str], drafts: list[list[int]]) -> Any:
@@ -302,10 +366,14 @@ class VllmParts:
         return self._requests.Request(
             request_id=request.id,
             prompt_token_ids=request.prompt,
-            sampling_params=self._sampling.SamplingParams(max_tokens=request.max_tokens, stop_token_ids=[STOP]),
+            sampling_params=self._sampling.SamplingParams(
+                max_tokens=request.max_tokens, stop_token_ids=[STOP]
+            ),
             pooling_params=None,
             arrival_time=float(request.at),
-            lora_request=self._loras.LoRARequest(lora, request.lora, lora) if request.lora else None,
+            lora_request=self._loras.LoRARequest(lora, request.lora, lora)
+            if request.lora
+            else None,
             cache_salt=request.salt or None,
             priority=request.priority,
             block_hasher=hasher if config.enable_prefix_caching else None,
@@ -321,7 +389,9 @@ class VllmParts:
             for transfer in transfers:
                 worker.mark_completed(transfer.id)
             connector_output = self._outputs.KVConnectorOutput(
-                finished_recving={transfer.sequence.id for transfer in transfers if not transfer.is_store},
+                finished_recving={
+                    transfer.sequence.id for transfer in transfers if not transfer.is_store
+                },
                 kv_connector_worker_meta=worker,
             )
         return self._outputs.ModelRunnerOutput(
@@ -337,7 +407,9 @@ class VllmParts:
 
 
 class _Flight(NamedTuple):
-    """A step of both schedulers. samplers: the requests for which vLLM's runner samples a token."""
+    """A step of both schedulers. samplers: the requests for which vLLM's runner samples
+    a token.
+    """
 
     theirs: VllmOutput
     ours: SchedulerOutput
@@ -345,9 +417,13 @@ class _Flight(NamedTuple):
 
 
 class Lockstep:
-    """Runs both schedulers on a case. simulated: settings of the simulated one, to test that other settings differ."""
+    """Runs both schedulers on a case. simulated: settings of the simulated one, to test
+    that other settings differ.
+    """
 
-    def __init__(self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None) -> None:
+    def __init__(
+        self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None
+    ) -> None:
         self._case = case
         self._vllm = vllm
         self._requests = {request.id: request for request in case.requests}
@@ -366,7 +442,11 @@ class Lockstep:
     def run(self) -> Comparison:
         """Serve all requests. Raises Difference."""
         arriving = deque(self._case.requests)
-        aborts = sorted((request.aborted_at, request.id) for request in self._case.requests if request.aborted_at)
+        aborts = sorted(
+            (request.aborted_at, request.id)
+            for request in self._case.requests
+            if request.aborted_at
+        )
         for iteration in range(20_000):
             while arriving and arriving[0].at <= iteration:
                 self._add(arriving.popleft())
@@ -376,12 +456,20 @@ class Lockstep:
                 self._compare("the end", [0, 0], [self._ours.num_running, self._ours.num_waiting])
                 break
             self._iterate()
-        # Some settings admit no more requests, such as a watermark above the free blocks. Then both wait forever.
-        return Comparison(self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens)
+        # Some settings admit no more requests, such as a watermark above the free
+        # blocks. Then both wait forever.
+        return Comparison(
+            self._num_steps,
+            self._ours.stats.num_preemptions,
+            self._num_tokens,
+            self._num_cached_tokens,
+        )
 
     def _add(self, request: CaseRequest) -> None:
         config = self._case.config
-        contents = TokenContents(config.block_size, request.prompt.copy(), hash_root(str(request.lora), request.salt))
+        contents = TokenContents(
+            config.block_size, request.prompt.copy(), hash_root(str(request.lora), request.salt)
+        )
         self._sequences[request.id] = sequence = SimulatedSequence(
             request.id,
             num_prompt_tokens=len(request.prompt),
@@ -414,7 +502,9 @@ class Lockstep:
         scheduled: dict[str, int] = theirs.num_scheduled_tokens
         shares = {sequence.id: 1 + ours.drafts.get(sequence, 0) for sequence in ours.decodes}
         drafts = {id: len(tokens) for id, tokens in theirs.scheduled_spec_decode_tokens.items()}
-        self._compare("drafts", drafts, {sequence.id: count for sequence, count in ours.drafts.items()})
+        self._compare(
+            "drafts", drafts, {sequence.id: count for sequence, count in ours.drafts.items()}
+        )
         shares.update((chunk.sequence.id, chunk.num_tokens) for chunk in ours.chunks)
         self._compare("scheduled tokens", scheduled, shares)
         preempted = sorted(theirs.preempted_req_ids or ())
@@ -431,7 +521,9 @@ class Lockstep:
             chunk.num_computed_tokens for chunk in ours.chunks if chunk.sequence in ours.admitted
         )
         requests: dict[str, VllmRequest] = self._theirs.requests
-        return _Flight(theirs, ours, frozenset(id for id in scheduled if not requests[id].is_prefill_chunk))
+        return _Flight(
+            theirs, ours, frozenset(id for id in scheduled if not requests[id].is_prefill_chunk)
+        )
 
     def _update(self, flight: _Flight) -> None:
         ids = list[str](flight.theirs.num_scheduled_tokens)
@@ -445,10 +537,16 @@ class Lockstep:
                 done = request.num_output_tokens
                 drafts = len(flight.theirs.scheduled_spec_decode_tokens.get(id, ()))
                 accepted[id] = self._case.accept(id, done, drafts)
-                sampled.append([self._requests[id].sample(done + each) for each in range(1 + accepted[id])])
+                sampled.append(
+                    [self._requests[id].sample(done + each) for each in range(1 + accepted[id])]
+                )
         ended = self._end_transfers(flight.ours)
-        self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled, ended))
-        ours, finished = self._ours.update(flight.ours, lambda sequence, _: 1 + accepted[sequence.id])
+        self._theirs.update_from_output(
+            flight.theirs, self._vllm.build_model_output(ids, sampled, ended)
+        )
+        ours, finished = self._ours.update(
+            flight.ours, lambda sequence, _: 1 + accepted[sequence.id]
+        )
         expected = [id for id, tokens in zip(ids, sampled, strict=True) if tokens]
         self._compare("who gets a token", expected, [sequence.id for sequence in ours])
         for sequence in ours:
@@ -476,18 +574,24 @@ class Lockstep:
         meta: Any = theirs.kv_connector_metadata
         loads = {load.id: (load.sequence.id, load.blocks) for load in ours.transfers.loads}
         self._compare(
-            "loads", {id: (job.req_id, list(job.dst_spec.block_ids)) for id, job in meta.load_jobs.items()}, loads
+            "loads",
+            {id: (job.req_id, list(job.dst_spec.block_ids)) for id, job in meta.load_jobs.items()},
+            loads,
         )
         stores = {store.id: (store.sequence.id, store.blocks) for store in ours.transfers.stores}
         self._compare(
-            "stores", {id: (job.req_id, list(job.src_spec.block_ids)) for id, job in meta.store_jobs.items()}, stores
+            "stores",
+            {id: (job.req_id, list(job.src_spec.block_ids)) for id, job in meta.store_jobs.items()},
+            stores,
         )
         self._compare("flushed", set(meta.jobs_to_flush or ()), ours.transfers.flushed)
         for transfer in (*ours.transfers.loads, *ours.transfers.stores):
             self._transfers[transfer.id] = transfer
 
     def _end_transfers(self, step: SchedulerOutput) -> list[HostTransfer]:
-        """End the transfers that vLLM's worker must end with this step, and some others."""
+        """End the transfers that vLLM's worker must end with this step, and some
+        others.
+        """
         if step.transfers is None:
             return []
         later = {store.id for store in step.transfers.stores} - step.transfers.flushed
@@ -505,12 +609,15 @@ class Lockstep:
         return ended
 
     def _propose(self, samplers: list[SimulatedSequence]) -> None:
-        """Propose drafts for the next step, which vLLM's engine core takes after each step."""
+        """Propose drafts for the next step, which vLLM's engine core takes after each
+        step.
+        """
         running = [sequence for sequence in samplers if sequence.status is SequenceStatus.RUNNING]
         for sequence in running:
             sequence.num_drafts = self._case.propose(sequence.id, sequence.num_output_tokens)
         drafts = self._vllm.build_drafts(
-            [sequence.id for sequence in running], [[9] * sequence.num_drafts for sequence in running]
+            [sequence.id for sequence in running],
+            [[9] * sequence.num_drafts for sequence in running],
         )
         self._theirs.update_draft_token_ids(drafts)
 
@@ -518,20 +625,33 @@ class Lockstep:
         pool: Any = self._theirs.kv_cache_manager.block_pool
         self._ours.cache_accepted()
         running = [sequence.id for sequence in self._ours.list_running()]
-        self._compare(f"running after {after}", [request.request_id for request in self._theirs.running], running)
+        self._compare(
+            f"running after {after}",
+            [request.request_id for request in self._theirs.running],
+            running,
+        )
         waiting = [sequence.id for sequence in self._ours.list_waiting()]
-        queued = [request.request_id for request in (*self._theirs.kv_holding_waiting, *self._theirs.waiting)]
+        queued = [
+            request.request_id
+            for request in (*self._theirs.kv_holding_waiting, *self._theirs.waiting)
+        ]
         self._compare(f"waiting after {after}", queued, waiting)
         if self._ours.offloading is not None:
             self._compare_host(self._ours.offloading, after)
         deferred = {request.request_id for request in self._theirs.deferred_waiting}
         self._compare(f"deferred after {after}", len(deferred), self._ours.num_deferred)
-        self._compare(f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free)
+        self._compare(
+            f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free
+        )
         hashes = set(self._ours.pool.list_cached_blocks().values())
-        self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))
+        self._compare(
+            f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes)
+        )
 
     def _compare_host(self, offloading: KvOffloading, after: str) -> None:
-        """Compare the host's chunks. Their hashes differ, so each is identified by the requests that use it."""
+        """Compare the host's chunks. Their hashes differ, so each is identified by the
+        requests that use it.
+        """
         connector: Any = self._theirs.connector.connector_scheduler
         for id, status in connector._req_status.items():
             keys = offloading.list_keys(self._sequences[id])
@@ -542,11 +662,16 @@ class Lockstep:
 
     def _compare(self, what: str, theirs: object, ours: object) -> None:
         if theirs != ours:
-            raise Difference(f"{self._case.name}, step {self._num_steps}: {what}: vLLM {theirs}, simulator {ours}")
+            raise Difference(
+                f"{self._case.name}, step {self._num_steps}: {what}: vLLM {theirs}, simulator "
+                f"{ours}"
+            )
 
 
 def run_cases(vllm: VllmParts, cases: Sequence[Case]) -> Comparison:
-    """Run cases and return the sums of the comparisons. Raises Difference at the first difference."""
+    """Run cases and return the sums of the comparisons. Raises Difference at the first
+    difference.
+    """
     total = Counter[str]()
     for case in cases:
         total.update(Lockstep(case, vllm).run()._asdict())

@@ -17,7 +17,9 @@ from dragoman.settings import Settings
 
 EXECUTOR = "tests.engines.vllm.executor.NumpyExecutor"
 DIES_OF = 13
-"""A stop token that no model samples: the executor's process exits at the fourth token of a request that has it."""
+"""A stop token that no model samples: the executor's process exits at the fourth token
+of a request that has it.
+"""
 
 ARGUMENTS = {
     "distributed_executor_backend": EXECUTOR,
@@ -30,7 +32,9 @@ ARGUMENTS = {
 
 @contextmanager
 def without_accelerator() -> Generator[None]:
-    """Configure vLLM for machines without an accelerator. Set before vLLM is imported; its processes inherit it."""
+    """Configure vLLM for machines without an accelerator. Set before vLLM is imported;
+    its processes inherit it.
+    """
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM")
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,8 @@ from dragoman.engines.vllm import VllmFeatures, check_version
 
 
 @pytest.mark.parametrize(
-    "version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "0.1.dev1+g1234", "dev"]
+    "version",
+    ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "0.1.dev1+g1234", "dev"],
 )
 def test_a_version_that_was_tested_is_taken(version: str) -> None:
     check_version(version)
@@ -27,7 +28,9 @@ def test_another_version_is_refused_in_a_sentence(version: str) -> None:
 
 
 def test_every_declared_parameter_exists() -> None:
-    features = VllmFeatures(max_model_len=100, vocab_size=100, max_logprobs=5, has_lora=True, has_kv_transfer=True)
+    features = VllmFeatures(
+        max_model_len=100, vocab_size=100, max_logprobs=5, has_lora=True, has_kv_transfer=True
+    )
     known = {
         name
         for struct in (SamplingOptions, GenerationLimits, Extras)

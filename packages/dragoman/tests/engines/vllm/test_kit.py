@@ -1,4 +1,6 @@
-"""The test kit for engines on vLLM. vLLM takes seconds to start, so these tests share one and its event loop."""
+"""The test kit for engines on vLLM. vLLM takes seconds to start, so these tests share
+one and its event loop.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +28,8 @@ async def subject() -> AsyncGenerator[EngineUnderTest]:
 
 
 # Copied rather than inherited: the kit's marker gives each test a separate event loop.
-TestVllm = type("TestVllm", (), {name: value for name, value in vars(EngineKit).items() if name.startswith("test_")})
+TestVllm = type(
+    "TestVllm",
+    (),
+    {name: value for name, value in vars(EngineKit).items() if name.startswith("test_")},
+)

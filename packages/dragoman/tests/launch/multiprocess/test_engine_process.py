@@ -1,4 +1,6 @@
-"""One engine process and several front ends: their responses, and recovery when one of them is killed."""
+"""One engine process and several front ends: their responses, and recovery when one of
+them is killed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ ENDLESS: dict[str, Any] = {"max_tokens": 20_000, "ignore_eos": True, "temperatur
 
 
 class FrontEnds(Workers):
-    """A server with an engine process. Its access log shows which worker a connection belongs to."""
+    """A server with an engine process. Its access log shows which worker a connection
+    belongs to.
+    """
 
     @property
     def engine_pid(self) -> int:
@@ -63,7 +67,9 @@ class FrontEnds(Workers):
                 return connection
             connection.close()
 
-    def ask_worker(self, number: int, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+    def ask_worker(
+        self, number: int, method: str, path: str, body: object = None
+    ) -> tuple[int, bytes]:
         with closing(self.connect_to(number)) as connection:
             headers = {} if body is None else {"content-type": "application/json"}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -73,7 +79,11 @@ class FrontEnds(Workers):
 
 @contextmanager
 def sharing(
-    folder: Path, *arguments: str, model: str = "tiny", count: int = 2, environment: Mapping[str, str] = EMPTY
+    folder: Path,
+    *arguments: str,
+    model: str = "tiny",
+    count: int = 2,
+    environment: Mapping[str, str] = EMPTY,
 ) -> Generator[FrontEnds]:
     options = ("--port", "0", "--api-server-count", str(count), "--api-profile", "vllm")
     command = [sys.executable, "-m", "dragoman", "serve", model, *options, *arguments]
@@ -87,7 +97,10 @@ def ask(text: str = "Tell me a story.", **fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def streaming(
-    running: FrontEnds, number: int, path: str = "/v1/chat/completions", body: Mapping[str, Any] | None = None
+    running: FrontEnds,
+    number: int,
+    path: str = "/v1/chat/completions",
+    body: Mapping[str, Any] | None = None,
 ) -> Generator[HTTPResponse]:
     """Yield a stream of this worker whose first event has arrived."""
     with closing(running.connect_to(number)) as connection:
@@ -109,7 +122,13 @@ def read_event(response: HTTPResponse) -> bytes:
 
 def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running:
-        body = ask("Tell me a story about a fox. " * 8, max_tokens=12, seed=3, temperature=1.3, logprobs=True)
+        body = ask(
+            "Tell me a story about a fox. " * 8,
+            max_tokens=12,
+            seed=3,
+            temperature=1.3,
+            logprobs=True,
+        )
         answers: list[dict[str, Any]] = []
         for number in (0, 1, 0, 1):
             status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", body)
@@ -121,14 +140,25 @@ def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:
         assert cached[0] == 0
         assert min(cached[1:]) > 0
         metrics = running.read_metrics()
-        totals = {name: sum(value for (own, _), value in metrics.items() if own == name) for name, _ in metrics}
+        totals = {
+            name: sum(value for (own, _), value in metrics.items() if own == name)
+            for name, _ in metrics
+        }
         assert totals["dragoman_workers"] == 2
         assert totals["dragoman_engine_processes"] == 1
-        assert totals["dragoman_engine_restarts_total"] == totals["dragoman_worker_restarts_total"] == 0
+        assert (
+            totals["dragoman_engine_restarts_total"]
+            == totals["dragoman_worker_restarts_total"]
+            == 0
+        )
         assert totals["vllm:generation_tokens_total"] == 48
         assert totals["vllm:request_success_total"] == 4
         assert totals["vllm:num_requests_running"] == totals["vllm:num_requests_waiting"] == 0
-        assert {dict(labels)["worker"] for name, labels in metrics if name == "dragoman_worker_requests_total"} == {
+        assert {
+            dict(labels)["worker"]
+            for name, labels in metrics
+            if name == "dragoman_worker_requests_total"
+        } == {
             "0",
             "1",
         }
@@ -146,7 +176,10 @@ STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", ask(seed=5, max_tokens=20)),
     ("/v1/completions", {"prompt": "Once upon", "seed": 5, "max_tokens": 20}),
     ("/v1/messages", ask(max_tokens=20, temperature=0, model="tiny")),
-    ("/v1/responses", {"input": "Tell me a story.", "temperature": 0, "max_output_tokens": 20, "store": False}),
+    (
+        "/v1/responses",
+        {"input": "Tell me a story.", "temperature": 0, "max_output_tokens": 20, "store": False},
+    ),
 )
 
 
@@ -161,7 +194,8 @@ def test_a_stream_of_one_front_end_is_the_whole_answer_of_the_other(tmp_path: Pa
                     deltas = [json.loads(event) for event in events if event != b"[DONE]"]
                 whole = find_text(json.loads(answer))
                 assert whole
-                # `streaming` has read the first event, which has no text but in completions.
+                # `streaming` has read the first event, which has no text but in
+                # completions.
                 assert whole.endswith("".join(map(find_delta, deltas)))
                 assert len(whole) - len("".join(map(find_delta, deltas))) < 12
 
@@ -176,7 +210,10 @@ def find_text(answer: dict[str, Any]) -> str:
 
 def find_delta(event: dict[str, Any]) -> str:
     if "choices" in event:
-        found = [choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in event["choices"]]
+        found = [
+            choice.get("text") or choice.get("delta", {}).get("content") or ""
+            for choice in event["choices"]
+        ]
         return "".join(found)
     if event["type"] == "content_block_delta":
         return event["delta"]["text"]
@@ -185,18 +222,27 @@ def find_delta(event: dict[str, Any]) -> str:
 
 def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running, ExitStack() as stack:
-        expected = running.post("/v1/chat/completions", ask(max_tokens=300, temperature=0, ignore_eos=True))[1]
+        expected = running.post(
+            "/v1/chat/completions", ask(max_tokens=300, temperature=0, ignore_eos=True)
+        )[1]
         lost = [stack.enter_context(streaming(running, 1)) for _ in range(3)]
-        survivor = stack.enter_context(streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True)))
+        survivor = stack.enter_context(
+            streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True))
+        )
         assert running.read_metric("vllm:num_requests_running") >= 3
         running.kill(1)
         for stream in lost:
             with pytest.raises(LOST):
                 stream.read()
-        deltas = [json.loads(event) for event in iter(lambda: read_event(survivor), b"") if event != b"[DONE]"]
+        deltas = [
+            json.loads(event)
+            for event in iter(lambda: read_event(survivor), b"")
+            if event != b"[DONE]"
+        ]
         assert "".join(map(find_delta, deltas)) == find_text(json.loads(expected))
         running.wait_until_replaced(1, 2)
-        # Only the engine's metrics show it: a sequence without a client would run for a long time.
+        # Only the engine's metrics show it: a sequence without a client would run for a
+        # long time.
         running.wait_until(lambda: running.read_metric("vllm:kv_cache_usage_perc") == 0.0)
         assert running.read_metric("vllm:num_requests_running") == 0
         assert running.log.count("engine is process") == 1
@@ -208,7 +254,11 @@ def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: 
 ENDINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("/v1/chat/completions", ask(**ENDLESS), '"error"'),
     ("/v1/messages", ask(max_tokens=20_000, model="tiny", ignore_eos=True), '"type":"error"'),
-    ("/v1/responses", {"input": "Hello", "max_output_tokens": 20_000, "ignore_eos": True}, '"type":"response.failed"'),
+    (
+        "/v1/responses",
+        {"input": "Hello", "max_output_tokens": 20_000, "ignore_eos": True},
+        '"type":"response.failed"',
+    ),
 )
 
 
@@ -221,17 +271,25 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_is_replaced(tmp_pat
         ]
         killed = running.kill_engine()
         for stream, ending in streams:
-            events = [event for event in iter(lambda stream=stream: read_event(stream), b"") if event != b"[DONE]"]
+            events = [
+                event
+                for event in iter(lambda stream=stream: read_event(stream), b"")
+                if event != b"[DONE]"
+            ]
             assert ending in events[-1].decode().replace('": ', '":'), events[-1]
             assert b"engine process has ended unexpectedly" in events[-1]
         running.wait_until(running.is_ready)
         assert running.engine_pid != killed
         for number in range(2):
-            status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", ask(max_tokens=3))
+            status, answer = running.ask_worker(
+                number, "POST", "/v1/chat/completions", ask(max_tokens=3)
+            )
             assert status == 200, answer
         assert running.read_metric("dragoman_engine_restarts_total") == 1
         assert running.read_metric("dragoman_worker_restarts_total") == 0
-        assert f"engine (process {killed}) has died and is replaced: killed by SIGKILL" in running.log
+        assert (
+            f"engine (process {killed}) has died and is replaced: killed by SIGKILL" in running.log
+        )
         assert running.stop() == 0
 
 
@@ -246,15 +304,24 @@ def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_thos
             answer = running.post("/update_weights", {**update, "weight_version": f"step-{step}"})
             assert answer[0] == 200, answer
             running.kill_engine()
-            running.wait_until(lambda step=step: running.read_metric("dragoman_engine_restarts_total") == step)
+            running.wait_until(
+                lambda step=step: running.read_metric("dragoman_engine_restarts_total") == step
+            )
             running.wait_until(running.is_ready)
             for number in range(2):
                 status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", body)
                 assert status == 503, answer
                 assert f"has lost the weights of version 'step-{step}'" in answer.decode()
-                assert json.loads(running.ask_worker(number, "GET", "/weight_info")[1])["weight_version"] == "default"
+                assert (
+                    json.loads(running.ask_worker(number, "GET", "/weight_info")[1])[
+                        "weight_version"
+                    ]
+                    == "default"
+                )
         assert "the weights of version step-2 are lost" in running.log
-        assert json.loads(running.post("/update_weights", update)[1])["weight_version"] == "default+3"
+        assert (
+            json.loads(running.post("/update_weights", update)[1])["weight_version"] == "default+3"
+        )
         status, answer = running.post("/v1/chat/completions", body)
         assert status == 200, answer
         assert b"default+3" in answer
@@ -271,21 +338,35 @@ def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_
     for seed, name in enumerate(("kept", "moved")):
         write_adapter(library.AutoModelForCausalLM.from_pretrained(model), tmp_path / name, seed)
     body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 1}
-    start = ("--store", "none", "--lora-dir", str(tmp_path), "--lora-modules", f"first={tmp_path / 'kept'}")
+    start = (
+        "--store",
+        "none",
+        "--lora-dir",
+        str(tmp_path),
+        "--lora-modules",
+        f"first={tmp_path / 'kept'}",
+    )
     with sharing(tmp_path, *start, model=f"transformers:{model}") as running:
         for name in ("kept", "moved"):
             fields = {"lora_name": name, "lora_path": str(tmp_path / name)}
             status, answer = running.ask_worker(0, "POST", "/v1/load_lora_adapter", fields)
             assert status == 200, answer
-        assert running.ask_worker(1, "POST", "/v1/unload_lora_adapter", {"lora_name": "first"})[0] == 200
-        before = json.loads(running.post("/v1/completions", {**body, "model": "kept"})[1])["choices"]
+        assert (
+            running.ask_worker(1, "POST", "/v1/unload_lora_adapter", {"lora_name": "first"})[0]
+            == 200
+        )
+        before = json.loads(running.post("/v1/completions", {**body, "model": "kept"})[1])[
+            "choices"
+        ]
         (tmp_path / "moved").rename(tmp_path / "elsewhere")
         running.kill_engine()
         running.wait_until(lambda: running.read_metric("dragoman_engine_restarts_total") == 1)
         running.wait_until(running.is_ready)
         for number in range(2):
             for name, expected in (("kept", 200), ("moved", 404), ("first", 404)):
-                status, answer = running.ask_worker(number, "POST", "/v1/completions", {**body, "model": name})
+                status, answer = running.ask_worker(
+                    number, "POST", "/v1/completions", {**body, "model": name}
+                )
                 assert status == expected, (name, answer)
                 if name == "kept":
                     assert json.loads(answer)["choices"] == before
@@ -304,8 +385,15 @@ def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path
         running.wait_for_log("has died and is replaced", 2)
         for number in range(2):
             status, answer = running.ask_worker(number, "GET", "/health")
-            assert (status, json.loads(answer)["reason"]) == (503, "the engine process is not running")
-            requests = (("/v1/chat/completions", ask()), ("/v1/embeddings", {"input": "Hello"}), ("/pause", None))
+            assert (status, json.loads(answer)["reason"]) == (
+                503,
+                "the engine process is not running",
+            )
+            requests = (
+                ("/v1/chat/completions", ask()),
+                ("/v1/embeddings", {"input": "Hello"}),
+                ("/pause", None),
+            )
             for path, body in requests:
                 status, answer = running.ask_worker(number, "POST", path, body)
                 assert status == 503, (path, answer)
@@ -317,7 +405,10 @@ def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path
 
 
 def test_streams_end_before_the_engine_stops(tmp_path: Path) -> None:
-    with sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running, ExitStack() as stack:
+    with (
+        sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running,
+        ExitStack() as stack,
+    ):
         body = ask(max_tokens=400, temperature=0, ignore_eos=True)
         streams = [stack.enter_context(streaming(running, number, body=body)) for number in (0, 1)]
         running.process.terminate()
@@ -328,7 +419,10 @@ def test_streams_end_before_the_engine_stops(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_stops_the_engine_too(tmp_path: Path) -> None:
-    with sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running, streaming(running, 0):
+    with (
+        sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running,
+        streaming(running, 0),
+    ):
         for pid in (running.engine_pid, running.process.pid):
             os.kill(pid, signal.SIGTERM)
         running.wait_for_log("press Ctrl-C again")
@@ -341,7 +435,10 @@ def test_a_second_signal_stops_the_engine_too(tmp_path: Path) -> None:
 def test_a_reload_leaves_the_engine_alone(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
     file.write_text("log-level: info\n")
-    with sharing(tmp_path, "--store", "none", "--config", str(file)) as running, streaming(running, 0) as stream:
+    with (
+        sharing(tmp_path, "--store", "none", "--config", str(file)) as running,
+        streaming(running, 0) as stream,
+    ):
         engine = running.engine_pid
         file.write_text("log-level: debug\n")
         running.process.send_signal(signal.SIGHUP)
@@ -363,7 +460,9 @@ def test_all_processes_end_without_their_supervisor(tmp_path: Path) -> None:
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait for a process that is not a child. It may stay a zombie if nothing reaps orphans."""
+    """Wait for a process that is not a child. It may stay a zombie if nothing reaps
+    orphans.
+    """
     for _ in range(10**7):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -378,24 +477,46 @@ def test_administration_reaches_the_engine_through_any_front_end(tmp_path: Path)
     with sharing(tmp_path, "--store", "none") as running, streaming(running, 1) as stream:
         assert running.ask_worker(0, "POST", "/pause?mode=keep")[0] == 200
         for number in range(2):
-            assert json.loads(running.ask_worker(number, "GET", "/is_paused")[1]) == {"is_paused": True}
+            assert json.loads(running.ask_worker(number, "GET", "/is_paused")[1]) == {
+                "is_paused": True
+            }
         status, answer = running.ask_worker(0, "POST", "/abort_requests", {})
         assert (status, json.loads(answer)) == (200, {"status": "aborted", "aborted": 1})
         events = [event for event in iter(lambda: read_event(stream), b"") if event != b"[DONE]"]
         assert any(b'"finish_reason":"abort"' in event for event in events), events[-2:]
         assert running.ask_worker(1, "POST", "/resume")[0] == 200
         assert running.ask_worker(1, "POST", "/reset_prefix_cache")[0] == 200
-        assert running.ask_worker(0, "POST", "/update_weight_version", {"new_version": "step-1"})[0] == 200
-        assert json.loads(running.ask_worker(1, "GET", "/weight_info")[1]) == {"weight_version": "step-1"}
+        assert (
+            running.ask_worker(0, "POST", "/update_weight_version", {"new_version": "step-1"})[0]
+            == 200
+        )
+        assert json.loads(running.ask_worker(1, "GET", "/weight_info")[1]) == {
+            "weight_version": "step-1"
+        }
 
 
 def test_what_the_engine_cannot_load_is_reported_once(tmp_path: Path) -> None:
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
     next(directory.glob("*.safetensors")).write_bytes(b"nothing")
-    command = [sys.executable, "-m", "dragoman", "serve", f"tiny:{directory}", "--api-server-count", "2", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        f"tiny:{directory}",
+        "--api-server-count",
+        "2",
+        "--port",
+        "0",
+    ]
     result = subprocess.run(
-        [*command, "--store", "none"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT
+        [*command, "--store", "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=TIMEOUT,
     )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -407,30 +528,62 @@ def test_what_the_engine_cannot_load_is_reported_once(tmp_path: Path) -> None:
 def hub_environment(tmp_path: Path) -> Generator[dict[str, str]]:
     (tmp_path / "encoder").mkdir()
     with run_hub(build_repositories(tmp_path / "encoder")) as hub:
-        yield {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "home")}
+        yield {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_HOME": str(tmp_path / "home"),
+        }
 
 
-def test_the_engine_process_downloads_a_model_of_the_hub(tmp_path: Path, hub_environment: Mapping[str, str]) -> None:
-    with sharing(tmp_path, "--store", "none", model=f"tiny:{SINGLE}", environment=hub_environment) as running:
+def test_the_engine_process_downloads_a_model_of_the_hub(
+    tmp_path: Path, hub_environment: Mapping[str, str]
+) -> None:
+    with sharing(
+        tmp_path, "--store", "none", model=f"tiny:{SINGLE}", environment=hub_environment
+    ) as running:
         for number in range(2):
             listed = json.loads(running.ask_worker(number, "GET", "/v1/models")[1])["data"][0]
             assert (listed["id"], listed["dragoman"]["engine"]) == (SINGLE, "tiny")
             assert listed["dragoman"]["revision"]
-            status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", ask(max_tokens=3))
+            status, answer = running.ask_worker(
+                number, "POST", "/v1/chat/completions", ask(max_tokens=3)
+            )
             assert (status, json.loads(answer)["model"]) == (200, SINGLE)
 
 
-def test_an_encoder_of_the_hub_is_not_shared(tmp_path: Path, hub_environment: Mapping[str, str]) -> None:
-    command = [sys.executable, "-m", "dragoman", "serve", ENCODER, "--workers", "2", "--port", "0", "--store", "none"]
+def test_an_encoder_of_the_hub_is_not_shared(
+    tmp_path: Path, hub_environment: Mapping[str, str]
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        ENCODER,
+        "--workers",
+        "2",
+        "--port",
+        "0",
+        "--store",
+        "none",
+    ]
     environment = {**os.environ, **hub_environment, "XDG_STATE_HOME": str(tmp_path)}
     result = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=TIMEOUT,
+        env=environment,
     )
     assert result.returncode == 2
     assert "as `encoder:NAME` each worker has its own" in result.stderr
 
 
-@pytest.mark.parametrize("victims", [3, pytest.param(int(os.environ.get("TEST_KILLS", "60")), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "victims", [3, pytest.param(int(os.environ.get("TEST_KILLS", "60")), marks=pytest.mark.long)]
+)
 def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> None:
     chance = random.Random(16)
     stopped = threading.Event()
@@ -440,7 +593,9 @@ def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> Non
     def load(running: FrontEnds) -> None:
         while not stopped.is_set():
             try:
-                status, answer = running.post("/v1/chat/completions", ask(max_tokens=20, stream=True))
+                status, answer = running.post(
+                    "/v1/chat/completions", ask(max_tokens=20, stream=True)
+                )
             except TimeoutError:
                 problems.append("a client hung")
             except LOST:
@@ -459,7 +614,11 @@ def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> Non
         for number in range(victims):
             if number % 2 == 0:
                 running.kill_engine()
-                running.wait_until(lambda n=number // 2 + 1: running.read_metric("dragoman_engine_restarts_total") == n)
+                running.wait_until(
+                    lambda n=number // 2 + 1: (
+                        running.read_metric("dragoman_engine_restarts_total") == n
+                    )
+                )
             else:
                 restarts += 1
                 running.kill(chance.randrange(2))
@@ -477,15 +636,36 @@ def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> Non
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"model": "vllm:./m", "workers": 2}, "vLLM has front ends and an engine process of its own"),
-        ({"model": "vllm:./m", "api_server_count": 1}, "start `vllm serve` with --api-server-count"),
-        ({"model": "python:m:f", "workers": 2}, "the engine `python` cannot run in a process that they share"),
-        ({"model": "sim", "api_server_count": 2}, "the engine `sim` cannot have a process of its own; use --workers"),
-        ({"model": "http://127.0.0.1:1/v1", "api_server_count": 2}, "the engine `upstream` cannot have a process"),
+        (
+            {"model": "vllm:./m", "workers": 2},
+            "vLLM has front ends and an engine process of its own",
+        ),
+        (
+            {"model": "vllm:./m", "api_server_count": 1},
+            "start `vllm serve` with --api-server-count",
+        ),
+        (
+            {"model": "python:m:f", "workers": 2},
+            "the engine `python` cannot run in a process that they share",
+        ),
+        (
+            {"model": "sim", "api_server_count": 2},
+            "the engine `sim` cannot have a process of its own; use --workers",
+        ),
+        (
+            {"model": "http://127.0.0.1:1/v1", "api_server_count": 2},
+            "the engine `upstream` cannot have a process",
+        ),
         ({"model": "tiny", "workers": 2, "api_server_count": 2}, "use it or --workers, not both"),
-        ({"models": {"a": "transformers:./m"}, "workers": 2}, "workers can share the engine of one MODEL, not those"),
+        (
+            {"models": {"a": "transformers:./m"}, "workers": 2},
+            "workers can share the engine of one MODEL, not those",
+        ),
         ({"models": {"a": "tiny"}, "api_server_count": 2}, "an engine process serves one model"),
-        ({"model": "tiny", "api_server_count": 2, "store": "memory"}, "each worker would have responses of its own"),
+        (
+            {"model": "tiny", "api_server_count": 2, "store": "memory"},
+            "each worker would have responses of its own",
+        ),
     ],
 )
 def test_what_cannot_share_an_engine_is_rejected(options: dict[str, object], reason: str) -> None:

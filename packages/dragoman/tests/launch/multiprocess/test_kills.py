@@ -1,4 +1,5 @@
-"""Workers that are killed under load: no acknowledged response is lost, no client hangs, and all work ends.
+"""Workers that are killed under load: no acknowledged response is lost, no client
+hangs, and all work ends.
 
 TEST_KILLS=1000 pytest -m long tests/launch/multiprocess/test_kills.py
 """
@@ -65,7 +66,10 @@ def test_workers_that_share_postgresql_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_four_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
     load = kill_workers(tmp_path, KILLS, 4)
-    print(f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(load.background)} in the background")
+    print(
+        f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(load.background)} in the "
+        f"background"
+    )
     print(dict(load.outcomes))
 
 
@@ -77,7 +81,11 @@ def test_a_follower_sees_the_response_fail_when_its_worker_dies(tmp_path: Path) 
         running.wait_until_replaced(2, 2)
         status, stream = running.get(f"/v1/responses/{id}?stream=true")
         assert status == 200
-        events = [json.loads(line[6:])["type"] for line in stream.splitlines() if line.startswith(b"data: {")]
+        events = [
+            json.loads(line[6:])["type"]
+            for line in stream.splitlines()
+            if line.startswith(b"data: {")
+        ]
         assert events[0] == "response.created"
         assert events[-1] == "response.failed"
 

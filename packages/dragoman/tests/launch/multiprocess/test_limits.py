@@ -1,4 +1,6 @@
-"""Limits of a key over several worker processes: one count in the store that they share."""
+"""Limits of a key over several worker processes: one count in the store that they
+share.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def test_a_request_that_runs_in_one_worker_counts_in_the_others(tmp_path: Path) 
             before = running.read_shares(HEADERS)
             for _ in range(10**4):
                 assert ask(running) == 429
-                # Reading the metrics counts as one request per worker; all others were rejected.
+                # Reading the metrics counts as one request per worker; all others were
+                # rejected.
                 after = running.read_shares(HEADERS)
                 if all(new > old + 1 for new, old in zip(after, before, strict=True)):
                     break

@@ -1,4 +1,6 @@
-"""The metrics of several workers are summed, and never decrease when a worker dies or does not answer."""
+"""The metrics of several workers are summed, and never decrease when a worker dies or
+does not answer.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
-from dragoman.launch.multiprocess.messages import MergedMetrics, MetricsReport, WorkerChannel, encode_frame
+from dragoman.launch.multiprocess.messages import (
+    MergedMetrics,
+    MetricsReport,
+    WorkerChannel,
+    encode_frame,
+)
 from dragoman.launch.multiprocess.metrics_hub import COLLECT_TIMEOUT, MetricsHub
 from dragoman.serving.http_metrics import MetricFamily, MetricSample, build_registry, merge_families
 
@@ -37,14 +44,26 @@ class Rounds:
         self.answers: list[list[MetricFamily]] = []
         self.hub = MetricsHub(self.requested_workers.append)
 
-    def ask(self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int] = (0, 1), now: float = 0.0) -> None:
+    def ask(
+        self,
+        asking: int,
+        own: Sequence[MetricFamily],
+        ready: Sequence[int] = (0, 1),
+        now: float = 0.0,
+    ) -> None:
         self.hub.start_round(asking, own, ready, now, self.answers.append)
 
 
 def test_values_are_added_up_by_name_and_labels() -> None:
     bucket = "ttft_bucket"
     first = [
-        family("ttft", "histogram", (bucket, {"le": "1.0"}, 1), (bucket, {"le": "+Inf"}, 2), ("ttft_sum", {}, 3.5)),
+        family(
+            "ttft",
+            "histogram",
+            (bucket, {"le": "1.0"}, 1),
+            (bucket, {"le": "+Inf"}, 2),
+            ("ttft_sum", {}, 3.5),
+        ),
         family("usage_perc", "gauge", ("usage_perc", {}, 0.5)),
         family("store_up", "gauge", ("store_up", {}, 1.0)),
         family("build_info", "gauge", ("build_info", {"version": "1"}, 1)),
@@ -52,7 +71,13 @@ def test_values_are_added_up_by_name_and_labels() -> None:
         family("process_open_fds", "gauge", ("process_open_fds", {}, 10.0)),
     ]
     second = [
-        family("ttft", "histogram", (bucket, {"le": "1.0"}, 4), (bucket, {"le": "+Inf"}, 5), ("ttft_sum", {}, 1.5)),
+        family(
+            "ttft",
+            "histogram",
+            (bucket, {"le": "1.0"}, 4),
+            (bucket, {"le": "+Inf"}, 5),
+            ("ttft_sum", {}, 1.5),
+        ),
         family("usage_perc", "gauge", ("usage_perc", {}, 0.1)),
         family("store_up", "gauge", ("store_up", {}, 0.0)),
         family("build_info", "gauge", ("build_info", {"version": "1"}, 1)),
@@ -121,10 +146,15 @@ def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -
     rounds.ask(1, worker(2), ready=(1,), now=2.0)
     assert read(rounds.answers[2], "http_requests_total") == 8
     by_worker = next(item for item in rounds.answers[2] if item.name == "dragoman_worker_requests")
-    assert {sample.labels["worker"]: sample.value for sample in by_worker.samples} == {"0": 1, "1": 7}
+    assert {sample.labels["worker"]: sample.value for sample in by_worker.samples} == {
+        "0": 1,
+        "1": 7,
+    }
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["work", "scrape", "die"])), max_size=60))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["work", "scrape", "die"])), max_size=60)
+)
 def test_counters_never_fall_after_a_worker_is_lost(steps: list[tuple[int, str]]) -> None:
     rounds = Rounds()
     counted = [0, 0, 0]

@@ -1,4 +1,6 @@
-"""Several worker processes on one port: started, replaced, reloaded and stopped by their supervisor."""
+"""Several worker processes on one port: started, replaced, reloaded and stopped by
+their supervisor.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,27 @@ class Upstream:
 
 def _chunk(delta: dict[str, str], reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    body = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+    }
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
 @contextmanager
 def proxying(folder: Path, upstream: Upstream, *arguments: str) -> Generator[Workers]:
-    options = ("--upstream-kind", "compatible", "--upstream-model", "m", "--store", "none", *arguments)
+    options = (
+        "--upstream-kind",
+        "compatible",
+        "--upstream-model",
+        "m",
+        "--store",
+        "none",
+        *arguments,
+    )
     with upstream.address() as address, serving(folder, *options, model=address) as running:
         yield running
 
@@ -79,7 +95,9 @@ def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator
     connection = running.connect()
     try:
         body = json.dumps(chat("Count.", stream=True, model="m"))
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
+        connection.request(
+            "POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers}
+        )
         response = connection.getresponse()
         assert response.status == 200
         while b"One " not in response.readline():
@@ -107,12 +125,15 @@ def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
 def test_the_embedded_model_is_loaded_before_a_worker_serves(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none", model="tiny", count=3) as running:
         running.ask_all("/v1/models/tiny", 3)
-        statuses = {running.post("/v1/chat/completions", chat("Hello", max_tokens=2))[0] for _ in range(12)}
+        statuses = {
+            running.post("/v1/chat/completions", chat("Hello", max_tokens=2))[0] for _ in range(12)
+        }
         assert statuses == {200}
         assert all(running.get("/readyz")[0] == 200 for _ in range(12))
         for number in range(3):
             running.kill(number)
-        # A connection waits for the next worker; one that a worker had accepted before it died is lost.
+        # A connection waits for the next worker; one that a worker had accepted before
+        # it died is lost.
         answered = 0
         while answered < 12:
             try:
@@ -133,11 +154,17 @@ def test_every_worker_reports_the_metrics_of_all_workers(tmp_path: Path) -> None
             for (name, _), value in metrics.items():
                 totals[name] += value
             assert totals["http_requests_total"] == totals["dragoman_worker_requests_total"] == 30
-            assert totals["vllm:request_success_total"] == totals["vllm:e2e_request_latency_seconds_count"] == 30
+            assert (
+                totals["vllm:request_success_total"]
+                == totals["vllm:e2e_request_latency_seconds_count"]
+                == 30
+            )
             assert totals["http_request_duration_highr_seconds_count"] == 30
             assert totals["dragoman_build_info"] == 1
             assert totals["vllm:num_requests_running"] == 0
-        status, body = running.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+        status, body = running.get(
+            "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
+        )
         assert status == 200
         assert body.endswith(b"# EOF\n")
 
@@ -154,7 +181,10 @@ def test_a_killed_worker_is_replaced_and_what_it_counted_stays(tmp_path: Path) -
             if key[0].endswith(("_total", "_count", "_bucket")):
                 assert after[key] >= value, key
         running.ask_all("/v1/models")
-        assert f"worker 1 (process {killed}) has died and is replaced: killed by SIGKILL" in running.log
+        assert (
+            f"worker 1 (process {killed}) has died and is replaced: killed by SIGKILL"
+            in running.log
+        )
         assert running.stop() == 0
 
 
@@ -173,7 +203,10 @@ def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
 
 
 def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
-    with proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running, streaming(running) as stream:
+    with (
+        proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running,
+        streaming(running) as stream,
+    ):
         running.process.terminate()
         running.wait_for_log("press Ctrl-C again")
         running.process.terminate()
@@ -185,7 +218,10 @@ def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
 
 def test_an_interrupt_of_the_terminal_reaches_all_processes_and_counts_once(tmp_path: Path) -> None:
     upstream = Upstream()
-    with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, streaming(running) as stream:
+    with (
+        proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running,
+        streaming(running) as stream,
+    ):
         for pid in (running.process.pid, *running.pids.values()):
             os.kill(pid, signal.SIGINT)
         running.wait_for_log("waiting up to 50 s")
@@ -202,7 +238,10 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
 
     write(a="scripted")
     command = ("--port", "0", "--no-access-log", "--workers", "2", "--config", str(file))
-    with started([sys.executable, "-m", "dragoman", "serve", *command], tmp_path) as running, ExitStack() as stack:
+    with (
+        started([sys.executable, "-m", "dragoman", "serve", *command], tmp_path) as running,
+        ExitStack() as stack,
+    ):
         connection = stack.enter_context(closing(running.connect()))
         connection.request("GET", "/v1/models/a")
         assert connection.getresponse().read()
@@ -218,7 +257,8 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
             running.kill(number)
             running.wait_until_replaced(restarts, 2)
         running.ask_all("/v1/models/b")
-        # Neither an unreadable file nor an engine that needs a process of its own changes anything.
+        # Neither an unreadable file nor an engine that needs a process of its own
+        # changes anything.
         for number, text in enumerate(("models: [", "models: {a: 'vllm:./m'}"), 1):
             file.write_text(text)
             running.process.send_signal(signal.SIGHUP)
@@ -234,7 +274,11 @@ def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) 
         body = {"input": [question], "include": ["reasoning.encrypted_content"], "store": False}
         status, answer = running.post("/v1/responses", body)
         assert status == 200
-        history = [question, *json.loads(answer)["output"], {"role": "user", "content": "[[say Again.]]"}]
+        history = [
+            question,
+            *json.loads(answer)["output"],
+            {"role": "user", "content": "[[say Again.]]"},
+        ]
         assert "encrypted_content" in history[1]
         before = running.read_shares()
         while not all(new > old for new, old in zip(running.read_shares(), before, strict=True)):
@@ -272,7 +316,17 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 
 def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
-    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "2", "--uds", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        "scripted",
+        "--workers",
+        "2",
+        "--uds",
+        str(path),
+    ]
     with subprocess.Popen(
         [*command, "--store", "none"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -289,7 +343,9 @@ def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
 
 def test_systemd_learns_the_states_of_the_whole(tmp_path: Path) -> None:
     def receive() -> bytes:
-        return next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1")
+        return next(
+            state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1"
+        )
 
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -299,7 +355,9 @@ def test_systemd_learns_the_states_of_the_whole(tmp_path: Path) -> None:
         channel.settimeout(TIMEOUT)
         address = str(tmp_path / "notify")
         options = ("--workers", "2", "--no-access-log")
-        with activated(listener, tmp_path, *options, NOTIFY_SOCKET=address, WATCHDOG_USEC="2000000") as process:
+        with activated(
+            listener, tmp_path, *options, NOTIFY_SOCKET=address, WATCHDOG_USEC="2000000"
+        ) as process:
             assert receive() == b"READY=1"
             assert channel.recv(100) == b"WATCHDOG=1"
             process.send_signal(signal.SIGHUP)
@@ -326,9 +384,23 @@ def test_a_worker_that_hangs_is_replaced_where_there_is_a_watchdog(tmp_path: Pat
 
 
 def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "3", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        "scripted",
+        "--workers",
+        "3",
+        "--port",
+        "0",
+    ]
     result = subprocess.run(
-        [*command, "--store", f"sqlite:{tmp_path}"], capture_output=True, text=True, check=False, timeout=TIMEOUT
+        [*command, "--store", f"sqlite:{tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
     )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -342,26 +414,35 @@ def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> 
         ({"model": "python:m:f"}, "the engine `python` cannot run in a process that they share"),
         ({"models": {"a": "tiny", "b": {"model": "vllm:./m"}}}, "vLLM has front ends"),
         ({"model": "scripted", "store": "memory"}, "each worker would have responses of its own"),
-        ({"model": "sim", "instances": 2}, "--instances needs a port or files that only one process can have"),
+        (
+            {"model": "sim", "instances": 2},
+            "--instances needs a port or files that only one process can have",
+        ),
         ({"model": "sim", "kv_events_config": "{}"}, "--kv-events-config"),
         ({"model": "tiny", "kv_offloading_dir": "kv"}, "--kv-offloading-dir"),
     ],
 )
-def test_what_several_processes_cannot_serve_is_rejected(options: dict[str, object], reason: str) -> None:
+def test_what_several_processes_cannot_serve_is_rejected(
+    options: dict[str, object], reason: str
+) -> None:
     with pytest.raises(SettingsError) as raised:
         check_workers(load_settings({"workers": 2, **options}, {}))
     assert reason in str(raised.value)
     assert str(raised.value).startswith("--workers 2: ")
 
 
-@pytest.mark.parametrize("model", ["tiny", "sim", "scripted", "http://127.0.0.1:1/v1", "encoder:org/name"])
+@pytest.mark.parametrize(
+    "model", ["tiny", "sim", "scripted", "http://127.0.0.1:1/v1", "encoder:org/name"]
+)
 def test_engines_that_own_little_may_be_replicated(model: str) -> None:
     check_workers(Settings(model=model, workers=2))
 
 
 def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "serve", "vllm:./m", "--workers", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT
+    )
     assert result.returncode == 2
     assert "vLLM has front ends" in result.stderr
     assert "Traceback" not in result.stderr
@@ -370,7 +451,11 @@ def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> Non
 def test_engines_that_a_program_created_cannot_be_replicated() -> None:
 
     with pytest.raises(SettingsError, match="cannot be shared"):
-        dragoman.serve(engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())}, workers=2, store="none")
+        dragoman.serve(
+            engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())},
+            workers=2,
+            store="none",
+        )
     with pytest.raises(SettingsError, match="only `dragoman serve`"):
         dragoman.create_app("scripted", workers=2, store="none")
 
@@ -378,7 +463,16 @@ def test_engines_that_a_program_created_cannot_be_replicated() -> None:
 def test_a_worker_that_dies_before_it_serves_waits_longer_each_time() -> None:
     delays = RestartDelays()
     assert delays.note_death(0, has_served=True) == 0.0
-    assert [delays.note_death(0, has_served=False) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, MAX_DELAY, MAX_DELAY]
+    assert [delays.note_death(0, has_served=False) for _ in range(8)] == [
+        0.5,
+        1,
+        2,
+        4,
+        8,
+        16,
+        MAX_DELAY,
+        MAX_DELAY,
+    ]
     assert delays.note_death(1, has_served=False) == 0.5
     delays.note_ready(0)
     assert delays.note_death(0, has_served=False) == 0.5

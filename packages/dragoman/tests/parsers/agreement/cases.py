@@ -1,8 +1,9 @@
 """Model outputs, vLLM's recorded parses of them, and Dragoman's own parses.
 
-The texts are inputs of the parser tests of vLLM 0.33.0 (Apache-2.0), up to 1,500 characters; each names its test file.
-vLLM's parses were recorded by `python -m tests.parsers.agreement.recorder`, once of the whole text and once token by
-token. If the two differ, either is accepted.
+The texts are inputs of the parser tests of vLLM 0.33.0 (Apache-2.0), up to 1,500
+characters; each names its test file. vLLM's parses were recorded by `python -m
+tests.parsers.agreement.recorder`, once of the whole text and once token by token. If
+the two differ, either is accepted.
 """
 
 from __future__ import annotations
@@ -29,15 +30,28 @@ from ..parsing import Shape, context, fold, parse, shape
 
 HERE = Path(__file__).parent
 _MARK = re.compile(r"<[^<>\s=\"]+>|\[/?[A-Z_]+\]|◁/?think▷")
-_CONTROL = re.compile(r"<\|[^<>|\s]+\|?>|<\uff5c[^<>\uff5c\s]+\uff5c>|<reserved_\d+>|<[be]os>|</?s>")
-"""Control tokens. The engine removes those that are not markers of the format before the parser."""
+_CONTROL = re.compile(
+    r"<\|[^<>|\s]+\|?>|<\uff5c[^<>\uff5c\s]+\uff5c>|<reserved_\d+>|<[be]os>|</?s>"
+)
+"""Control tokens. The engine removes those that are not markers of the format before
+the parser.
+"""
 ONE_PARSER_FAMILIES = frozenset({"gemma4", "kimi_k3", "minimax_m2"})
 """Families whose call parser in vLLM also parses the reasoning, and drops it."""
-_MORE_MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>", "</tool_response>", "<|tool_response>")
+_MORE_MARKS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<|tool_response>",
+)
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):
-    """The parse of a text. calls: names and arguments. error: the exception of a parser that failed."""
+    """The parse of a text. calls: names and arguments. error: the exception of a parser
+    that failed.
+    """
 
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
@@ -46,7 +60,9 @@ class Reading(Struct, frozen=True, omit_defaults=True):
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """The value to compare: without white space around text, and with canonical JSON."""
+        """The value to compare: without white space around text, and with canonical
+        JSON.
+        """
         calls = tuple((name, _canonical(arguments)) for name, arguments in self.calls)
         return self.reasoning.strip(), self.text.strip(), calls, self.error
 
@@ -100,7 +116,8 @@ def load_cases(kind: str) -> list[Case]:
 
 
 class Difference(Struct, frozen=True):
-    """Texts that Dragoman deliberately parses differently from vLLM, as listed in docs/parsers.md.
+    """Texts that Dragoman deliberately parses differently from vLLM, as listed in
+    docs/parsers.md.
 
     kind: tools or reasoning. text: what the cases have in common. cases: their ids.
     """
@@ -131,7 +148,11 @@ def find_marks() -> tuple[str, ...]:
         texts += (*delimiters.call_openers, *delimiters.closers, *delimiters.fillers)
         found = registry.find_tool_format(family.names[0])
         assert found is not None
-        texts += (mark for mark in found.markers if mark.startswith(("<|", "<\uff5c", "[", "<arg", "</arg", "<tool")))
+        texts += (
+            mark
+            for mark in found.markers
+            if mark.startswith(("<|", "<\uff5c", "[", "<arg", "</arg", "<tool"))
+        )
     for family in REASONING_FAMILIES:
         texts += (family.begin_marker.strip(), family.end_marker)
     return tuple(sorted({mark for text in texts for mark in _MARK.findall(text) if mark}))
@@ -149,7 +170,9 @@ def split_tokens(text: str) -> list[str]:
 
 
 def read_tools(case: Case) -> tuple[Reading, ...]:
-    """Parse a case with this package, whole and token by token. All tools that vLLM found are declared."""
+    """Parse a case with this package, whole and token by token. All tools that vLLM
+    found are declared.
+    """
     found, tools = _find_tool_format(case)
 
     def build() -> Parser:
@@ -159,9 +182,11 @@ def read_tools(case: Case) -> tuple[Reading, ...]:
 
 
 def read_tools_behind_reasoning(case: Case) -> Iterator[Reading]:
-    """Parse a case of a vLLM parser that reads both reasoning and calls, and drops the reasoning.
+    """Parse a case of a vLLM parser that reads both reasoning and calls, and drops the
+    reasoning.
 
-    Both of this package's parsers run, once with reasoning opened by the template and once without.
+    Both of this package's parsers run, once with reasoning opened by the template and
+    once without.
     """
     if case.family not in ONE_PARSER_FAMILIES:
         return
@@ -197,7 +222,11 @@ def _find_tool_format(case: Case) -> tuple[ToolFormat, list[FunctionTool]]:
 def read_reasoning(case: Case) -> tuple[Reading, ...]:
     found = registry.find_reasoning_format(case.family, case.marks)
     assert found is not None
-    tools = registry.find_tool_format(case.family, case.marks) if case.family in registry.TOOL_FACTORIES else None
+    tools = (
+        registry.find_tool_format(case.family, case.marks)
+        if case.family in registry.TOOL_FACTORIES
+        else None
+    )
 
     def build() -> Parser:
         tail = f"assistant\n{found.syntax.begin}" if case.opened else "assistant\n"
@@ -211,7 +240,9 @@ def read_reasoning(case: Case) -> tuple[Reading, ...]:
 def _read(build: Callable[[], Parser], text: str, markers: Collection[str]) -> tuple[Reading, ...]:
     marks = find_marks()
     lines = [
-        piece for piece in split_tokens(text) if not _CONTROL.fullmatch(piece) or any(piece in one for one in markers)
+        piece
+        for piece in split_tokens(text)
+        if not _CONTROL.fullmatch(piece) or any(piece in one for one in markers)
     ]
     tokens = [Token(index, piece, special=piece in marks) for index, piece in enumerate(lines)]
     whole = [TextDelta(0, "".join(lines), tuple(tokens))] if lines else []

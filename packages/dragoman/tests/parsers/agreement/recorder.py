@@ -28,17 +28,24 @@ def build_tokenizer(marks: tuple[str, ...]) -> Any:
     tokenizers = import_module("tokenizers")
     transformers = import_module("transformers")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({char: n for n, char in enumerate(alphabet)}, []))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.BPE({char: n for n, char in enumerate(alphabet)}, [])
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     tokenizer.add_tokens([tokenizers.AddedToken(mark, normalized=False) for mark in marks])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|endoftext|>"
+    )
 
 
 def _request(case: Case) -> Any:
     protocol = import_module("vllm.entrypoints.openai.chat_completion.protocol")
     tools = [
-        {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters or {"type": "object"}}}
+        {
+            "type": "function",
+            "function": {"name": tool.name, "parameters": tool.parameters or {"type": "object"}},
+        }
         for tool in case.tools
     ]
     return protocol.ChatCompletionRequest(messages=[], model="m", tools=tools or None)
@@ -48,10 +55,16 @@ def record_tools(case: Case) -> Case:
     parser_type = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(case.family)
     request = _request(case)
     with _as_error() as error:
-        found = parser_type(build_tokenizer(case.marks), request.tools).extract_tool_calls(case.text, request)
+        found = parser_type(build_tokenizer(case.marks), request.tools).extract_tool_calls(
+            case.text, request
+        )
         calls = tuple((call.function.name, call.function.arguments) for call in found.tool_calls)
         whole = Reading(found.content or "", calls)
-    return _with(case, whole if not error else Reading(error=error[0]), _stream_tools(parser_type, request, case))
+    return _with(
+        case,
+        whole if not error else Reading(error=error[0]),
+        _stream_tools(parser_type, request, case),
+    )
 
 
 def _stream_tools(parser_type: Any, request: Any, case: Case) -> Reading:
@@ -64,22 +77,30 @@ def _stream_tools(parser_type: Any, request: Any, case: Case) -> Reading:
             for call in delta.tool_calls or ():
                 name, arguments = calls.get(call.index, ["", ""])
                 function = call.function
-                calls[call.index] = [name + (function.name or ""), arguments + (function.arguments or "")]
+                calls[call.index] = [
+                    name + (function.name or ""),
+                    arguments + (function.arguments or ""),
+                ]
         return Reading(text, tuple((name, arguments) for name, arguments in calls.values()))
     return Reading(error=error[0])
 
 
 def record_reasoning(case: Case) -> Case:
-    parser_type = import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser(case.family)
+    parser_type = import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser(
+        case.family
+    )
     request = _request(case)
 
     def build() -> Any:
         return parser_type(build_tokenizer(case.marks), chat_template_kwargs=case.template)
 
-    # A parser assumes that the template opened the reasoning, or may read reasoning that only ends.
+    # A parser assumes that the template opened the reasoning, or may read reasoning
+    # that only ends.
     begin, end = _find_reasoning_marks(case.family)
     ends_alone = end in case.text and begin not in case.text.partition(end)[0]
-    reasoning, content = build().extract_reasoning(f"Plain{end}" if ends_alone else "Plain", request)
+    reasoning, content = build().extract_reasoning(
+        f"Plain{end}" if ends_alone else "Plain", request
+    )
     opened = bool(reasoning) or (content or "").startswith(begin)
     case = replace(case, opened=opened)
     with _as_error() as error:
@@ -131,7 +152,9 @@ def _as_error() -> Generator[list[str]]:
 
 
 def _with(case: Case, whole: Reading, streamed: Reading) -> Case:
-    return replace(case, whole=whole, streamed=streamed if streamed.meaning != whole.meaning else None)
+    return replace(
+        case, whole=whole, streamed=streamed if streamed.meaning != whole.meaning else None
+    )
 
 
 RECORDERS = {"tools": record_tools, "reasoning": record_reasoning}

@@ -1,4 +1,6 @@
-"""Texts are parsed as by vLLM's parsers, except for the differences that docs/parsers.md lists with reasons."""
+"""Texts are parsed as by vLLM's parsers, except for the differences that
+docs/parsers.md lists with reasons.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,31 @@ from collections.abc import Callable
 
 import pytest
 
-from .cases import Case, Reading, load_cases, load_differences, read_reasoning, read_tools, read_tools_behind_reasoning
+from .cases import (
+    Case,
+    Reading,
+    load_cases,
+    load_differences,
+    read_reasoning,
+    read_tools,
+    read_tools_behind_reasoning,
+)
 
-READERS: dict[str, Callable[[Case], tuple[Reading, ...]]] = {"tools": read_tools, "reasoning": read_reasoning}
+READERS: dict[str, Callable[[Case], tuple[Reading, ...]]] = {
+    "tools": read_tools,
+    "reasoning": read_reasoning,
+}
 every_kind = pytest.mark.parametrize("kind", READERS)
 
 
 @every_kind
 def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
-    explained = {id for difference in load_differences() if difference.kind == kind for id in difference.cases}
+    explained = {
+        id
+        for difference in load_differences()
+        if difference.kind == kind
+        for id in difference.cases
+    }
     different: dict[str, object] = {}
     for case in load_cases(kind):
         ours = READERS[kind](case)[0]
@@ -26,7 +44,9 @@ def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
     assert {id: found for id, found in different.items() if id not in explained} == {}, (
         "list them in differences.json or fix them"
     )
-    assert explained - different.keys() == set(), "these agree now: remove them from differences.json"
+    assert explained - different.keys() == set(), (
+        "these agree now: remove them from differences.json"
+    )
 
 
 @every_kind
@@ -36,9 +56,13 @@ def test_the_reading_does_not_depend_on_the_deltas(kind: str):
         assert whole == streamed, case
 
 
-@pytest.mark.parametrize(("kind", "number", "agreeing"), [("tools", 675, 580), ("reasoning", 220, 209)])
+@pytest.mark.parametrize(
+    ("kind", "number", "agreeing"), [("tools", 675, 580), ("reasoning", 220, 209)]
+)
 def test_as_many_texts_agree_as_ever(kind: str, number: int, agreeing: int):
-    differing = sum(len(difference.cases) for difference in load_differences() if difference.kind == kind)
+    differing = sum(
+        len(difference.cases) for difference in load_differences() if difference.kind == kind
+    )
     assert len(load_cases(kind)) == number
     assert number - differing >= agreeing
 

@@ -19,14 +19,21 @@ from tests.serving.harness import ServerHarness, Still, tokenizer
 
 
 def remembering(
-    *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
+    *entries: ScriptEntry,
+    store: Store | None = None,
+    options: ServingOptions | None = None,
+    **engine: Any,
 ) -> ServerHarness:
     """Build a server with a store. Its ids are random, as required for stored objects."""
     lent = tokenizer()
     actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
     app = create_app(
-        Models([model]), options=options, clock=Still(), ids=RandomIdGenerator(), store=store or MemoryStore()
+        Models([model]),
+        options=options,
+        clock=Still(),
+        ids=RandomIdGenerator(),
+        store=store or MemoryStore(),
     )
     return ServerHarness(app, actor)
 
@@ -36,7 +43,9 @@ async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
     """Start the app, and stop it after the block."""
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     from_app: asyncio.Queue[Message] = asyncio.Queue()
-    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))
+    running = asyncio.ensure_future(
+        app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put)
+    )
     await to_app.put({"type": "lifespan.startup"})
     assert (await from_app.get())["type"] == "lifespan.startup.complete"
     try:

@@ -39,11 +39,27 @@ async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
     """Run a server. It is stopped at the end, unless it was killed before."""
     script = folder / "script.yaml"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "dragoman", "serve", f"scripted:{script}", "--port", "0", "--store", store]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        f"scripted:{script}",
+        "--port",
+        "0",
+        "--store",
+        store,
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")
+    }
     with (folder / "server.log").open("a") as log:
         process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs on this loop
-            command, env=environment | {"XDG_STATE_HOME": str(folder)}, stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            env=environment | {"XDG_STATE_HOME": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
     try:
         assert process.stdout is not None

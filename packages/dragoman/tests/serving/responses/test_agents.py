@@ -1,4 +1,6 @@
-"""Ten turns of the OpenAI Agents SDK with the embedded model and constrained calls, chained and replayed."""
+"""Ten turns of the OpenAI Agents SDK with the embedded model and constrained calls,
+chained and replayed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import httpx2
 import openai
 import pytest
 import pytest_asyncio
-from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, RunResult, function_tool
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    RunResult,
+    function_tool,
+)
 
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
@@ -39,7 +49,9 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 def agent(http: httpx2.AsyncClient, temperature: float) -> Agent[None]:
-    client = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+    client = openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0
+    )
     return Agent(
         name="Weather",
         instructions="You tell the weather.",
@@ -56,7 +68,9 @@ async def run_chained(who: Agent[None]) -> list[RunResult]:
     for city in CITIES:
         previous = results[-1].last_response_id if results else None
         question = f"How is the weather in {city}?"
-        results.append(await Runner.run(who, question, previous_response_id=previous, run_config=QUIET))
+        results.append(
+            await Runner.run(who, question, previous_response_id=previous, run_config=QUIET)
+        )
     return results
 
 
@@ -76,7 +90,9 @@ def usages(results: list[RunResult]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_dialects(http: httpx2.AsyncClient):
+async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_dialects(
+    http: httpx2.AsyncClient,
+):
     who = agent(http, temperature=0)
     chain = await run_chained(who)
     calls = [item for result in chain for item in result.new_items if item.type == "tool_call_item"]
@@ -85,20 +101,30 @@ async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_diale
     assert [tokens for tokens, _ in usages(chain)] == [tokens for tokens, _ in usages(replay)]
     for usage_list in (usages(chain), usages(replay)):
         # All prompts but the first begin with the previous one.
-        assert sum(cached for _, cached in usage_list[1:]) / sum(tokens for tokens, _ in usage_list[1:]) > 0.85
+        assert (
+            sum(cached for _, cached in usage_list[1:])
+            / sum(tokens for tokens, _ in usage_list[1:])
+            > 0.85
+        )
     items: list[Any] = replay[-1].to_input_list()
     responses, chat, messages = await count_prompt_tokens(http, items)
     assert (chat, messages) == (responses, responses)
 
 
-async def count_prompt_tokens(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tuple[int, int, int]:
+async def count_prompt_tokens(
+    http: httpx2.AsyncClient, items: list[dict[str, Any]]
+) -> tuple[int, int, int]:
     """Return the number of prompt tokens of a conversation in each dialect."""
     schema = get_weather.params_json_schema
     named = {"name": "get_weather", "description": get_weather.description}
     function = {**named, "parameters": schema, "strict": True}
     system = "You tell the weather."
     question = {"role": "user", "content": "And which was best?"}
-    responses = {"input": [*items, question], "instructions": system, "tools": [{"type": "function", **function}]}
+    responses = {
+        "input": [*items, question],
+        "instructions": system,
+        "tools": [{"type": "function", **function}],
+    }
     chat = {
         "messages": [{"role": "system", "content": system}, *as_chat(items), question],
         "tools": [{"type": "function", "function": function}],
@@ -116,7 +142,9 @@ async def count_prompt_tokens(http: httpx2.AsyncClient, items: list[dict[str, An
 
 
 def as_chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert to chat messages. Calls belong to the assistant's message before them, as in Responses."""
+    """Convert to chat messages. Calls belong to the assistant's message before them, as
+    in Responses.
+    """
     messages: list[dict[str, Any]] = []
     for item in items:
         match item.get("type", "message"):
@@ -127,7 +155,9 @@ def as_chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 call = {"id": item["call_id"], "type": "function", "function": called}
                 messages[-1].setdefault("tool_calls", []).append(call)
             case "function_call_output":
-                messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+                messages.append(
+                    {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+                )
             case _:
                 messages.append({"role": item["role"], "content": text_of(item)})
     return messages
@@ -137,9 +167,16 @@ def as_message(item: dict[str, Any]) -> dict[str, Any]:
     match item.get("type", "message"):
         case "function_call":
             use = {"type": "tool_use", "id": item["call_id"], "name": item["name"]}
-            return {"role": "assistant", "content": [{**use, "input": json.loads(item["arguments"])}]}
+            return {
+                "role": "assistant",
+                "content": [{**use, "input": json.loads(item["arguments"])}],
+            }
         case "function_call_output":
-            result = {"type": "tool_result", "tool_use_id": item["call_id"], "content": item["output"]}
+            result = {
+                "type": "tool_result",
+                "tool_use_id": item["call_id"],
+                "content": item["output"],
+            }
             return {"role": "user", "content": [result]}
         case _:
             return {"role": item["role"], "content": text_of(item)}
@@ -152,14 +189,24 @@ def text_of(item: dict[str, Any]) -> str:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_chain_finds_its_prefix_again_however_it_was_spelled(http: httpx2.AsyncClient):
-    """At a high temperature the model samples tokens that no tokenizer would choose. The prefix cache has those."""
+    """At a high temperature the model samples tokens that no tokenizer would choose.
+    The prefix cache has those.
+    """
     hot = {"model": "tiny", "temperature": 1.9}
     letters = {"seed": 1, "structured_outputs": {"regex": "[a-z ]{100,150}"}}
-    first = (await http.post("/v1/responses", json={**hot, **letters, "input": "Tell me a story."})).json()
+    first = (
+        await http.post("/v1/responses", json={**hot, **letters, "input": "Tell me a story."})
+    ).json()
     body = {**hot, "input": "And?", "previous_response_id": first["id"]}
     second = (await http.post("/v1/responses", json=body)).json()["usage"]
     before = first["usage"]["input_tokens"] + first["usage"]["output_tokens"]
     assert second["input_tokens_details"]["cached_tokens"] > before - 17
-    replay = [{"role": "user", "content": "Tell me a story."}, *first["output"], {"role": "user", "content": "And?"}]
-    again = (await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": replay})).json()
+    replay = [
+        {"role": "user", "content": "Tell me a story."},
+        *first["output"],
+        {"role": "user", "content": "And?"},
+    ]
+    again = (
+        await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": replay})
+    ).json()
     assert again["input_tokens"] != second["input_tokens"]

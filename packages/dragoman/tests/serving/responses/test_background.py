@@ -21,7 +21,9 @@ from tests.serving.harness import ServerHarness, body, scope
 from .harness import lifespan, remembering
 
 END = b"data: [DONE]\n\n"
-STORY = ScriptEntry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)
+STORY = ScriptEntry(
+    (Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True
+)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
@@ -64,7 +66,11 @@ async def test_it_runs_without_its_client_and_is_polled() -> None:
     assert (response.status, response.background, response.output) == ("queued", True, [])
     await wait_until_ended(it, response.id)
     response = await client.responses.retrieve(response.id)
-    assert (response.status, response.output_text, response.background) == ("completed", "Yes.", True)
+    assert (response.status, response.output_text, response.background) == (
+        "completed",
+        "Yes.",
+        True,
+    )
 
 
 async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> None:
@@ -72,9 +78,15 @@ async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> 
     tools: Any = [{"type": "function", "name": "add", "parameters": {}, "strict": False}]
     answer = await it.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
     events = check_stream(answer.content)
-    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["type"] for event in events[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
     assert events[0]["response"]["status"] == "queued"
-    assert (await it.get(f"/v1/responses/{events[0]['response']['id']}")).json() == events[-1]["response"]
+    assert (await it.get(f"/v1/responses/{events[0]['response']['id']}")).json() == events[-1][
+        "response"
+    ]
 
 
 async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
@@ -91,7 +103,9 @@ async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
         assert await stream_of(it, id, None if last < 0 else last) == rest + END
 
 
-async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_the_same_bytes() -> None:
+async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_the_same_bytes() -> (
+    None
+):
     """Before 0.2 an entry contained server-sent events."""
     store = MemoryStore()
     it = remembering(STORY, store=store, sleep=(gate := Gate()))
@@ -112,7 +126,9 @@ async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_th
     )
     assert await stream_of(it, former.id) == whole
     assert await stream_of(it, former.id, 3) == b"\n\n".join(text.split(b"\n\n")[4:]) + END
-    assert (await it.post(f"/v1/responses/{running.id}/cancel", None)).json()["status"] == "cancelled"
+    assert (await it.post(f"/v1/responses/{running.id}/cancel", None)).json()[
+        "status"
+    ] == "cancelled"
     resumed = await stream_of(it, running.id)
     assert resumed.startswith(queued)
     assert check_stream(resumed)[-1]["response"]["status"] == "cancelled"
@@ -126,10 +142,14 @@ async def test_the_sdk_resumes_where_it_was_cut_off() -> None:
     events = [event async for event in stream]
     assert events[0].type == "response.created"
     id = events[0].response.id
-    rest = await client.responses.retrieve(id, stream=True, starting_after=events[4].sequence_number)
+    rest = await client.responses.retrieve(
+        id, stream=True, starting_after=events[4].sequence_number
+    )
     assert [event.to_json() async for event in rest] == [event.to_json() for event in events[5:]]
     async with client.responses.stream(response_id=id) as again:
-        assert (await again.get_final_response()).output_text == "Once upon a time there was a fox.The end."
+        assert (
+            await again.get_final_response()
+        ).output_text == "Once upon a time there was a fox.The end."
 
 
 async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
@@ -164,7 +184,8 @@ async def test_a_deleted_one_stops() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    # Not with an HTTP client, whose transport reads the whole body: deletion before the stream begins gives a 404.
+    # Not with an HTTP client, whose transport reads the whole body: deletion before the
+    # stream begins gives a 404.
     request_scope = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
     following = asyncio.ensure_future(it.app(request_scope, asyncio.Queue[Message]().get, send))
     await until(lambda: b"response.created" in b"".join(body(*sent)))
@@ -180,19 +201,26 @@ async def test_a_failed_one_says_why() -> None:
     id = await start(it)
     whole = await wait_until_ended(it, id)
     assert (whole["status"], whole["error"]["message"]) == ("failed", "the engine broke")
-    assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == ["error", "response.failed"]
+    assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == [
+        "error",
+        "response.failed",
+    ]
 
 
 async def test_a_running_response_cannot_be_continued() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     id = await start(it)
     await until(lambda: it.engine.num_running == 1)
-    answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
+    answer = await it.post(
+        "/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id}
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "previous_response_id"
     gate.open()
     await wait_until_ended(it, id)
-    answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
+    answer = await it.post(
+        "/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id}
+    )
     assert answer.status_code == 200
 
 
@@ -215,7 +243,8 @@ async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     gate.open()
     failed = await wait_until_ended(it, id)
     assert failed["error"]["message"].endswith("not found.")
-    # Text that was generated before the store failed is in the stream and in the output.
+    # Text that was generated before the store failed is in the stream and in the
+    # output.
     assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
     check_stream(await stream_of(it, id))
 
@@ -269,7 +298,9 @@ async def test_another_process_follows_and_cancels() -> None:
         await until(lambda: one.engine.num_running == 0)
 
 
-@pytest.mark.parametrize("query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"])
+@pytest.mark.parametrize(
+    "query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"]
+)
 async def test_a_place_to_start_after_that_cannot_be_is_refused(query: str) -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.get(f"/v1/responses/{await start(it)}?{query}")

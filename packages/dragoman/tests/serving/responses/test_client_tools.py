@@ -1,4 +1,6 @@
-"""The OpenAI Agents SDK runs the shell and patch calls of the embedded model, streamed and not streamed."""
+"""The OpenAI Agents SDK runs the shell and patch calls of the embedded model, streamed
+and not streamed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Machine:
 
     def run(self, request: ShellCommandRequest) -> ShellResult:
         self.commands += request.data.action.commands
-        return ShellResult([ShellCommandOutput(stdout="README.md\n") for _ in request.data.action.commands])
+        return ShellResult(
+            [ShellCommandOutput(stdout="README.md\n") for _ in request.data.action.commands]
+        )
 
     def create_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
         self.operations.append((operation.type, operation.path, operation.diff))
@@ -63,12 +67,24 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 def agent(http: httpx2.AsyncClient, tool: Any) -> Agent[None]:
-    client = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+    client = openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0
+    )
     settings = ModelSettings(
-        temperature=0, tool_choice="required", max_tokens=400, extra_body={"seed": 7}, parallel_tool_calls=False
+        temperature=0,
+        tool_choice="required",
+        max_tokens=400,
+        extra_body={"seed": 7},
+        parallel_tool_calls=False,
     )
     model = OpenAIResponsesModel(model="tiny", openai_client=client)
-    return Agent(name="Worker", instructions="You work with files.", tools=[tool], model=model, model_settings=settings)
+    return Agent(
+        name="Worker",
+        instructions="You work with files.",
+        tools=[tool],
+        model=model,
+        model_settings=settings,
+    )
 
 
 async def run(who: Agent[None], question: str, *, streamed: bool) -> RunResult | RunResultStreaming:
@@ -82,19 +98,27 @@ async def run(who: Agent[None], question: str, *, streamed: bool) -> RunResult |
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(http: httpx2.AsyncClient, streamed: bool):
+async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(
+    http: httpx2.AsyncClient, streamed: bool
+):
     machine = Machine()
-    result = await run(agent(http, ShellTool(executor=machine.run)), "Which files are there?", streamed=streamed)
+    result = await run(
+        agent(http, ShellTool(executor=machine.run)), "Which files are there?", streamed=streamed
+    )
     items: list[Any] = result.to_input_list()
     kinds = [str(item.get("type", "message")) for item in items]
     assert kinds[1:3] == ["shell_call", "shell_call_output"]
     assert kinds[-1] == "message"
-    assert machine.commands == [command for item in items for command in item.get("action", {}).get("commands", [])]
+    assert machine.commands == [
+        command for item in items for command in item.get("action", {}).get("commands", [])
+    ]
     counted = (await http.post("/v1/responses/input_tokens", json={"input": items})).json()
     without = [item for item in items if item.get("type") != "shell_call_output"]
     assert (
         counted["input_tokens"]
-        > (await http.post("/v1/responses/input_tokens", json={"input": without})).json()["input_tokens"]
+        > (await http.post("/v1/responses/input_tokens", json={"input": without})).json()[
+            "input_tokens"
+        ]
     )
 
 
@@ -102,7 +126,9 @@ async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(http: h
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_patch_call_is_returned(http: httpx2.AsyncClient, streamed: bool):
     machine = Machine()
-    result = await run(agent(http, ApplyPatchTool(editor=machine)), "Create a file.", streamed=streamed)
+    result = await run(
+        agent(http, ApplyPatchTool(editor=machine)), "Create a file.", streamed=streamed
+    )
     items: list[Any] = result.to_input_list()
     (operation,) = [item["operation"] for item in items if item.get("type") == "apply_patch_call"]
     assert machine.operations == [(operation["type"], operation["path"], operation.get("diff"))]
@@ -110,8 +136,15 @@ async def test_a_patch_call_is_returned(http: httpx2.AsyncClient, streamed: bool
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_stored_is_continued(http: httpx2.AsyncClient):
-    body = {"model": "tiny", "input": "List the files.", "tools": [{"type": "shell"}], "max_output_tokens": 400}
-    first = (await http.post("/v1/responses", json={**body, "tool_choice": {"type": "shell"}})).json()
+    body = {
+        "model": "tiny",
+        "input": "List the files.",
+        "tools": [{"type": "shell"}],
+        "max_output_tokens": 400,
+    }
+    first = (
+        await http.post("/v1/responses", json={**body, "tool_choice": {"type": "shell"}})
+    ).json()
     call = first["output"][-1]
     assert call["type"] == "shell_call"
     output = {"stdout": "a.py", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
@@ -119,9 +152,9 @@ async def test_what_is_stored_is_continued(http: httpx2.AsyncClient):
     second = {**body, "input": [result], "previous_response_id": first["id"]}
     answer = await http.post("/v1/responses", json=second)
     assert answer.status_code == 200
-    listed = (await http.get(f"/v1/responses/{answer.json()['id']}/input_items", params={"order": "asc"})).json()[
-        "data"
-    ]
+    listed = (
+        await http.get(f"/v1/responses/{answer.json()['id']}/input_items", params={"order": "asc"})
+    ).json()["data"]
     assert [item["type"] for item in listed] == ["shell_call_output"]
     foreign = {**second, "input": [{**result, "call_id": "call_x"}]}
     assert (await http.post("/v1/responses", json=foreign)).status_code == 400

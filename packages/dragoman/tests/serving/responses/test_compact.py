@@ -14,7 +14,10 @@ from tests.serving.harness import build_server
 from tests.serving.responses.harness import remembering
 
 SUMMARY = ScriptEntry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
-INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]
+INPUT: Any = [
+    {"role": "user", "content": "Write a poem."},
+    {"role": "assistant", "content": "Roses are red."},
+]
 
 
 async def test_what_is_compacted_can_be_continued():
@@ -25,7 +28,9 @@ async def test_what_is_compacted_can_be_continued():
     assert (user.type, compaction.type) == ("message", "compaction")
     assert compacted.usage.output_tokens > 0
     output: Any = [item.to_dict(warnings=False) for item in compacted.output]
-    again = await it.openai().responses.create(model="m", input=[*output, {"role": "user", "content": "Go on."}])
+    again = await it.openai().responses.create(
+        model="m", input=[*output, {"role": "user", "content": "Go on."}]
+    )
     assert again.status == "completed"
 
 
@@ -54,7 +59,10 @@ async def test_a_trigger_in_a_stream_leaves_one_compaction():
 async def test_a_compaction_belongs_to_its_key():
     it = build_server(SUMMARY, options=ServingOptions(api_key=("mine", "yours")))
     compaction = await it.openai("mine").responses.compact(model="m", input=INPUT)
-    body: Any = {"model": "m", "input": [item.to_dict(warnings=False) for item in compaction.output]}
+    body: Any = {
+        "model": "m",
+        "input": [item.to_dict(warnings=False) for item in compaction.output],
+    }
     for key, status in (("mine", 200), ("yours", 400)):
         answer = await it.post("/v1/responses", body, {"authorization": f"Bearer {key}"})
         assert answer.status_code == status, answer.text
@@ -65,7 +73,9 @@ async def test_what_is_stored_is_compacted_and_counted_by_its_id():
     first = await it.openai().responses.create(model="m", input=INPUT)
     compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
     assert [item.type for item in compacted.output] == ["message", "compaction"]
-    missing = await it.post("/v1/responses/compact", {"model": "m", "previous_response_id": "resp_0", "input": "x"})
+    missing = await it.post(
+        "/v1/responses/compact", {"model": "m", "previous_response_id": "resp_0", "input": "x"}
+    )
     assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
@@ -74,13 +84,18 @@ async def test_a_chain_goes_on_from_a_compaction_in_it():
     body: dict[str, Any] = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}]}
     compacted = (await it.post("/v1/responses", body)).json()
     assert [item["type"] for item in compacted["output"]] == ["compaction"]
-    went_on = await it.post("/v1/responses", {"model": "m", "input": "And?", "previous_response_id": compacted["id"]})
+    went_on = await it.post(
+        "/v1/responses", {"model": "m", "input": "And?", "previous_response_id": compacted["id"]}
+    )
     assert went_on.json()["status"] == "completed"
 
 
 async def test_the_endpoint_wants_a_model_and_no_background():
     it = build_server(SUMMARY)
-    bodies: list[tuple[dict[str, Any], str]] = [({}, "model"), ({"model": "m", "background": True}, "background")]
+    bodies: list[tuple[dict[str, Any], str]] = [
+        ({}, "model"),
+        ({"model": "m", "background": True}, "background"),
+    ]
     for fields, param in bodies:
         answer = await it.post("/v1/responses/compact", {"input": "hi", **fields})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

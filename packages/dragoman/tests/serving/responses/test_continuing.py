@@ -43,19 +43,32 @@ async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions()
     previous: Any = openai.omit
     for i in range(3):
         response = await client.responses.create(
-            model="m", input=f"question {i}", instructions=f"rule {i}", previous_response_id=previous
+            model="m",
+            input=f"question {i}",
+            instructions=f"rule {i}",
+            previous_response_id=previous,
         )
         previous = response.id
-    turns = [("user", "question 0"), ("assistant", "answer 0"), ("user", "question 1"), ("assistant", "answer 1")]
+    turns = [
+        ("user", "question 0"),
+        ("assistant", "answer 0"),
+        ("user", "question 1"),
+        ("assistant", "answer 1"),
+    ]
     assert list_messages(it) == [("system", "rule 2"), *turns, ("user", "question 2")]
 
 
 async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
-    it = remembering(ScriptEntry((Think("Hmm."), CallTool("add", '{"a": 1}', id="call_7"))), ScriptEntry((Say("3"),)))
+    it = remembering(
+        ScriptEntry((Think("Hmm."), CallTool("add", '{"a": 1}', id="call_7"))),
+        ScriptEntry((Say("3"),)),
+    )
     client = it.openai()
     first = await client.responses.create(model="m", input="add", tools=[ADD])
     result: Any = {"type": "function_call_output", "call_id": "call_7", "output": "3"}
-    await client.responses.create(model="m", input=[result], tools=[ADD], previous_response_id=first.id)
+    await client.responses.create(
+        model="m", input=[result], tools=[ADD], previous_response_id=first.id
+    )
     user, assistant, tool = messages(it)
     assert user.parts == (Text("add"),)
     assert assistant.parts == (Reasoning("Hmm."), ToolCall("call_7", "add", '{"a": 1}'))
@@ -74,7 +87,8 @@ async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
 async def test_a_missing_previous_response_is_reported_first(streamed: bool) -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     answer = await it.post(
-        "/v1/responses", {"model": "m", "input": "hi", "stream": streamed, "previous_response_id": "resp_1"}
+        "/v1/responses",
+        {"model": "m", "input": "hi", "stream": streamed, "previous_response_id": "resp_1"},
     )
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "previous_response_not_found")
@@ -128,7 +142,11 @@ async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
     first = await client.responses.create(model="m", input="capital of Japan?")
     refer: Any = [{"id": first.output[0].id}, {"role": "user", "content": "Thanks."}]
     await client.responses.create(model="m", input=refer, previous_response_id=first.id)
-    assert list_messages(it) == [("user", "capital of Japan?"), ("assistant", "Tokyo."), ("user", "Thanks.")]
+    assert list_messages(it) == [
+        ("user", "capital of Japan?"),
+        ("assistant", "Tokyo."),
+        ("user", "Thanks."),
+    ]
 
 
 async def test_a_reference_to_nothing_is_refused() -> None:
@@ -142,12 +160,19 @@ async def test_a_reference_to_nothing_is_refused() -> None:
 async def test_a_conversation_gets_the_input_and_the_output() -> None:
     it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("You're welcome."),)))
     client = it.openai()
-    conversation = await client.conversations.create(items=[{"role": "system", "content": "Be short."}])
-    first = await client.responses.create(model="m", input="capital of Japan?", conversation=conversation.id)
+    conversation = await client.conversations.create(
+        items=[{"role": "system", "content": "Be short."}]
+    )
+    first = await client.responses.create(
+        model="m", input="capital of Japan?", conversation=conversation.id
+    )
     await client.responses.create(model="m", input="Thanks.", conversation={"id": conversation.id})
     turns = [("system", "Be short."), ("user", "capital of Japan?"), ("assistant", "Tokyo.")]
     assert list_messages(it) == [*turns, ("user", "Thanks.")]
-    items = [item async for item in client.conversations.items.list(conversation.id, order="asc", limit=2)]
+    items = [
+        item
+        async for item in client.conversations.items.list(conversation.id, order="asc", limit=2)
+    ]
     assert [item.role for item in items] == ["system", "user", "assistant", "user", "assistant"]  # type: ignore[union-attr]
     assert first.conversation is not None
     assert first.conversation.id == conversation.id
@@ -168,7 +193,9 @@ async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
     client = it.openai()
     conversation = await client.conversations.create()
     with pytest.raises(openai.APIError):
-        async for _ in await client.responses.create(model="m", input="1", conversation=conversation.id, stream=True):
+        async for _ in await client.responses.create(
+            model="m", input="1", conversation=conversation.id, stream=True
+        ):
             pass
     assert (await client.conversations.items.list(conversation.id)).data == []
 
@@ -176,7 +203,9 @@ async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
 async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     with pytest.raises(openai.BadRequestError, match="cannot be combined"):
-        await it.openai().responses.create(model="m", input="1", conversation="conv_1", previous_response_id="resp_1")
+        await it.openai().responses.create(
+            model="m", input="1", conversation="conv_1", previous_response_id="resp_1"
+        )
 
 
 async def test_tokens_are_counted_with_all_that_comes_before() -> None:
@@ -184,17 +213,27 @@ async def test_tokens_are_counted_with_all_that_comes_before() -> None:
     app = create_app(models, ids=RandomIdGenerator(), store=MemoryStore())
     async with (
         lifespan(app),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost"
+        ) as client,
     ):
-        first = (await client.post("/v1/responses", json={"input": "Hello there.", "max_output_tokens": 16})).json()
+        first = (
+            await client.post(
+                "/v1/responses", json={"input": "Hello there.", "max_output_tokens": 16}
+            )
+        ).json()
         body = {"input": "And now?", "previous_response_id": first["id"]}
-        counted = (await client.post("/v1/responses/input_tokens", json=body)).json()["input_tokens"]
+        counted = (await client.post("/v1/responses/input_tokens", json=body)).json()[
+            "input_tokens"
+        ]
         second = (await client.post("/v1/responses", json={**body, "max_output_tokens": 16})).json()
     assert counted == second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
 async def test_what_is_compacted_is_all_that_comes_before() -> None:
-    it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("They asked for the capital of Japan."),)))
+    it = remembering(
+        ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("They asked for the capital of Japan."),))
+    )
     first = await it.openai().responses.create(model="m", input="capital of Japan?")
     compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
     assert "Tokyo." in [text for _, text in list_messages(it)]

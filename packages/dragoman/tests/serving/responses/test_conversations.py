@@ -27,7 +27,11 @@ async def test_a_conversation_is_created_read_changed_and_deleted() -> None:
     assert changed.metadata == {"topic": "other"}
     assert await client.conversations.retrieve(conversation.id) == changed
     deleted = await client.conversations.delete(conversation.id)
-    assert (deleted.id, deleted.object, deleted.deleted) == (conversation.id, "conversation.deleted", True)
+    assert (deleted.id, deleted.object, deleted.deleted) == (
+        conversation.id,
+        "conversation.deleted",
+        True,
+    )
     with pytest.raises(openai.NotFoundError):
         await client.conversations.retrieve(conversation.id)
 
@@ -36,7 +40,9 @@ async def test_of_twenty_deletions_one_succeeds() -> None:
     it = remembering(ANSWER)
     conversation = await it.openai().conversations.create()
     async with it.http() as http:
-        answers = await asyncio.gather(*(http.delete(f"/v1/conversations/{conversation.id}") for _ in range(20)))
+        answers = await asyncio.gather(
+            *(http.delete(f"/v1/conversations/{conversation.id}") for _ in range(20))
+        )
     assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
 
 
@@ -48,8 +54,12 @@ async def test_its_items_are_added_listed_read_and_deleted() -> None:
     items = [item async for item in client.conversations.items.list(conversation.id, limit=2)]
     assert [item.content[0].text for item in items] == [f"line {i}" for i in (4, 3, 2, 1, 0)]  # type: ignore
     one = items[1].id or ""
-    assert await client.conversations.items.retrieve(one, conversation_id=conversation.id) == items[1]
-    assert (await client.conversations.items.delete(one, conversation_id=conversation.id)).id == conversation.id
+    assert (
+        await client.conversations.items.retrieve(one, conversation_id=conversation.id) == items[1]
+    )
+    assert (
+        await client.conversations.items.delete(one, conversation_id=conversation.id)
+    ).id == conversation.id
     left = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert left == [item.id for item in reversed(items) if item.id != one]
     with pytest.raises(openai.NotFoundError):
@@ -70,12 +80,21 @@ async def test_items_keep_their_kind_and_get_ids() -> None:
     given: Any = [
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "3"},
-        {"type": "reasoning", "id": "rs_mine", "summary": [{"type": "summary_text", "text": "Hmm."}]},
+        {
+            "type": "reasoning",
+            "id": "rs_mine",
+            "summary": [{"type": "summary_text", "text": "Hmm."}],
+        },
         {"role": "assistant", "content": "3"},
     ]
     conversation = await client.conversations.create(items=given)
     items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
-    assert [item.type for item in items] == ["function_call", "function_call_output", "reasoning", "message"]
+    assert [item.type for item in items] == [
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "message",
+    ]
     assert [(item.id or "").partition("_")[0] for item in items] == ["fc", "fco", "rs", "msg"]
     assert items[2].id == "rs_mine"
 
@@ -134,7 +153,10 @@ async def test_turns_at_the_same_time_do_not_mix() -> None:
     it = remembering(ANSWER)
     client = it.openai()
     conversation = await client.conversations.create()
-    ask = [client.responses.create(model="m", input=f"{i}", conversation=conversation.id) for i in range(10)]
+    ask = [
+        client.responses.create(model="m", input=f"{i}", conversation=conversation.id)
+        for i in range(10)
+    ]
     results = await asyncio.gather(*ask, return_exceptions=True)
     refused = [each for each in results if isinstance(each, openai.BadRequestError)]
     assert len(refused) < 10
@@ -165,7 +187,9 @@ async def test_responses_in_one_conversation_run_one_at_a_time() -> None:
     client = it.openai()
     conversation, other = await client.conversations.create(), await client.conversations.create()
     async with lifespan(it.app):
-        first = await client.responses.create(model="m", input="hi", conversation=conversation.id, background=True)
+        first = await client.responses.create(
+            model="m", input="hi", conversation=conversation.id, background=True
+        )
         await gate.begun.wait()
         with pytest.raises(openai.BadRequestError) as locked:
             await client.responses.create(model="m", input="hi", conversation=conversation.id)
@@ -179,11 +203,15 @@ async def test_responses_in_one_conversation_run_one_at_a_time() -> None:
 
 
 async def test_a_refused_or_failed_response_leaves_its_conversation() -> None:
-    it = remembering(ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER)
+    it = remembering(
+        ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER
+    )
     client = it.openai()
     conversation = await client.conversations.create()
     reference: Any = [{"type": "item_reference", "id": "msg_1"}]
     for model, input in (("nobody", "hi"), ("m", reference), ("m", "hi"), ("m", "hi")):
         with pytest.raises(openai.APIError):
             await client.responses.create(model=model, input=input, conversation=conversation.id)
-    assert (await client.responses.create(model="m", input="hi", conversation=conversation.id)).output_text == "Yes."
+    assert (
+        await client.responses.create(model="m", input="hi", conversation=conversation.id)
+    ).output_text == "Yes."

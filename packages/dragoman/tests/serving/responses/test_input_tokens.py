@@ -1,4 +1,6 @@
-"""Counts equal those of the call; input that does not fit is truncated by whole turns with a warning."""
+"""Counts equal those of the call; input that does not fit is truncated by whole turns
+with a warning.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ LONG = "word " * 60
 PAST = [
     each
     for i in range(8)
-    for each in ({"role": "user", "content": f"Question {i}: {LONG}"}, {"role": "assistant", "content": f"Answer {i}."})
+    for each in (
+        {"role": "user", "content": f"Question {i}: {LONG}"},
+        {"role": "assistant", "content": f"Answer {i}."},
+    )
 ]
 CALLS = [
     each
@@ -57,7 +62,9 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     ],
 )
 async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, body: dict[str, Any]):
-    sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
+    sdk = openai.AsyncOpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0
+    )
     counted = await sdk.responses.input_tokens.count(model="tiny", **body)
     assert counted.object == "response.input_tokens"
     called = await client.post("/v1/responses", json={**body, "max_output_tokens": 16})
@@ -70,10 +77,15 @@ async def test_input_that_does_not_fit_is_truncated_with_a_warning_or_refused(
     client: httpx2.AsyncClient, input: list[Any]
 ):
     async def ask(**fields: Any) -> httpx2.Response:
-        return await client.post("/v1/responses", json={"input": input, "max_output_tokens": 16, **fields})
+        return await client.post(
+            "/v1/responses", json={"input": input, "max_output_tokens": 16, **fields}
+        )
 
     refused = await ask()
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (
+        400,
+        "context_length_exceeded",
+    )
     answer = await ask(truncation="auto")
     assert answer.status_code == 200
     assert answer.json()["truncation"] == "auto"
@@ -82,8 +94,12 @@ async def test_input_that_does_not_fit_is_truncated_with_a_warning_or_refused(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(client: httpx2.AsyncClient):
-    fits = await client.post("/v1/responses", json={"input": "Hi", "truncation": "auto", "max_output_tokens": 16})
+async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
+    client: httpx2.AsyncClient,
+):
+    fits = await client.post(
+        "/v1/responses", json={"input": "Hi", "truncation": "auto", "max_output_tokens": 16}
+    )
     assert "x-dragoman-warnings" not in fits.headers
     refused = await client.post("/v1/responses", json={"input": LONG * 20, "truncation": "auto"})
     assert refused.json()["error"]["code"] == "context_length_exceeded"
@@ -91,8 +107,12 @@ async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_comes_before_counts_too(client: httpx2.AsyncClient):
-    first = (await client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 16})).json()
+    first = (
+        await client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 16})
+    ).json()
     body = {"input": "And?", "previous_response_id": first["id"]}
     counted = (await client.post("/v1/responses/input_tokens", json=body)).json()
     called = (await client.post("/v1/responses", json={**body, "max_output_tokens": 16})).json()
-    assert counted["input_tokens"] == called["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    assert (
+        counted["input_tokens"] == called["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    )

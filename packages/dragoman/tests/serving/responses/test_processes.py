@@ -23,22 +23,40 @@ ENDS = ("completed", "incomplete", "failed", "cancelled")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'store.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
+    return (
+        f"sqlite:{tmp_path / 'store.db'}"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres")
+    )
 
 
 async def test_what_one_process_stored_another_goes_on_with(store: str, tmp_path: Path) -> None:
-    async with serving(store, tmp_path) as one, serving(store, tmp_path) as two, one.http() as a, two.http() as b:
+    async with (
+        serving(store, tmp_path) as one,
+        serving(store, tmp_path) as two,
+        one.http() as a,
+        two.http() as b,
+    ):
         first = (await a.post("/v1/responses", json=ASK)).json()
         assert (await b.get(f"/v1/responses/{first['id']}")).json() == first
-        second = (await b.post("/v1/responses", json={**ASK, "previous_response_id": first["id"]})).json()
+        second = (
+            await b.post("/v1/responses", json={**ASK, "previous_response_id": first["id"]})
+        ).json()
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
         conversation = (await a.post("/v1/conversations", json={})).json()["id"]
         for client in (a, b, a):
-            assert (await client.post("/v1/responses", json={**ASK, "conversation": conversation})).status_code == 200
+            assert (
+                await client.post("/v1/responses", json={**ASK, "conversation": conversation})
+            ).status_code == 200
         items = (await b.get(f"/v1/conversations/{conversation}/items?order=asc")).json()["data"]
         assert [item["role"] for item in items] == ["user", "assistant"] * 3
-        deletions = [client.delete(f"/v1/responses/{first['id']}") for client in (a, b) for _ in range(10)]
-        assert sorted(done.status_code for done in await asyncio.gather(*deletions)) == [200] + [404] * 19
+        deletions = [
+            client.delete(f"/v1/responses/{first['id']}") for client in (a, b) for _ in range(10)
+        ]
+        assert (
+            sorted(done.status_code for done in await asyncio.gather(*deletions))
+            == [200] + [404] * 19
+        )
 
 
 async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_path: Path) -> None:
@@ -82,10 +100,14 @@ class Memory:
                     case 0:
                         answer = (await client.post("/v1/responses", json=body)).content
                     case 1:
-                        stream = (await client.post("/v1/responses", json={**body, "stream": True})).content
+                        stream = (
+                            await client.post("/v1/responses", json={**body, "stream": True})
+                        ).content
                         answer = last_object(stream)
                     case _:
-                        answer = (await client.post("/v1/responses", json={**body, "background": True})).content
+                        answer = (
+                            await client.post("/v1/responses", json={**body, "background": True})
+                        ).content
                         self.runs.add(json.loads(answer)["id"])
                         continue
             except (httpx2.HTTPError, ValueError):

@@ -98,7 +98,9 @@ async def test_a_stream_that_cannot_be_stored_fails_and_is_never_complete() -> N
 
 async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     it = remembering(ANSWER)
-    answer = await it.post("/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"})
+    answer = await it.post(
+        "/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"}
+    )
     assert "mine" not in answer.json()["id"]
     assert len(answer.json()["id"]) >= len("resp_") + 32
     assert "request_id" in answer.headers["x-dragoman-warnings"]
@@ -109,7 +111,9 @@ async def test_of_twenty_deletions_one_succeeds() -> None:
     client = it.openai()
     response = await client.responses.create(model="m", input="hi")
     async with it.http() as http:
-        answers = await asyncio.gather(*(http.delete(f"/v1/responses/{response.id}") for _ in range(20)))
+        answers = await asyncio.gather(
+            *(http.delete(f"/v1/responses/{response.id}") for _ in range(20))
+        )
     assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
     (deleted,) = (answer.json() for answer in answers if answer.status_code == 200)
     assert deleted == {"id": response.id, "object": "response", "deleted": True}
@@ -127,7 +131,9 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
         await other.responses.create(model="m", input="hi", previous_response_id=id)
 
     async def refers(id: str) -> None:
-        await other.responses.create(model="m", input=[{"type": "item_reference", "id": f"msg_{id[5:]}_1"}])
+        await other.responses.create(
+            model="m", input=[{"type": "item_reference", "id": f"msg_{id[5:]}_1"}]
+        )
 
     uses: tuple[Any, ...] = (
         other.responses.retrieve,
@@ -158,16 +164,29 @@ async def test_the_input_is_listed_in_normal_form_page_by_page() -> None:
     page = await client.responses.input_items.list(response.id, limit=3)
     assert [item.content[0].text for item in page.data] == texts[:3:-1]  # type: ignore[union-attr]
     assert page.has_more
-    everything = [item async for item in client.responses.input_items.list(response.id, limit=3, order="asc")]
+    everything = [
+        item async for item in client.responses.input_items.list(response.id, limit=3, order="asc")
+    ]
     assert [item.content[0].text for item in everything] == texts  # type: ignore[union-attr]
     assert all(item.id and item.status == "completed" for item in everything)  # type: ignore[union-attr]
-    last = await client.responses.input_items.list(response.id, limit=3, order="asc", after=everything[4].id or "")
+    last = await client.responses.input_items.list(
+        response.id, limit=3, order="asc", after=everything[4].id or ""
+    )
     assert [item.id for item in last.data] == [item.id for item in everything[5:]]
     assert not last.has_more
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=101", "limit=x", "limit=1.5", "order=up", "after=msg_1", f"limit={'9' * 5000}"]
+    "query",
+    [
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "limit=1.5",
+        "order=up",
+        "after=msg_1",
+        f"limit={'9' * 5000}",
+    ],
 )
 async def test_a_page_that_cannot_be_is_refused_by_name(query: str) -> None:
     it = remembering(PLAIN)

@@ -1,4 +1,6 @@
-"""Random sequences of operations: every prompt equals that of a simple model of the store."""
+"""Random sequences of operations: every prompt equals that of a simple model of the
+store.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ CREATE_UNSTORED = "create, not stored"
 DELETE = "delete"
 READ = "read"
 steps = st.lists(
-    st.tuples(st.sampled_from((CREATE, CREATE, CREATE_UNSTORED, DELETE, READ)), st.none() | st.integers(0, 20)),
+    st.tuples(
+        st.sampled_from((CREATE, CREATE, CREATE_UNSTORED, DELETE, READ)),
+        st.none() | st.integers(0, 20),
+    ),
     max_size=15,
 )
 
@@ -44,7 +49,9 @@ class Turn:
 
 @dataclass
 class Walk:
-    it: ServerHarness = field(default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True)))
+    it: ServerHarness = field(
+        default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True))
+    )
     turns: list[Turn] = field(default_factory=list[Turn])
 
     async def take(self, step: str, place: int | None) -> None:
@@ -58,7 +65,12 @@ class Walk:
         text = f"question {len(self.turns)}"
         calls = self.it.engine.num_requests
         previous = None if parent is None else parent.id
-        body: dict[str, object] = {"model": "m", "input": text, "store": store, "previous_response_id": previous}
+        body: dict[str, object] = {
+            "model": "m",
+            "input": text,
+            "store": store,
+            "previous_response_id": previous,
+        }
         answer = await self.it.post("/v1/responses", body)
         history = [] if parent is None else parent.history()
         if history is None:
@@ -82,7 +94,12 @@ class Walk:
 def prompt(it: ServerHarness) -> list[str]:
     conversation = it.engine.requests[-1].prompt
     assert isinstance(conversation, Conversation)
-    return [part.text for message in conversation.messages for part in message.parts if isinstance(part, Text)]
+    return [
+        part.text
+        for message in conversation.messages
+        for part in message.parts
+        if isinstance(part, Text)
+    ]
 
 
 @given(steps)

@@ -36,7 +36,13 @@ async def run_server(
 ) -> AsyncGenerator[str]:
     """Run a server and yield its host:port."""
     lent = tokenizer()
-    models = Models([ServedModel("m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1)])
+    models = Models(
+        [
+            ServedModel(
+                "m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1
+            )
+        ]
+    )
     async with serving(create_app(models, options=options, store=store), models) as where:
         yield where
 
@@ -48,7 +54,9 @@ async def serving(app: ASGIApp, models: Models) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def stoppable(app: ASGIApp, models: Models, grace: float = 0.0) -> AsyncGenerator[tuple[str, Server]]:
+async def stoppable(
+    app: ASGIApp, models: Models, grace: float = 0.0
+) -> AsyncGenerator[tuple[str, Server]]:
     server = Server(
         build_uvicorn_config(app, Settings(max_body_bytes=100_000)),
         models,
@@ -69,7 +77,9 @@ def client(where: str, key: str = "none") -> openai.AsyncOpenAI:
 
 
 def raw_connection(where: str) -> connect:
-    """Open a connection that reads all frames, even unrequested ones: otherwise its close would wait for them."""
+    """Open a connection that reads all frames, even unrequested ones: otherwise its
+    close would wait for them.
+    """
     return connect(f"ws://{where}/v1/responses", max_queue=None)
 
 
@@ -78,7 +88,11 @@ async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[A
     event: Any = {"type": "response.create", "model": "m", "input": HI, **fields}
     await connection.send(event)
     events: list[Any] = []
-    while not events or events[-1].type not in ("response.completed", "response.incomplete", "response.failed"):
+    while not events or events[-1].type not in (
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ):
         events.append(await connection.recv())
         if events[-1].type == "error" and getattr(events[-1], "status", None):
             break
@@ -96,17 +110,25 @@ async def test_a_connection_tells_the_events_of_a_stream():
 
 
 @pytest.mark.parametrize("store", [None, MemoryStore()], ids=("without a store", "with one"))
-async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(store: Store | None):
+async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(
+    store: Store | None,
+):
     async with run_server(ANSWER, store=store) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             *_, first = await respond(connection, store=False)
-            *_, second = await respond(connection, store=False, previous_response_id=first.response.id)
+            *_, second = await respond(
+                connection, store=False, previous_response_id=first.response.id
+            )
             assert second.response.previous_response_id == first.response.id
             assert second.response.usage.input_tokens > first.response.usage.input_tokens
             # Only the most recent one.
-            (refused,) = await respond(connection, store=False, previous_response_id=first.response.id)
+            (refused,) = await respond(
+                connection, store=False, previous_response_id=first.response.id
+            )
             assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
-            *_, third = await respond(connection, store=False, previous_response_id=second.response.id)
+            *_, third = await respond(
+                connection, store=False, previous_response_id=second.response.id
+            )
             assert third.type == "response.completed"
         async with sdk.responses.connect() as another:
             (refused,) = await respond(another, store=False, previous_response_id=third.response.id)
@@ -116,7 +138,11 @@ async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(
 async def test_a_failed_continuation_is_the_end_of_the_memory():
     failing = ScriptEntry((Say("x"), Fail()))
     entries = (ScriptEntry((Say("a"),)), failing, ANSWER)
-    async with run_server(*entries) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with (
+        run_server(*entries) as where,
+        client(where) as sdk,
+        sdk.responses.connect() as connection,
+    ):
         *_, first = await respond(connection, store=False)
         *_, failed = await respond(connection, store=False, previous_response_id=first.response.id)
         assert failed.type == "response.failed"
@@ -132,24 +158,46 @@ async def test_what_is_stored_can_be_continued_on_any_connection():
             *_, first = await respond(connection)
         async with sdk.responses.connect() as connection:
             *_, second = await respond(connection, previous_response_id=first.response.id)
-        assert (await sdk.responses.retrieve(second.response.id)).previous_response_id == first.response.id
+        assert (
+            await sdk.responses.retrieve(second.response.id)
+        ).previous_response_id == first.response.id
 
 
 async def test_a_prewarm_says_nothing_and_is_remembered():
-    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with (
+        run_server(ANSWER) as where,
+        client(where) as sdk,
+        sdk.responses.connect() as connection,
+    ):
         warm = await respond(connection, store=False, generate=False)
-        assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        assert [event.type for event in warm] == [
+            "response.created",
+            "response.in_progress",
+            "response.completed",
+        ]
         assert warm[-1].response.output == []
         more: Any = [{"role": "user", "content": "and more"}]
-        *_, after = await respond(connection, store=False, previous_response_id=warm[-1].response.id, input=more)
+        *_, after = await respond(
+            connection, store=False, previous_response_id=warm[-1].response.id, input=more
+        )
         assert after.response.usage.input_tokens > warm[-1].response.usage.input_tokens
 
 
 async def test_a_prewarm_of_a_continuation_says_nothing_either():
-    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with (
+        run_server(ANSWER) as where,
+        client(where) as sdk,
+        sdk.responses.connect() as connection,
+    ):
         *_, first = await respond(connection, store=False)
-        warm = await respond(connection, store=False, generate=False, previous_response_id=first.response.id)
-        assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        warm = await respond(
+            connection, store=False, generate=False, previous_response_id=first.response.id
+        )
+        assert [event.type for event in warm] == [
+            "response.created",
+            "response.in_progress",
+            "response.completed",
+        ]
         assert warm[-1].response.usage.input_tokens > first.response.usage.input_tokens
 
 
@@ -174,7 +222,9 @@ async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, par
         assert (event["type"], event["status"], event["error"]["param"]) == ("error", 400, param)
         assert event["error"]["message"]
         await raw.send('{"type":"response.processed","response_id":"resp_1"}')
-        await raw.send('{"type":"response.create","model":"m","input":"hi","top_k":3,"unheard_of":1}')
+        await raw.send(
+            '{"type":"response.create","model":"m","input":"hi","top_k":3,"unheard_of":1}'
+        )
         begun = json.loads(await raw.recv())
         assert begun["type"] == "response.created"
         assert any("unheard_of" in warning for warning in begun["dragoman_warnings"])
@@ -183,7 +233,9 @@ async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, par
 async def test_frames_are_answered_in_their_order():
     async with run_server(ANSWER) as where, raw_connection(where) as raw:
         for top_p in (0.25, 0.5):
-            await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "hi", "top_p": top_p}))
+            await raw.send(
+                json.dumps({"type": "response.create", "model": "m", "input": "hi", "top_p": top_p})
+            )
         ends: list[float] = []
         while len(ends) < 2:
             event = json.loads(await raw.recv())
@@ -208,7 +260,9 @@ async def test_large_frames_that_wait_end_the_connection():
     options = ServingOptions(max_body_bytes=100_000)
     async with run_server(slow, options=options) as where, raw_connection(where) as raw:
         for _ in range(3):
-            await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000}))
+            await raw.send(
+                json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
+            )
         with pytest.raises(ConnectionClosed):
             await end_of(raw)
         assert raw.close_code == 1008
@@ -218,7 +272,11 @@ async def test_frames_of_all_connections_together_are_bounded():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     frame = json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
     room = ServingOptions(max_inflight_body_bytes=100_000)
-    async with run_server(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
+    async with (
+        run_server(slow, options=room) as where,
+        raw_connection(where) as first,
+        raw_connection(where) as second,
+    ):
         for _ in range(2):
             await first.send(frame)
         # The frame that is being answered is no longer in the queue.
@@ -246,7 +304,12 @@ async def end_of(raw: ClientConnection) -> None:
 async def test_a_client_that_leaves_frees_its_slot(generate: bool):
     models = build_models(Settings(max_num_seqs=2), SystemClock())
     health = next(iter(models)).engines[0].health
-    story = {"type": "response.create", "model": "tiny", "input": "word " * 9_000, "generate": generate}
+    story = {
+        "type": "response.create",
+        "model": "tiny",
+        "input": "word " * 9_000,
+        "generate": generate,
+    }
     async with serving(create_app(models), models) as where, raw_connection(where) as raw:
         await raw.send(json.dumps({**story, "max_output_tokens": 20_000, "ignore_eos": True}))
         while health().running != 1:  # noqa: ASYNC110 - the engine's thread tells nobody
@@ -256,10 +319,20 @@ async def test_a_client_that_leaves_frees_its_slot(generate: bool):
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")])
-async def test_shutdown_finishes_running_responses_and_closes_idle_connections(grace: float, tokens: int, last: str):
+@pytest.mark.parametrize(
+    ("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")]
+)
+async def test_shutdown_finishes_running_responses_and_closes_idle_connections(
+    grace: float, tokens: int, last: str
+):
     models = build_models(Settings(), SystemClock())
-    story = {"type": "response.create", "model": "tiny", "input": "Hi", "max_output_tokens": tokens, "ignore_eos": True}
+    story = {
+        "type": "response.create",
+        "model": "tiny",
+        "input": "Hi",
+        "max_output_tokens": tokens,
+        "ignore_eos": True,
+    }
     async with stoppable(create_app(models), models, grace) as (where, server):
         async with raw_connection(where) as busy, raw_connection(where) as idle:
             for _ in range(2):
@@ -277,7 +350,9 @@ async def test_shutdown_finishes_running_responses_and_closes_idle_connections(g
 
 async def test_a_frame_over_the_cap_ends_the_connection():
     async with run_server(ANSWER) as where, raw_connection(where) as raw:
-        await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 100_001}))
+        await raw.send(
+            json.dumps({"type": "response.create", "model": "m", "input": "x" * 100_001})
+        )
         with pytest.raises(ConnectionClosed):
             await raw.recv()
         assert raw.close_code == 1009
@@ -287,7 +362,10 @@ async def test_a_connection_ends_at_its_age():
     options = ServingOptions(socket_lifetime=0.0)
     async with run_server(ANSWER, options=options) as where, raw_connection(where) as raw:
         frame = json.loads(await raw.recv())
-        assert (frame["type"], frame["error"]["code"]) == ("error", "websocket_connection_limit_reached")
+        assert (frame["type"], frame["error"]["code"]) == (
+            "error",
+            "websocket_connection_limit_reached",
+        )
         with pytest.raises(ConnectionClosed):
             await raw.recv()
 
@@ -311,7 +389,12 @@ async def test_a_client_without_http_access_cannot_connect(headers: dict[str, st
 
 async def handshake(where: str, headers: dict[str, str]) -> int:
     """Send a handshake and return the status of the response."""
-    given = {"host": where, "upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"} | headers
+    given = {
+        "host": where,
+        "upgrade": "websocket",
+        "connection": "upgrade",
+        "sec-websocket-version": "13",
+    } | headers
     lines = [f"{name}: {value}" for name, value in given.items()]
     key = "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA=="
     reader, writer = await asyncio.open_connection(*where.split(":"))

@@ -1,4 +1,5 @@
-"""The common format of a log: requests and their times, on one clock that starts at the first arrival.
+"""The common format of a log: requests and their times, on one clock that starts at the
+first arrival.
 
 `StreamTimings` collects the token times and counts of a streamed chat or completion.
 """
@@ -58,26 +59,46 @@ def build_log(
         raise LogError(f"{format}: the log contains no successful request ({skipped} failed)")
     for timing in ordered:
         if timing.input_tokens < 1 or timing.output_tokens < 1:
-            raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
+            raise LogError(
+                f"{format}: request {timing.id!r} has no tokens in its prompt or its answer"
+            )
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
-            raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
+            raise LogError(
+                f"{format}: request {timing.id!r}: arrival, first and last token are not in this "
+                f"order"
+            )
     if len({timing.id for timing in ordered}) < len(ordered):
-        # Benchmarks restart their ids in each run, and users concatenate logs of several runs.
-        ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
+        # Benchmarks restart their ids in each run, and users concatenate logs of
+        # several runs.
+        ordered = [
+            msgspec.structs.replace(timing, id=f"{timing.id}#{index}")
+            for index, timing in enumerate(ordered)
+        ]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
-        raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
+        raise LogError(
+            f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit "
+            f"ms"
+        )
     skipped_notes = (
-        [f"{skipped} requests failed and are skipped, although they still put load on the server"] if skipped else []
+        [f"{skipped} requests failed and are skipped, although they still put load on the server"]
+        if skipped
+        else []
     )
     shifted = tuple(_shift(timing, -ordered[0].arrival_s) for timing in ordered)
     traced_by_id = {request.id: request for request in extra}
     requests: list[WorkloadRequest] = []
     for timing in shifted:
-        # At its measured arrival, not `after` another request: measured think times must not depend on the simulation.
-        request = WorkloadRequest(timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens)
+        # At its measured arrival, not `after` another request: measured think times
+        # must not depend on the simulation.
+        request = WorkloadRequest(
+            timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens
+        )
         if (traced := traced_by_id.get(timing.id)) is not None:
             request = msgspec.structs.replace(
-                request, block_hashes=traced.block_hashes, block_size=traced.block_size, priority=traced.priority
+                request,
+                block_hashes=traced.block_hashes,
+                block_size=traced.block_size,
+                priority=traced.priority,
             )
         requests.append(request)
     return MeasuredLog(format, tuple(requests), shifted, (*notes, *skipped_notes))
@@ -100,7 +121,12 @@ def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
         # The simulated server must be idle between runs, as the real one was.
         begin = max(timing.last_token_s for timing in timings) + IDLE_SECONDS
     notes = tuple(note for log in logs for note in log.notes)
-    return MeasuredLog(" and ".join(dict.fromkeys(log.format for log in logs)), tuple(requests), tuple(timings), notes)
+    return MeasuredLog(
+        " and ".join(dict.fromkeys(log.format for log in logs)),
+        tuple(requests),
+        tuple(timings),
+        notes,
+    )
 
 
 def _shift(timing: Timing, by: float) -> Timing:
@@ -131,9 +157,17 @@ class _Choice(Struct):
 
     @property
     def has_token(self) -> bool:
-        """Whether the chunk has a token. The first chunk may have only a role, the last only a finish reason."""
+        """Whether the chunk has a token. The first chunk may have only a role, the last
+        only a finish reason.
+        """
         delta = self.delta or _Delta()
-        return bool(self.text or delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
+        return bool(
+            self.text
+            or delta.content
+            or delta.reasoning_content
+            or delta.reasoning
+            or delta.tool_calls
+        )
 
 
 class _Chunk(Struct):
@@ -172,7 +206,9 @@ class StreamTimings:
             try:
                 chunk = _CHUNK.decode(data)
             except msgspec.MsgspecError as error:
-                raise LogError(f"{self._format}: not a chunk of a chat or a completion: {error}") from None
+                raise LogError(
+                    f"{self._format}: not a chunk of a chat or a completion: {error}"
+                ) from None
             self.usage = chunk.usage or self.usage
             if any(choice.has_token for choice in chunk.choices):
                 self.token_times.append(at)

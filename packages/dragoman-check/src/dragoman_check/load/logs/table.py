@@ -1,7 +1,8 @@
 """A generic table of requests: CSV, JSON (a list, or an object of lists) or JSON Lines.
 
-A request needs the times of its arrival, first token and last token, and its token counts. Columns are recognized
-under many names; a suffix gives the unit (`ttft_ms`, `latency_s`), otherwise the default unit applies.
+A request needs the times of its arrival, first token and last token, and its token
+counts. Columns are recognized under many names; a suffix gives the unit (`ttft_ms`,
+`latency_s`), otherwise the default unit applies.
 """
 
 from __future__ import annotations
@@ -58,24 +59,34 @@ def read_csv(data: bytes, unit: str) -> MeasuredLog:
 
 
 def read_json(data: bytes, unit: str) -> MeasuredLog:
-    """Read a list of objects, an object with such a list in `requests`, or an object of parallel lists.
+    """Read a list of objects, an object with such a list in `requests`, or an object of
+    parallel lists.
 
     Raises LogError.
     """
     decoded = msgspec.json.decode(data)
     if isinstance(decoded, dict):
         columns = cast("dict[str, object]", decoded)
-        lists = {name: cast("list[object]", value) for name, value in columns.items() if isinstance(value, list)}
+        lists = {
+            name: cast("list[object]", value)
+            for name, value in columns.items()
+            if isinstance(value, list)
+        }
         if "requests" in lists:
             return _build_table_log("JSON", _check_rows(lists["requests"]), unit)
         length = max((len(values) for values in lists.values()), default=0)
-        # A benchmark's file also has shorter lists, such as percentiles; only lists of full length are columns.
+        # A benchmark's file also has shorter lists, such as percentiles; only lists of
+        # full length are columns.
         complete = {name: values for name, values in lists.items() if len(values) == length}
         return _build_table_log(
-            "JSON", [{name: values[row] for name, values in complete.items()} for row in range(length)], unit
+            "JSON",
+            [{name: values[row] for name, values in complete.items()} for row in range(length)],
+            unit,
         )
     return _build_table_log(
-        "JSON", _check_rows(cast("list[object]", decoded) if isinstance(decoded, list) else []), unit
+        "JSON",
+        _check_rows(cast("list[object]", decoded) if isinstance(decoded, list) else []),
+        unit,
     )
 
 
@@ -104,7 +115,9 @@ def _check_rows(values: Sequence[object]) -> list[Row]:
     return cast("list[Row]", values)
 
 
-def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequence[WorkloadRequest] = ()) -> MeasuredLog:
+def _build_table_log(
+    format: str, rows: Sequence[Row], unit: str, extra: Sequence[WorkloadRequest] = ()
+) -> MeasuredLog:
     if not rows or not rows[0]:
         raise LogError(f"{format}: it does not contain any request")
     columns: dict[str, tuple[str, str | None]] = {}
@@ -122,7 +135,11 @@ def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequenc
         ("arrival", ()), ("first", ("ttft",)), ("last", ("latency", "tpot")), ("input", ()), ("output", ()),
     ):  # fmt: skip
         if columns.keys().isdisjoint((quantity, *alternatives)):
-            names = [name for accepted in (quantity, *alternatives) for name in COLUMN_NAMES[accepted][:3]]
+            names = [
+                name
+                for accepted in (quantity, *alternatives)
+                for name in COLUMN_NAMES[accepted][:3]
+            ]
             missing.append(f"no {quantity} ({', '.join(names)})")
     if missing:
         raise LogError(f"{format}: the columns {', '.join(rows[0])} have {'; '.join(missing)}")
@@ -131,7 +148,9 @@ def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequenc
     return build_log(format, timings, skipped=len(rows) - len(answered), extra=extra)
 
 
-def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | None]], unit: str) -> Timing:
+def _build_timing(
+    row: Row, number: int, columns: Mapping[str, tuple[str, str | None]], unit: str
+) -> Timing:
     def read_seconds(quantity: str) -> float | None:
         if quantity not in columns:
             return None
@@ -161,7 +180,8 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
     tpot = read_seconds("tpot")
     decoded = None if tpot is None else _add_times(first, tpot * (outputs - 1))
     last = _add_times(arrival, read_seconds("latency"), known=read_seconds("last"))
-    # Prefer a measured end to one computed from the mean time per token, which is often rounded.
+    # Prefer a measured end to one computed from the mean time per token, which is often
+    # rounded.
     last = decoded if last is None else last
     if arrival is None or first is None or last is None:
         raise LogError(f"request {number}: a time is missing")
@@ -169,7 +189,9 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
     return Timing(id, arrival, first, last, read_count("input"), outputs, read_seconds("scheduled"))
 
 
-def _add_times(begin: float | None, length: float | None, *, known: float | None = None) -> float | None:
+def _add_times(
+    begin: float | None, length: float | None, *, known: float | None = None
+) -> float | None:
     if known is not None:
         return known
     return None if begin is None or length is None else begin + length

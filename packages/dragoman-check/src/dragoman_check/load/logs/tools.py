@@ -1,4 +1,6 @@
-"""Readers of the result files of benchmark tools and of recordings; `read_any` detects the format from the content."""
+"""Readers of the result files of benchmark tools and of recordings; `read_any` detects
+the format from the content.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from ..workload import Timing
 from . import table
 from .log import LogError, MeasuredLog, StreamTimings, build_log, join_logs
 
-# AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level records`, the default).
+# AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level
+# records`, the default).
 
 _AIPERF = "aiperf"
 _SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -86,16 +89,28 @@ def read_aiperf(data: bytes) -> MeasuredLog:
         outputs = metrics.output_sequence_length
         if start is None or ttft is None or latency is None or inputs is None or outputs is None:
             raise LogError(
-                f"{_AIPERF}, line {number}: request_start_ns, time_to_first_token, request_latency, "
-                "input_sequence_length or output_sequence_length is missing; run it with --streaming"
+                f"{_AIPERF}, line {number}: request_start_ns, time_to_first_token, "
+                f"request_latency, "
+                "input_sequence_length or output_sequence_length is missing; run it with "
+                "--streaming"
             )
         at = start / 1e9
         id = record.metadata.x_request_id or f"r{number}"
-        timings.append(Timing(id, at, at + ttft.seconds, at + latency.seconds, int(inputs.value), int(outputs.value)))
+        timings.append(
+            Timing(
+                id,
+                at,
+                at + ttft.seconds,
+                at + latency.seconds,
+                int(inputs.value),
+                int(outputs.value),
+            )
+        )
     return build_log(_AIPERF, timings, skipped=skipped)
 
 
-# GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`, streamed chat or completions).
+# GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`,
+# streamed chat or completions).
 
 _GENAI_PERF = "genai-perf"
 
@@ -129,7 +144,9 @@ def read_genai_perf(data: bytes) -> MeasuredLog:
     except msgspec.MsgspecError as error:
         raise LogError(f"{_GENAI_PERF}: {error}") from None
     if len(file.experiments) != 1:
-        raise LogError(f"{_GENAI_PERF}: {len(file.experiments)} experiments in one file; expected one")
+        raise LogError(
+            f"{_GENAI_PERF}: {len(file.experiments)} experiments in one file; expected one"
+        )
     requests = file.experiments[0].requests
     timings: list[Timing] = []
     for index, request in enumerate(requests):
@@ -142,15 +159,19 @@ def read_genai_perf(data: bytes) -> MeasuredLog:
             continue
         if usage is None:
             raise LogError(
-                f"{_GENAI_PERF}: request {index}: its response has no usage, so its tokens cannot be counted; "
+                f"{_GENAI_PERF}: request {index}: its response has no usage, so its tokens cannot "
+                f"be counted; "
                 """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
             )
         counts = (usage.prompt_tokens, usage.completion_tokens)
-        timings.append(Timing(f"r{index}", request.timestamp / 1e9, token_times[0], token_times[-1], *counts))
+        timings.append(
+            Timing(f"r{index}", request.timestamp / 1e9, token_times[0], token_times[-1], *counts)
+        )
     return build_log(_GENAI_PERF, timings, skipped=len(requests) - len(timings))
 
 
-# GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path benchmarks.json`).
+# GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path
+# benchmarks.json`).
 
 _GUIDELLM = "guidellm"
 
@@ -217,15 +238,31 @@ def read_guidellm(data: bytes) -> MeasuredLog:
     for index, item in enumerate(items):
         recorded = item.info.timings if item.info is not None else _GuideLlmTimings()
         start = _first_known(recorded.request_start, item.start_time)
-        first = _first_known(recorded.first_token_iteration, recorded.first_iteration, item.first_token_time)
-        last = _first_known(recorded.last_token_iteration, recorded.last_iteration, item.last_token_time)
-        if start is None or first is None or last is None or not item.prompt_tokens or not item.output_tokens:
+        first = _first_known(
+            recorded.first_token_iteration, recorded.first_iteration, item.first_token_time
+        )
+        last = _first_known(
+            recorded.last_token_iteration, recorded.last_iteration, item.last_token_time
+        )
+        if (
+            start is None
+            or first is None
+            or last is None
+            or not item.prompt_tokens
+            or not item.output_tokens
+        ):
             continue
         id = item.request_id or f"r{index}"
         timings.append(Timing(id, start, first, last, item.prompt_tokens, item.output_tokens))
     if items and not timings:
-        raise LogError(f"{_GUIDELLM}: no request has token times and counts; were the responses streamed?")
-    skipped = len(items) - len(timings) + sum(len(group.incomplete) + len(group.errored) for group in requests)
+        raise LogError(
+            f"{_GUIDELLM}: no request has token times and counts; were the responses streamed?"
+        )
+    skipped = (
+        len(items)
+        - len(timings)
+        + sum(len(group.incomplete) + len(group.errored) for group in requests)
+    )
     return build_log(_GUIDELLM, timings, skipped=skipped)
 
 
@@ -233,7 +270,8 @@ def _first_known(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-# The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and later).
+# The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and
+# later).
 
 _VLLM_BENCH = "vllm bench serve"
 
@@ -248,14 +286,18 @@ class _VllmBenchResult(Struct):
 
 
 def is_vllm_bench(data: bytes) -> bool:
-    """Whether this is a result of vLLM's benchmark, including summaries: their error names `--save-detailed`."""
+    """Whether this is a result of vLLM's benchmark, including summaries: their error
+    names `--save-detailed`.
+    """
     return b'"request_throughput"' in data[:20_000] and b'"total_input_tokens"' in data[:20_000]
 
 
 def read_vllm_bench(data: bytes) -> MeasuredLog:
     """Read a result of vLLM's benchmark. Raises LogError."""
     if b'"input_lens"' not in data:
-        raise LogError(f"{_VLLM_BENCH}: the file has no individual requests; run it again with --save-detailed")
+        raise LogError(
+            f"{_VLLM_BENCH}: the file has no individual requests; run it again with --save-detailed"
+        )
     try:
         result = msgspec.json.decode(data, type=_VllmBenchResult)
     except msgspec.MsgspecError as error:
@@ -263,10 +305,15 @@ def read_vllm_bench(data: bytes) -> MeasuredLog:
     if result.start_times is None:
         raise LogError(f"{_VLLM_BENCH}: start_times are missing; vLLM 0.11 and later write them")
     if result.ttfts is None or result.itls is None or result.output_lens is None:
-        raise LogError(f"{_VLLM_BENCH}: ttfts, itls or output_lens are missing; run it again with --save-detailed")
+        raise LogError(
+            f"{_VLLM_BENCH}: ttfts, itls or output_lens are missing; run it again with "
+            f"--save-detailed"
+        )
     columns = (result.start_times, result.ttfts, result.itls, result.input_lens, result.output_lens)
     if len({len(column) for column in columns}) != 1:
-        raise LogError(f"{_VLLM_BENCH}: start_times, ttfts, itls, input_lens and output_lens differ in length")
+        raise LogError(
+            f"{_VLLM_BENCH}: start_times, ttfts, itls, input_lens and output_lens differ in length"
+        )
     errors = result.errors or [""] * len(result.start_times)
     timings = [
         Timing(f"r{index}", start, start + ttft, start + ttft + sum(gaps), inputs, outputs)
@@ -278,7 +325,8 @@ def read_vllm_bench(data: bytes) -> MeasuredLog:
     return build_log(_VLLM_BENCH, timings, skipped=len(result.start_times) - len(timings))
 
 
-# Recordings of `dragoman record`, of which only streamed chats and completions are read.
+# Recordings of `dragoman record`, of which only streamed chats and completions are
+# read.
 
 _RECORDING = "recording"
 _RECORDED_PATHS = ("/chat/completions", "/completions")
@@ -294,7 +342,9 @@ class _RecordingPiece(Struct, array_like=True):
 
     @property
     def raw(self) -> bytes:
-        return self.data.encode() if isinstance(self.data, str) else base64.b64decode(self.data.base64)
+        return (
+            self.data.encode() if isinstance(self.data, str) else base64.b64decode(self.data.base64)
+        )
 
 
 class _RecordingExchange(Struct):
@@ -310,7 +360,9 @@ def is_recording(data: bytes) -> bool:
 
 
 def read_recording(data: bytes) -> MeasuredLog:
-    """Read a recording. A file that was appended to has several runs, each with its own clock. Raises LogError."""
+    """Read a recording. A file that was appended to has several runs, each with its own
+    clock. Raises LogError.
+    """
     runs: list[list[tuple[int, _RecordingExchange]]] = []
     decoder = msgspec.json.Decoder(_RecordingExchange)
     for number, line in enumerate(data.splitlines(), start=1):
@@ -323,12 +375,16 @@ def read_recording(data: bytes) -> MeasuredLog:
                 raise LogError(f"{_RECORDING}, line {number}: {error}") from None
             if exchange.path.endswith(_RECORDED_PATHS):
                 runs[-1].append((number, exchange))
-    return join_logs([_build_recording_log(run) for run in runs if run] or [_build_recording_log([])])
+    return join_logs(
+        [_build_recording_log(run) for run in runs if run] or [_build_recording_log([])]
+    )
 
 
 def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> MeasuredLog:
     complete = [
-        (number, exchange) for number, exchange in exchanges if exchange.status == 200 and exchange.ended == "complete"
+        (number, exchange)
+        for number, exchange in exchanges
+        if exchange.status == 200 and exchange.ended == "complete"
     ]
     timings: list[Timing] = []
     for number, exchange in complete:
@@ -342,9 +398,14 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
         token_times = stream.token_times
         if usage is not None and token_times:
             counts = (usage.prompt_tokens, usage.completion_tokens)
-            timings.append(Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts))
+            timings.append(
+                Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts)
+            )
     if complete and not timings:
-        raise LogError(f"{_RECORDING}: no response is streamed with usage; record with stream_options.include_usage")
+        raise LogError(
+            f"{_RECORDING}: no response is streamed with usage; record with "
+            f"stream_options.include_usage"
+        )
     return build_log(_RECORDING, timings, skipped=len(exchanges) - len(timings))
 
 
@@ -381,12 +442,16 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     if begin == b"{":
         first_line, _, further_lines = data.lstrip().partition(b"\n")
         try:
-            first_row: dict[str, object] | None = msgspec.json.decode(first_line, type=dict[str, object])
+            first_row: dict[str, object] | None = msgspec.json.decode(
+                first_line, type=dict[str, object]
+            )
         except msgspec.MsgspecError:
             first_row = None
-        # JSON Lines if the first line is a complete object, and more lines follow or it is a single request.
+        # JSON Lines if the first line is a complete object, and more lines follow or it
+        # is a single request.
         if first_row is not None and (
-            further_lines.strip() or not any(isinstance(value, list) for value in first_row.values())
+            further_lines.strip()
+            or not any(isinstance(value, list) for value in first_row.values())
         ):
             return table.read_json_lines(data, unit)
     try:

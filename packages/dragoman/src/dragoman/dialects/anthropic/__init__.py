@@ -24,5 +24,9 @@ def render_count_tokens(tokens: int, original: int | None = None) -> bytes:
 
     original: the count before context edits; None leaves it out.
     """
-    context_management = b"" if original is None else b',"context_management":{"original_input_tokens":%d}' % original
+    context_management = (
+        b""
+        if original is None
+        else b',"context_management":{"original_input_tokens":%d}' % original
+    )
     return b'{"input_tokens":%d%s}' % (tokens, context_management)

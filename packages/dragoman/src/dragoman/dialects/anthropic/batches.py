@@ -1,6 +1,8 @@
-"""Anthropic's message batches and files: parses requests, and serializes objects, lists and results.
+"""Anthropic's message batches and files: parses requests, and serializes objects, lists
+and results.
 
-The metadata, upload parameters and lists of files follow the anthropic SDK 2.x, types/file_metadata.py.
+The metadata, upload parameters and lists of files follow the anthropic SDK 2.x,
+types/file_metadata.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter, parse_digits
+from ..body import (
+    BodySchema,
+    ParsedBody,
+    abbreviate,
+    invalid_value,
+    missing_parameter,
+    parse_digits,
+)
 
 # Anthropic's limit of a batch, in addition to 256 MB.
 MAX_REQUESTS = 100_000
@@ -23,7 +32,9 @@ _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 class MessageBatchCounts(Struct, frozen=True):
-    """The counts of a batch. All requests count as processing until the whole batch has ended."""
+    """The counts of a batch. All requests count as processing until the whole batch has
+    ended.
+    """
 
     processing: int = 0
     succeeded: int = 0
@@ -35,7 +46,8 @@ class MessageBatchCounts(Struct, frozen=True):
 class MessageBatch(Struct, frozen=True, kw_only=True):
     """A message batch. Times are RFC 3339.
 
-    results_url: path without a host, which clients resolve against the server's address.
+    results_url: path without a host, which clients resolve against the server's
+        address.
     """
 
     id: str
@@ -78,19 +90,27 @@ _params_decoder = msgspec.json.Decoder(_Params)
 
 
 def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tuple[str, ...]]:
-    """Parse the creation of a batch into its requests and the names of unknown fields. Raises RequestError."""
+    """Parse the creation of a batch into its requests and the names of unknown fields.
+    Raises RequestError.
+    """
     body = ParsedBody(data)
     requests = body.decode(_CREATE).requests
     if requests is None:
         raise missing_parameter("requests")
     if not 0 < len(requests) <= MAX_REQUESTS:
-        raise invalid_value("requests", f"expected 1 to {MAX_REQUESTS} requests, got {len(requests)}")
+        raise invalid_value(
+            "requests", f"expected 1 to {MAX_REQUESTS} requests, got {len(requests)}"
+        )
     custom_ids: set[str] = set()
     for i, request in enumerate(requests):
         if _CUSTOM_ID.fullmatch(request.custom_id) is None:
-            raise invalid_value(f"requests[{i}].custom_id", "expected 1 to 64 letters, digits, `_` and `-`")
+            raise invalid_value(
+                f"requests[{i}].custom_id", "expected 1 to 64 letters, digits, `_` and `-`"
+            )
         if request.custom_id in custom_ids:
-            raise invalid_value(f"requests[{i}].custom_id", f"{abbreviate(request.custom_id)} was used before")
+            raise invalid_value(
+                f"requests[{i}].custom_id", f"{abbreviate(request.custom_id)} was used before"
+            )
         custom_ids.add(request.custom_id)
         # Other errors in `params` become the result of the request.
         path = f"requests[{i}].params"
@@ -100,12 +120,13 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
             raise RequestError(
                 f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type"
             ) from None
-        # Results are complete messages; a client that sets `stream` expects events that it would never get.
+        # Results are complete messages; a client that sets `stream` expects events that
+        # it would never get.
         if parsed.stream not in (None, False):
             raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
-    return tuple(MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests), tuple(
-        body.find_other_fields(_CREATE.names)
-    )
+    return tuple(
+        MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests
+    ), tuple(body.find_other_fields(_CREATE.names))
 
 
 class SucceededResult(Struct, frozen=True, tag_field="type", tag="succeeded"):
@@ -143,7 +164,12 @@ def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
 
 
 def encode_missing_result(custom_id: str, *, canceled: bool) -> bytes:
-    return msgspec.json.encode(MessageBatchResult(custom_id, CanceledResult() if canceled else ExpiredResult())) + b"\n"
+    return (
+        msgspec.json.encode(
+            MessageBatchResult(custom_id, CanceledResult() if canceled else ExpiredResult())
+        )
+        + b"\n"
+    )
 
 
 def count_result(counts: MessageBatchCounts, line: bytes) -> MessageBatchCounts:
@@ -199,7 +225,9 @@ class MessageBatchPage(Struct, frozen=True):
 
 def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes:
     first, last = (rows[0][0], rows[-1][0]) if rows else (None, None)
-    return msgspec.json.encode(MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last))
+    return msgspec.json.encode(
+        MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last)
+    )
 
 
 # Files.
@@ -233,12 +261,16 @@ class FilePage(Struct, frozen=True):
 
 
 def is_anthropic_request(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a path that OpenAI shares is Anthropic's: its clients always send `anthropic-version`."""
+    """Whether a request to a path that OpenAI shares is Anthropic's: its clients always
+    send `anthropic-version`.
+    """
     return "anthropic-version" in headers
 
 
 def read_expiry_seconds(text: str | None) -> int | None:
-    """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises RequestError."""
+    """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises
+    RequestError.
+    """
     if text is None:
         return None
     seconds = parse_digits(text, 12)
@@ -260,7 +292,8 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
     if page is not None:
         if after or query.get("before_id"):
             raise invalid_value("page", "it cannot be combined with `after_id` and `before_id`")
-        # The cursor is the id of the last row with a prefix, so no cursors have to be stored.
+        # The cursor is the id of the last row with a prefix, so no cursors have to be
+        # stored.
         after = page.removeprefix(_CURSOR_PREFIX)
     return read_cursor_query(query.get("limit"), after, query.get("before_id"))
 
@@ -278,7 +311,9 @@ def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
 def render_file_list(rows: Sequence[FileMetadata], *, has_more: bool) -> bytes:
     first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
     data = [Raw(msgspec.json.encode(row)) for row in rows]
-    return msgspec.json.encode(FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None))
+    return msgspec.json.encode(
+        FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None)
+    )
 
 
 def render_deleted_file(id: str) -> bytes:

@@ -1,6 +1,7 @@
 """Parses the content blocks, tools and tool choice of Messages.
 
-Thinking that a client sends back is either visible and signed, or omitted and sealed in the signature.
+Thinking that a client sends back is either visible and signed, or omitted and sealed in
+the signature.
 """
 
 from __future__ import annotations
@@ -57,14 +58,22 @@ class ThinkingBlockReader:
     keeps_seal: as in ReaderOptions.
     """
 
-    def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
+    def __init__(
+        self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False
+    ) -> None:
         self._sealing_key = sealing_key
         self._warnings = warnings
         self._keeps_seal = keeps_seal
 
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
-        """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
-        field, seal = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict
+        mode if verification fails.
+        """
+        field, seal = (
+            ("data", block.data)
+            if block.type == "redacted_thinking"
+            else ("signature", block.signature)
+        )
         thinking = block.thinking or ""
         seal = seal or ""
         key = self._sealing_key
@@ -72,29 +81,47 @@ class ThinkingBlockReader:
         is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)
         unsealed = None
         if not thinking or self._keeps_seal:
-            # Omitted thinking comes back as an empty `thinking` with a signature, in which the text is sealed. So is
-            # a vendor's seal, if signatures must be this server's own.
-            unsealed = "" if not seal else None if key is None else key.unseal(Purpose.REASONING, seal)
+            # Omitted thinking comes back as an empty `thinking` with a signature, in
+            # which the text is sealed. So is a vendor's seal, if signatures must be
+            # this server's own.
+            unsealed = (
+                "" if not seal else None if key is None else key.unseal(Purpose.REASONING, seal)
+            )
         # An unsealed text needs no signature: only this server has the key.
         if unsealed and (not thinking or unpack_reasoning(unsealed).text == thinking):
             yield unpack_reasoning(unsealed)
         elif not thinking and unsealed == "":
             return
-        # Another vendor's seal, which the engine verifies. Strict mode accepts only this server's own.
-        elif self._keeps_seal and seal and verification is not VerificationMode.STRICT and not is_signed:
-            # A signature from another vendor than Anthropic already begins with its kind.
+        # Another vendor's seal, which the engine verifies. Strict mode accepts only
+        # this server's own.
+        elif (
+            self._keeps_seal
+            and seal
+            and verification is not VerificationMode.STRICT
+            and not is_signed
+        ):
+            # A signature from another vendor than Anthropic already begins with its
+            # kind.
             kind = SealKind.ANTHROPIC_REDACTED if field == "data" else SealKind.ANTHROPIC
-            yield Reasoning(thinking, seal=kind + seal if SealKind.OPENAI.read(seal) is None else seal)
-        # Thinking from another server lacks our signature. Lenient mode accepts it if it has none, but no invalid one.
+            yield Reasoning(
+                thinking, seal=kind + seal if SealKind.OPENAI.read(seal) is None else seal
+            )
+        # Thinking from another server lacks our signature. Lenient mode accepts it if
+        # it has none, but no invalid one.
         elif thinking and (
-            verification is VerificationMode.OFF or (verification is VerificationMode.LENIENT and not seal) or is_signed
+            verification is VerificationMode.OFF
+            or (verification is VerificationMode.LENIENT and not seal)
+            or is_signed
         ):
             yield Reasoning(thinking)
         elif verification is VerificationMode.STRICT:
-            raise RequestError(f"{path}: Invalid `{field}` in `{block.type}` block", param=f"{path}.{field}")
+            raise RequestError(
+                f"{path}: Invalid `{field}` in `{block.type}` block", param=f"{path}.{field}"
+            )
         else:
             self._warnings.append(
-                f"{path}: its {field} was not created by this server for this key; the thinking block is omitted"
+                f"{path}: its {field} was not created by this server for this key; the thinking "
+                f"block is omitted"
             )
 
 
@@ -119,22 +146,38 @@ THINKING_TYPES = ("thinking", "redacted_thinking")
 IGNORED_TYPES = ("fallback", "mcp_tool_listing")
 """Blocks that are accepted but not part of the prompt."""
 TOOL_CHANGES = ("tool_addition", "tool_removal")
-"""Blocks that add or remove tools and are not part of the prompt; see `AnthropicToolRegistry.apply_changes`."""
+"""Blocks that add or remove tools and are not part of the prompt; see
+`AnthropicToolRegistry.apply_changes`.
+"""
 BILLING_HEADER = "x-anthropic-billing-header:"
-"""Claude Code's first block of `system`. It differs in every request and would defeat the prefix cache."""
+"""Claude Code's first block of `system`. It differs in every request and would defeat
+the prefix cache.
+"""
 
 # The types of content blocks that messages of each role may contain.
 _BY_ROLE = {
     "user": (*VISIBLE_TYPES, "tool_result", "compaction"),
-    "assistant": ("text", *THINKING_TYPES, "tool_use", *HOSTED_CALLS, *HOSTED_RESULTS, "compaction", *IGNORED_TYPES),
+    "assistant": (
+        "text",
+        *THINKING_TYPES,
+        "tool_use",
+        *HOSTED_CALLS,
+        *HOSTED_RESULTS,
+        "compaction",
+        *IGNORED_TYPES,
+    ),
     "system": ("text", *TOOL_CHANGES),
 }
 
 
 def read_content(
-    content: str | list[WireContentBlock] | None, role: str, path: str, thinking_reader: ThinkingBlockReader
+    content: str | list[WireContentBlock] | None,
+    role: str,
+    path: str,
+    thinking_reader: ThinkingBlockReader,
 ) -> Iterator[Part]:
-    """Parse a message's parts, in order. Raises RequestError with the path of the invalid field.
+    """Parse a message's parts, in order. Raises RequestError with the path of the
+    invalid field.
 
     An assistant message may contain a hosted tool's result.
     """
@@ -149,7 +192,9 @@ def read_content(
         yield from _read_parts(block, f"{path}[{i}]", thinking_reader)
 
 
-def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: bool) -> Iterator[Text]:
+def read_system(
+    system: str | list[WireContentBlock] | None, *, drop_nonces: bool
+) -> Iterator[Text]:
     """Parse the system prompt. Raises RequestError.
 
     drop_nonces: omit the blocks that an agent changes with every request.
@@ -161,26 +206,36 @@ def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: boo
     for i, block in enumerate(system or ()):
         check_one_of(block.type, ("text",), f"system[{i}].type")
         text = _require(block.text, f"system[{i}].text")
-        # Anthropic rejects empty text blocks. Here they are ignored, since they add nothing to a prompt.
+        # Anthropic rejects empty text blocks. Here they are ignored, since they add
+        # nothing to a prompt.
         if text and not (drop_nonces and text.startswith(BILLING_HEADER)):
             yield Text(text)
 
 
-def _read_parts(block: WireContentBlock, path: str, thinking_reader: ThinkingBlockReader) -> Iterator[Part]:
+def _read_parts(
+    block: WireContentBlock, path: str, thinking_reader: ThinkingBlockReader
+) -> Iterator[Part]:
     kind = block.type
     if kind in VISIBLE_TYPES:
         yield from _read_visible(block, path)
-    # A hosted tool's call, replayed from an answer of Anthropic, becomes an ordinary call for another model.
+    # A hosted tool's call, replayed from an answer of Anthropic, becomes an ordinary
+    # call for another model.
     elif kind in ("tool_use", *HOSTED_CALLS):
         yield _read_call(block, path)
     elif kind == "tool_result":
         if isinstance(block.content, dict):
             raise invalid_value(f"{path}.content", "expected a string or an array of blocks")
-        result = tuple(_read_inner(block.content or "", (*VISIBLE_TYPES, "tool_reference"), f"{path}.content"))
-        yield ToolResult(_require(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error))
+        result = tuple(
+            _read_inner(block.content or "", (*VISIBLE_TYPES, "tool_reference"), f"{path}.content")
+        )
+        yield ToolResult(
+            _require(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error)
+        )
     elif kind in HOSTED_RESULTS:
         hosted_result = tuple(_read_hosted_result(block.content, f"{path}.content"))
-        yield ToolResult(_require(block.tool_use_id, f"{path}.tool_use_id"), hosted_result, bool(block.is_error))
+        yield ToolResult(
+            _require(block.tool_use_id, f"{path}.tool_use_id"), hosted_result, bool(block.is_error)
+        )
     elif kind in THINKING_TYPES:
         if kind == "thinking":
             _require(block.thinking, f"{path}.thinking")
@@ -203,7 +258,9 @@ def _read_visible(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             content = _require(block.content, f"{path}.content")
             if isinstance(content, dict):
                 raise invalid_value(f"{path}.content", "expected an array of text blocks")
-            yield Text(f"{_require(block.title, f'{path}.title')}\n{_require(source, f'{path}.source')}")
+            yield Text(
+                f"{_require(block.title, f'{path}.title')}\n{_require(source, f'{path}.source')}"
+            )
             yield from _read_inner(content, ("text",), f"{path}.content")
 
 
@@ -212,17 +269,23 @@ def _read_image(block: WireContentBlock, path: str) -> Image:
     kind = check_one_of(source.type, ("base64", "url", "file"), f"{path}.source.type")
     if kind == "base64":
         media_type = check_one_of(
-            _require(source.media_type, f"{path}.source.media_type"), IMAGE_TYPES, f"{path}.source.media_type"
+            _require(source.media_type, f"{path}.source.media_type"),
+            IMAGE_TYPES,
+            f"{path}.source.media_type",
         )
         param = f"{path}.source.data"
-        return Image(check_image(read_base64(_require(source.data, param), media_type, param), param))
+        return Image(
+            check_image(read_base64(_require(source.data, param), media_type, param), param)
+        )
     if kind == "file":
         return Image(UploadedMedia(_require(source.file_id, f"{path}.source.file_id")))
     return Image(read_image_url(_require(source.url, f"{path}.source.url"), f"{path}.source.url"))
 
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    """Parse a document. Its title and context precede its text, since plain text has no metadata."""
+    """Parse a document. Its title and context precede its text, since plain text has no
+    metadata.
+    """
     source = _require_source(block, path)
     param = f"{path}.source"
     kind = check_one_of(source.type, ("text", "base64", "content", "url", "file"), f"{param}.type")
@@ -234,8 +297,12 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             yield Text(_require(source.data, f"{param}.data"))
         case "base64":
             types = ("application/pdf", "text/plain")
-            media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
-            inline = read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
+            media_type = check_one_of(
+                _require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type"
+            )
+            inline = read_base64(
+                _require(source.data, f"{param}.data"), media_type, f"{param}.data"
+            )
             if inline.media_type == "application/pdf":
                 yield File(inline, block.title)
                 return
@@ -244,7 +311,9 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             except UnicodeDecodeError:
                 raise invalid_value(f"{param}.data", "expected text in UTF-8") from None
         case "content":
-            yield from _read_inner(_require(source.content, f"{param}.content"), ("text", "image"), f"{param}.content")
+            yield from _read_inner(
+                _require(source.content, f"{param}.content"), ("text", "image"), f"{param}.content"
+            )
         case "file":
             yield File(UploadedMedia(_require(source.file_id, f"{param}.file_id")), block.title)
         case _:
@@ -258,13 +327,16 @@ def _require_source(block: WireContentBlock, path: str) -> BlockSource:
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
-    """Parse a call. Invalid arguments, which were sent to the client under INVALID_JSON_KEY, are restored unchanged."""
+    """Parse a call. Invalid arguments, which were sent to the client under
+    INVALID_JSON_KEY, are restored unchanged.
+    """
     id = _require(block.id, f"{path}.id")
     name = _require(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
         raise missing_parameter(f"{path}.input")
-    # `input` must be an object, so arguments that are not JSON were wrapped in one. The model must see its own text.
+    # `input` must be an object, so arguments that are not JSON were wrapped in one. The
+    # model must see its own text.
     if INVALID_JSON_KEY in arguments:
         raw_arguments = msgspec.json.decode(arguments, type=dict[str, Raw]).get(INVALID_JSON_KEY)
         if raw_arguments is not None and bytes(raw_arguments).startswith(b'"'):
@@ -272,7 +344,9 @@ def _read_call(block: WireContentBlock, path: str) -> ToolCall:
     return ToolCall(id, name, arguments)
 
 
-def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], path: str) -> Iterator[VisiblePart]:
+def _read_inner(
+    content: str | list[WireContentBlock], kinds: tuple[str, ...], path: str
+) -> Iterator[VisiblePart]:
     if isinstance(content, str):
         if content:
             yield Text(content)
@@ -292,8 +366,11 @@ def _read_hosted_result(
     if isinstance(content, dict):
         yield Text(msgspec.json.encode(_drop_encrypted(content)).decode())
         return
-    # Search results of hosted tools are encrypted for Anthropic; their titles and addresses are readable.
-    for i, block in enumerate(content if isinstance(content, list) else [WireContentBlock("text", text=content or "")]):
+    # Search results of hosted tools are encrypted for Anthropic; their titles and
+    # addresses are readable.
+    for i, block in enumerate(
+        content if isinstance(content, list) else [WireContentBlock("text", text=content or "")]
+    ):
         if block.type in VISIBLE_TYPES:
             yield from _read_visible(block, f"{path}[{i}]")
         elif text := "\n".join(line for line in (block.title, block.url, block.tool_name) if line):
@@ -303,9 +380,18 @@ def _read_hosted_result(
 def _drop_encrypted(value: object) -> object:
     if isinstance(value, dict):
         fields = cast(dict[str, object], value)
-        # Only Anthropic can decrypt these fields; in a prompt they would be thousands of tokens of noise.
-        return {key: _drop_encrypted(item) for key, item in fields.items() if not key.startswith("encrypted")}
-    return [_drop_encrypted(item) for item in cast(list[object], value)] if isinstance(value, list) else value
+        # Only Anthropic can decrypt these fields; in a prompt they would be thousands
+        # of tokens of noise.
+        return {
+            key: _drop_encrypted(item)
+            for key, item in fields.items()
+            if not key.startswith("encrypted")
+        }
+    return (
+        [_drop_encrypted(item) for item in cast(list[object], value)]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _require(value: T | None, param: str) -> T:
@@ -333,7 +419,9 @@ _POINT: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, 
 
 
 def build_client_tool(tool: AnthropicWireTool) -> FunctionTool | None:
-    """Build the function of a client tool of Anthropic's, such as `bash_20250124`; None for any other type."""
+    """Build the function of a client tool of Anthropic's, such as `bash_20250124`; None
+    for any other type.
+    """
     match = _TYPE_PATTERN.fullmatch(tool.type or "")
     if match is None:
         return None
@@ -364,13 +452,17 @@ def _build_enum_schema(*words: str) -> Schema:
 _BASH = (
     "Run a command in a persistent bash session. Set restart to true to start a new session.",
     _build_object_schema(
-        (), command={"type": "string", "description": "The command to run."}, restart={"type": "boolean"}
+        (),
+        command={"type": "string", "description": "The command to run."},
+        restart={"type": "boolean"},
     ),
 )
 
 _MEMORY = (
-    "Keep notes in files under /memories, which persist across conversations. view shows a file or lists a directory, "
-    "create writes a file, str_replace replaces old_str with new_str, insert puts insert_text after line insert_line, "
+    "Keep notes in files under /memories, which persist across conversations. view shows a file "
+    "or lists a directory, "
+    "create writes a file, str_replace replaces old_str with new_str, insert puts insert_text "
+    "after line insert_line, "
     "delete removes path, rename moves old_path to new_path.",
     _build_object_schema(
         ("command",),
@@ -391,16 +483,24 @@ _MEMORY = (
 def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
     """Build the editor tool. Later versions removed a command and renamed a parameter."""
     kind = tool.type or ""
-    # The suffix is the date of the version, so versions compare as strings. Claude 4's editor has no `undo_edit`.
+    # The suffix is the date of the version, so versions compare as strings. Claude 4's
+    # editor has no `undo_edit`.
     with_undo = kind < "text_editor_20250429"
     insert_field = "new_str" if kind < "text_editor_20250728" else "insert_text"
     commands = ("view", "create", "str_replace", "insert", *(("undo_edit",) if with_undo else ()))
     description = (
-        "View, create and edit text files. view shows a file or lists a directory, create writes file_text, "
-        f"str_replace replaces the only occurrence of old_str with new_str, insert puts {insert_field} after line "
+        "View, create and edit text files. view shows a file or lists a directory, create writes "
+        "file_text, "
+        f"str_replace replaces the only occurrence of old_str with new_str, insert puts "
+        f"{insert_field} after line "
         "insert_line" + (", undo_edit reverts the last edit of the file." if with_undo else ".")
     )
-    properties = {"file_text": _STRING, "old_str": _STRING, "new_str": _STRING, insert_field: _STRING}
+    properties = {
+        "file_text": _STRING,
+        "old_str": _STRING,
+        "new_str": _STRING,
+        insert_field: _STRING,
+    }
     schema = _build_object_schema(
         ("command", "path"),
         command=_build_enum_schema(*commands),
@@ -425,13 +525,17 @@ _ACTIONS_2025 = (
 def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
     kind = tool.type or ""
     description = (
-        "Use a computer with its screen, mouse and keyboard. Take a screenshot to see the result of an action."
+        "Use a computer with its screen, mouse and keyboard. Take a screenshot to see "
+        "the result of an action."
     )
     if tool.display_width_px and tool.display_height_px:
-        description += f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
+        description += (
+            f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
+        )
     properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}
     actions = _ACTIONS_2024
-    # The January 2025 version added mouse buttons, scrolling, held keys and waiting; the November one `zoom`.
+    # The January 2025 version added mouse buttons, scrolling, held keys and waiting;
+    # the November one `zoom`.
     if kind > "computer_20241022":
         actions = _ACTIONS_2025
         properties |= {
@@ -442,8 +546,15 @@ def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
         }
     if kind > "computer_20250124":
         actions = (*actions, "zoom")
-        properties["region"] = {"type": "array", "items": {"type": "integer"}, "minItems": 4, "maxItems": 4}
-    return description, _build_object_schema(("action",), action=_build_enum_schema(*actions), **properties)
+        properties["region"] = {
+            "type": "array",
+            "items": {"type": "integer"},
+            "minItems": 4,
+            "maxItems": 4,
+        }
+    return description, _build_object_schema(
+        ("action",), action=_build_enum_schema(*actions), **properties
+    )
 
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -465,7 +576,9 @@ class AnthropicToolRegistry:
         return tuple(self._tools.values())
 
     def apply_changes(self, messages: Sequence[AnthropicWireMessage]) -> None:
-        """Apply the tool changes in system messages. The prompt contains the final set of tools."""
+        """Apply the tool changes in system messages. The prompt contains the final set
+        of tools.
+        """
         for i, message in enumerate(messages):
             if message.role != "system" or not isinstance(message.content, list):
                 continue
@@ -478,12 +591,15 @@ class AnthropicToolRegistry:
 
     def _apply_change(self, change: ToolChange, path: str, *, is_addition: bool) -> None:
         if change.definition is not None and is_addition:
-            # A tool that is added again moves to the end, as if it had been declared only then.
+            # A tool that is added again moves to the end, as if it had been declared
+            # only then.
             self._tools.pop(change.definition.name or "", None)
             self._add(change.definition, f"{path}.definition")
             return
         if change.type != "tool_reference":
-            raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
+            raise Unsupported(
+                f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type"
+            )
         if (name := change.name) is None:
             raise missing_parameter(f"{path}.name")
         if is_addition and name in self._removed:
@@ -491,18 +607,25 @@ class AnthropicToolRegistry:
         elif not is_addition and name in self._tools:
             self._removed[name] = self._tools.pop(name)
         elif not any(name in known for known in (self._tools, self._removed, self._unavailable)):
-            self._warnings.append(f"{path}.name: no tool {abbreviate(name)} is declared; the block was ignored")
+            self._warnings.append(
+                f"{path}.name: no tool {abbreviate(name)} is declared; the block was ignored"
+            )
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
         callers = tool.allowed_callers
-        # Only a warning, since agents always declare a fixed set of tools and may never need this one.
+        # Only a warning, since agents always declare a fixed set of tools and may never
+        # need this one.
         if parsed is None or (callers and "direct" not in callers):
             reason = "cannot be run here" if parsed is None else "can only be called by hosted code"
             self._unavailable.add(tool.name or "")
-            self._warnings.append(f"{path}: {abbreviate(tool.name or tool.type or '')} {reason}; it was left out")
+            self._warnings.append(
+                f"{path}: {abbreviate(tool.name or tool.type or '')} {reason}; it was left out"
+            )
         elif parsed.name in self._tools:
-            raise invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} occurs twice")
+            raise invalid_value(
+                f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} occurs twice"
+            )
         else:
             self._tools[parsed.name] = parsed
 
@@ -510,32 +633,41 @@ class AnthropicToolRegistry:
         if choice is None:
             return ToolChoice()
         mode = check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type")
-        # Hosted tools are omitted, so a request with tools may have none that can be called.
+        # Hosted tools are omitted, so a request with tools may have none that can be
+        # called.
         if mode == "any" and not self._tools:
-            raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
+            raise invalid_value(
+                "tool_choice", "'any' needs at least one tool that can be called in 'tools'"
+            )
         if mode != "tool":
             return ToolChoice("required" if mode == "any" else mode)
         name = choice.name
         if not name:
             raise missing_parameter("tool_choice.name")
-        # Unlike declaring an unavailable tool, forcing one is an error: the client waits for exactly this call.
+        # Unlike declaring an unavailable tool, forcing one is an error: the client
+        # waits for exactly this call.
         if name in self._unavailable and name not in self._tools:
             raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
         if name not in self._tools:
-            raise RequestError(f"Tool {abbreviate(name)} not found in provided tools", param="tool_choice")
+            raise RequestError(
+                f"Tool {abbreviate(name)} not found in provided tools", param="tool_choice"
+            )
         return ToolChoice("required", (name,), is_named=True)
 
 
 def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
     """Parse a custom tool; None for a hosted tool, which has a type and no schema."""
     schema = read_json_object(tool.input_schema, f"{path}.input_schema")
-    # A hosted tool that also has a schema is treated as a custom one, which any model can call.
+    # A hosted tool that also has a schema is treated as a custom one, which any model
+    # can call.
     if schema is None and tool.type not in (None, "custom"):
         return None
     if tool.name is None:
         raise missing_parameter(f"{path}.name")
     if not _NAME.fullmatch(tool.name):
-        raise invalid_value(f"{path}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'")
+        raise invalid_value(
+            f"{path}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'"
+        )
     if schema is None:
         raise missing_parameter(f"{path}.input_schema")
     description = tool.description

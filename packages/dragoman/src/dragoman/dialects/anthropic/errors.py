@@ -1,6 +1,7 @@
 """Anthropic's error envelope, and the statuses that differ from the core's.
 
-The envelope has no field for a parameter's name: the message starts with it, worded like Anthropic's own validator.
+The envelope has no field for a parameter's name: the message starts with it, worded
+like Anthropic's own validator.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _TYPES = {
     504: "timeout_error",
     OVERLOADED_STATUS: "overloaded_error",
 }
-# This dialect's names of core fields, for errors and warnings that are raised after parsing.
+# This dialect's names of core fields, for errors and warnings that are raised after
+# parsing.
 MESSAGES_NAMES = FieldNames(
     ("thinking_token_budget", "thinking.budget_tokens"),
     ("response_format", "output_config.format"),
@@ -46,23 +48,34 @@ _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
 
-class ThreadUnsupportedDetails(Struct, frozen=True, tag_field="error_code", tag="thread_unsupported_request"):
-    """The details that make the official SDK resend the whole conversation without `thread`."""
+class ThreadUnsupportedDetails(
+    Struct, frozen=True, tag_field="error_code", tag="thread_unsupported_request"
+):
+    """The details that make the official SDK resend the whole conversation without
+    `thread`.
+    """
 
     unsupported: tuple[str, ...] = ("thread",)
 
 
 class ThreadUnsupported(Unsupported):
-    """The server cannot store threads. Ignoring `thread` would silently drop all earlier turns."""
+    """The server cannot store threads. Ignoring `thread` would silently drop all
+    earlier turns.
+    """
 
     details = ThreadUnsupportedDetails()
 
     def __init__(self) -> None:
-        super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
+        super().__init__(
+            "Threads are not supported here; send the whole conversation without it.",
+            param="thread",
+        )
 
 
 class ThreadNotFoundDetails(Struct, frozen=True, tag_field="error_code", tag="thread_not_found"):
-    """The details that make the official SDK resend the whole conversation as a new thread."""
+    """The details that make the official SDK resend the whole conversation as a new
+    thread.
+    """
 
 
 class ThreadNotFound(NotFound):
@@ -71,7 +84,9 @@ class ThreadNotFound(NotFound):
     details = ThreadNotFoundDetails()
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"There is no message {abbreviate(id)} to continue.", param="thread.previous_message_id")
+        super().__init__(
+            f"There is no message {abbreviate(id)} to continue.", param="thread.previous_message_id"
+        )
 
 
 class AnthropicErrorDetail(Struct, frozen=True):
@@ -87,10 +102,16 @@ class AnthropicErrorBody(Struct, frozen=True, kw_only=True):
 
 
 def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
-    """Serialize an error: the body of a response with `map_anthropic_status(error)`, or an `error` event's data."""
+    """Serialize an error: the body of a response with `map_anthropic_status(error)`, or
+    an `error` event's data.
+    """
     if isinstance(error, ContextTooLong):
-        # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
-        message = f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
+        # Claude Code, LangChain and LiteLLM match on this wording. At least one output
+        # token has to fit too.
+        message = (
+            f"prompt is too long: {error.prompt} tokens > "
+            f"{min(error.limit, error.prompt - 1)} maximum"
+        )
     elif error.param is None:
         message = error.message
     else:
@@ -108,7 +129,9 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
     details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
     id = UNSET if request_id is None else request_id
     body = AnthropicErrorDetail(
-        _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error"), message, details
+        _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error"),
+        message,
+        details,
     )
     return escape_line_breaks(msgspec.json.encode(AnthropicErrorBody(error=body, request_id=id)))
 

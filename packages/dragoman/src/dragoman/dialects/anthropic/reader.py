@@ -1,4 +1,5 @@
-"""Parses a Messages body into a GenerationCall, and a count_tokens body into a CountCall.
+"""Parses a Messages body into a GenerationCall, and a count_tokens body into a
+CountCall.
 
 Messages and the system prompt become turns of a `core.request.Conversation`.
 """
@@ -12,9 +13,31 @@ from msgspec import Struct
 
 from ...core.errors import RequestError
 from ...core.message import Message, Part, Role, ToolCall, ToolResult
-from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey, VerificationMode, pack_reasoning
-from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
+from ...core.request import (
+    Constraint,
+    Conversation,
+    GenerateRequest,
+    JsonSchema,
+    ReasoningOptions,
+    TemplateOptions,
+)
+from ..base import (
+    GenerationCall,
+    Header,
+    Purpose,
+    ReaderOptions,
+    SealingKey,
+    VerificationMode,
+    pack_reasoning,
+)
+from ..body import (
+    BodySchema,
+    ParsedBody,
+    check_one_of,
+    missing_parameter,
+    read_json_object,
+    read_json_value,
+)
 from ..envelope import ResponseId
 from ..fields import (
     read_schema,
@@ -26,7 +49,16 @@ from ..fields import (
 )
 from .content_blocks import AnthropicToolRegistry, ThinkingBlockReader, read_content, read_system
 from .errors import MESSAGES_NAMES, ThreadUnsupported
-from .wire import AnthropicWireMessage, COUNT_TOKENS, MESSAGES, MESSAGES_NESTED, MessagesBody, MessagesPromptFields, OutputFormat, WireContentBlock
+from .wire import (
+    AnthropicWireMessage,
+    COUNT_TOKENS,
+    MESSAGES,
+    MESSAGES_NESTED,
+    MessagesBody,
+    MessagesPromptFields,
+    OutputFormat,
+    WireContentBlock,
+)
 from .writer import MessagesRenderOptions, MessagesWriter, read_edits
 
 ROLES = ("user", "assistant", "system")
@@ -55,7 +87,8 @@ def read_history(
     *,
     drop_nonces: bool = True,
 ) -> MessageHistory:
-    """Parse messages. Adjacent messages of one role form one turn; each tool result is a turn, as in all dialects.
+    """Parse messages. Adjacent messages of one role form one turn; each tool result is
+    a turn, as in all dialects.
 
     drop_nonces: as in ReaderOptions.
 
@@ -69,7 +102,8 @@ def read_history(
     turn_role = Role.USER
     turn_parts = list[Part]()
     for role, part in _read_parts(messages, thinking_reader):
-        # The client sends all results of parallel calls in one user message; templates expect one message for each.
+        # The client sends all results of parallel calls in one user message; templates
+        # expect one message for each.
         if turn_parts and (role is not turn_role or role is Role.TOOL):
             turns.append(_build_turn(turn_role, turn_parts, names))
             turn_parts = []
@@ -81,9 +115,11 @@ def read_history(
         raise RequestError("at least one message with content is required", param="messages")
     turns.append(_build_turn(turn_role, turn_parts, names))
     last_turn = turns[-1]
-    # Both are checked: if a system message follows the assistant's, the answer is a new turn.
+    # Both are checked: if a system message follows the assistant's, the answer is a new
+    # turn.
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
-    # A call cannot be continued: its result is missing, and templates close the turn after it.
+    # A call cannot be continued: its result is missing, and templates close the turn
+    # after it.
     if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
             "tool_use blocks must be followed by a user message with their tool_result blocks",
@@ -93,8 +129,15 @@ def read_history(
 
 
 def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
-    """Whether a document or search result enables citations. In an earlier answer the field is a list of citations."""
-    blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
+    """Whether a document or search result enables citations. In an earlier answer the
+    field is a list of citations.
+    """
+    blocks = (
+        block
+        for message in messages
+        if isinstance(message.content, list)
+        for block in message.content
+    )
     settings = (read_json_value(block.citations, "citations") for block in blocks)
     return any(setting == {"enabled": True} for setting in settings)
 
@@ -103,16 +146,21 @@ def _read_parts(
     messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
 ) -> Iterator[tuple[Role, Part]]:
     """Yield all parts with their roles, in order."""
-    # A system message with `clear_at: next_user_message` is valid only until the next user message.
+    # A system message with `clear_at: next_user_message` is valid only until the next
+    # user message.
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
         role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
         if message.clear_at is not None:
-            check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+            check_one_of(
+                message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at"
+            )
         # A system message without content only changes the effort from here on.
         if message.content is None and message.output_config is not None:
             continue
-        for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
+        for part in read_content(
+            message.content, message.role, f"messages[{i}].content", thinking_reader
+        ):
             if message.clear_at != "next_user_message" or i > last_user:
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 
@@ -120,7 +168,9 @@ def _read_parts(
 def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
     """Build a turn. A tool result receives its tool's name."""
     first = parts[0]
-    return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)
+    return Message(
+        role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None
+    )
 
 
 # Bodies.
@@ -157,7 +207,9 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
     conversation = _read_conversation(prompting, options, warnings)
     stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
-    constraint, constraint_param = _read_constraint(body, prompting, conversation.template.continue_final_message)
+    constraint, constraint_param = _read_constraint(
+        body, prompting, conversation.template.continue_final_message
+    )
     request = GenerateRequest(
         model=resolve_model(prompting.model, options),
         prompt=conversation,
@@ -171,14 +223,23 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
         cache_salt=body.cache_salt or "",
         extras=body.build_extras(),
     )
-    render_options = _build_render_options(request.limits.max_tokens, prompting, options.sealing_key)
+    render_options = _build_render_options(
+        request.limits.max_tokens, prompting, options.sealing_key
+    )
     id = ResponseId(ID_PREFIX, body.request_id)
 
     def writer(header: Header) -> MessagesWriter:
         return MessagesWriter(id.apply_to(header), render_options)
 
     return GenerationCall(
-        (request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, TOOL_PREFIX, MESSAGES_NAMES
+        (request,),
+        bool(body.stream),
+        ID_PREFIX,
+        writer,
+        tuple(warnings),
+        unknown,
+        TOOL_PREFIX,
+        MESSAGES_NAMES,
     )
 
 
@@ -189,18 +250,30 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
     conversation = _read_conversation(prompting, options, warnings)
     reports_edits = prompting.context_management is not None
-    return CountCall(resolve_model(prompting.model, options), conversation, reports_edits, tuple(warnings), unknown)
+    return CountCall(
+        resolve_model(prompting.model, options),
+        conversation,
+        reports_edits,
+        tuple(warnings),
+        unknown,
+    )
 
 
-def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warnings: list[str]) -> Conversation:
+def _read_conversation(
+    body: MessagesPromptFields, options: ReaderOptions, warnings: list[str]
+) -> Conversation:
     if read_json_value(body.thread, "thread") is not None:
         raise ThreadUnsupported
     toolbox = AnthropicToolRegistry(body.tools or (), warnings)
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
         warnings.append("citations: citations are not supported")
-    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
-    history = read_history(body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces)
+    thinking_reader = ThinkingBlockReader(
+        options.sealing_key, warnings, keeps_seal=options.keeps_seal
+    )
+    history = read_history(
+        body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces
+    )
     choice = body.tool_choice
     return Conversation(
         history.messages,
@@ -219,7 +292,9 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
 
 
 def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
-    """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence, since it is more specific."""
+    """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence,
+    since it is more specific.
+    """
     enabled = None
     budget = None
     if (thinking := body.thinking) is not None:
@@ -235,21 +310,29 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
                 if budget is None and kind == "enabled":
                     raise missing_parameter("thinking.budget_tokens")
     switch = read_thinking_switch(body.chat_template_kwargs)
-    # The last effort in the conversation applies: system messages can change it between turns.
+    # The last effort in the conversation applies: system messages can change it between
+    # turns.
     configs = [(body.output_config, "output_config")]
-    configs += [(message.output_config, f"messages[{i}].output_config") for i, message in enumerate(body.messages)]
+    configs += [
+        (message.output_config, f"messages[{i}].output_config")
+        for i, message in enumerate(body.messages)
+    ]
     efforts = [
         check_one_of(config.effort, EFFORTS, f"{path}.effort")
         for config, path in configs
         if config is not None and config.effort
     ]
-    return ReasoningOptions(enabled if switch is None else switch, efforts[-1] if efforts else None, budget)
+    return ReasoningOptions(
+        enabled if switch is None else switch, efforts[-1] if efforts else None, budget
+    )
 
 
 def _build_render_options(
     max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
 ) -> MessagesRenderOptions:
-    """Build the render options. Omitted thinking is sealed in its signature, and restored from it in the next turn."""
+    """Build the render options. Omitted thinking is sealed in its signature, and
+    restored from it in the next turn.
+    """
     display = None if body.thinking is None else body.thinking.display
     if display is not None:
         check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display")
@@ -257,7 +340,8 @@ def _build_render_options(
     reports_edits = body.context_management is not None
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
-    # Clients send a signature back unchanged, so it can carry the text that they did not receive.
+    # Clients send a signature back unchanged, so it can carry the text that they did
+    # not receive.
     seal = partial(sealing_key.seal, Purpose.REASONING)
     sign = seal if omits_thinking else sealing_key.sign
 
@@ -265,7 +349,9 @@ def _build_render_options(
         return seal(pack_reasoning(text, vendor_seal))
 
     is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
-    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None)
+    return MessagesRenderOptions(
+        max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None
+    )
 
 
 def _read_constraint(
@@ -279,9 +365,12 @@ def _read_constraint(
             *read_structured_outputs(body),
         ]
     )
-    # The grammar describes the whole answer, but the client has already written its beginning.
+    # The grammar describes the whole answer, but the client has already written its
+    # beginning.
     if constraint is not None and is_prefilled:
-        raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
+        raise RequestError(
+            "A response format cannot be combined with a prefilled answer.", param="messages"
+        )
     return constraint, param
 
 

@@ -1,6 +1,8 @@
-"""Message threads: expands a body that continues an earlier answer into a body with the whole conversation.
+"""Message threads: expands a body that continues an earlier answer into a body with the
+whole conversation.
 
-A thread's turn and the same conversation sent at once use the same reader and yield the same prompt.
+A thread's turn and the same conversation sent at once use the same reader and yield the
+same prompt.
 """
 
 from __future__ import annotations
@@ -76,18 +78,24 @@ def read_thread(data: bytes) -> ThreadRequest | None:
     kind = check_one_of(thread_body.thread.type, ("create", "continue"), "thread.type")
     if kind == "create":
         return ThreadRequest(
-            None, StoredTurn(thread_body.messages or [], thread_body.system, thread_body.tools), body.fields
+            None,
+            StoredTurn(thread_body.messages or [], thread_body.system, thread_body.tools),
+            body.fields,
         )
     if not thread_body.thread.previous_message_id:
         raise missing_parameter("thread.previous_message_id")
     for name in _FIRST_TURN_FIELDS:
-        # Tools and system prompt come first in a prompt: a change would invalidate the cached prefix of the whole
-        # thread.
+        # Tools and system prompt come first in a prompt: a change would invalidate the
+        # cached prefix of the whole thread.
         if not _is_absent(body.fields.get(name)):
             raise invalid_value(
-                name, "it cannot change after the thread is created; omit it when you continue the thread"
+                name,
+                "it cannot change after the thread is created; omit it when you continue the "
+                "thread",
             )
-    return ThreadRequest(thread_body.thread.previous_message_id, StoredTurn(thread_body.messages or []), body.fields)
+    return ThreadRequest(
+        thread_body.thread.previous_message_id, StoredTurn(thread_body.messages or []), body.fields
+    )
 
 
 def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn]) -> bytes:
@@ -95,13 +103,16 @@ def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn])
 
     earlier_turns: the turns that the request continues, oldest first.
     """
-    # The messages are joined as raw bytes: decoding and encoding could change a number or an escape, and so the prompt.
+    # The messages are joined as raw bytes: decoding and encoding could change a number
+    # or an escape, and so the prompt.
     fields = {name: bytes(raw) for name, raw in request.fields.items() if name != "thread"}
     if earlier_turns:
         first_turn_fields = (("system", earlier_turns[0].system), ("tools", earlier_turns[0].tools))
         fields |= {name: bytes(raw) for name, raw in first_turn_fields if not _is_absent(raw)}
     turns = (*earlier_turns, request.turn)
-    fields["messages"] = b"[%s]" % b",".join(bytes(message) for turn in turns for message in turn.messages)
+    fields["messages"] = b"[%s]" % b",".join(
+        bytes(message) for turn in turns for message in turn.messages
+    )
     return b"{%s}" % b",".join(encode_string(name) + b":" + text for name, text in fields.items())
 
 
@@ -112,9 +123,13 @@ def encode_turn_with_answer(request: ThreadRequest, message: bytes) -> tuple[str
     """
     answer = msgspec.json.decode(message, type=_AnswerBody)
     content = b"[%s]" % b",".join(map(bytes, answer.content))
-    answer_messages = [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
+    answer_messages = (
+        [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
+    )
     turn = request.turn
-    return answer.id, msgspec.json.encode(StoredTurn([*turn.messages, *answer_messages], turn.system, turn.tools))
+    return answer.id, msgspec.json.encode(
+        StoredTurn([*turn.messages, *answer_messages], turn.system, turn.tools)
+    )
 
 
 def read_turn(data: bytes) -> StoredTurn:
@@ -127,6 +142,10 @@ def _is_absent(raw: Raw | None) -> bool:
 
 
 def check_size(body: bytes, limit: int) -> None:
-    """Reject a conversation that would exceed the body limit if it were sent at once. Raises RequestError."""
+    """Reject a conversation that would exceed the body limit if it were sent at once.
+    Raises RequestError.
+    """
     if len(body) > limit:
-        raise RequestError(f"The whole conversation has {len(body)} bytes; the maximum is {limit}.", param="thread")
+        raise RequestError(
+            f"The whole conversation has {len(body)} bytes; the maximum is {limit}.", param="thread"
+        )

@@ -1,7 +1,8 @@
-"""The schemas of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
+"""The schemas of Messages and count_tokens: bodies with the support of every parameter,
+answers and stream events.
 
-`content_blocks` and `reader` parse a body, `writer` serializes an answer. `cache_control` may occur anywhere and is
-ignored: caching is automatic.
+`content_blocks` and `reader` parse a body, `writer` serializes an answer.
+`cache_control` may occur anywhere and is ignored: caching is automatic.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class WireContentBlock(Struct, frozen=True):
 
 
 class ToolChange(Struct, frozen=True):
-    """The tool of a `tool_addition` or `tool_removal`: a reference by name, or a definition."""
+    """The tool of a `tool_addition` or `tool_removal`: a reference by name, or a
+    definition.
+    """
 
     type: str
     name: str | None = None
@@ -135,7 +138,9 @@ MESSAGES_NESTED = NestedRules(
     },
     checked_types={
         # The others are hosted tools and their blocks, or tools of a fixed form.
-        WireContentBlock: frozenset({"text", "image", "document", "search_result", "tool_use", "tool_result"})
+        WireContentBlock: frozenset(
+            {"text", "image", "document", "search_result", "tool_use", "tool_result"}
+        )
         | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"},
         AnthropicWireTool: frozenset({None, "custom"}),
     },
@@ -149,49 +154,69 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     messages: Annotated[
         Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
         Note(
-            "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message "
-            "is continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted "
-            "tools' calls and results are replayed as far as they can be parsed; thinking and redacted_thinking "
-            "that this server did not sign or encrypt for this key are handled as --reasoning-verification "
+            "user, assistant, system; adjacent messages of the same role form one turn; a final "
+            "assistant message "
+            "is continued. Blocks: text, image, document, search_result, tool_use, tool_result, "
+            "thinking; hosted "
+            "tools' calls and results are replayed as far as they can be parsed; thinking and "
+            "redacted_thinking "
+            "that this server did not sign or encrypt for this key are handled as "
+            "--reasoning-verification "
             "specifies"
         ),
     ]
     system: Annotated[
         str | list[WireContentBlock] | None,
         Note(
-            "a string or text blocks; Claude Code's billing header, which changes with each request, is omitted "
+            "a string or text blocks; Claude Code's billing header, which changes with each "
+            "request, is omitted "
             "unless the server is configured to include it"
         ),
     ] = None
     tools: Annotated[
         list[AnthropicWireTool] | None,
         Note(
-            "custom tools, and bash, text_editor, computer and memory as functions; hosted tools are omitted with "
-            "a warning. Deferred tools are included in the prompt; input_examples are added to the description"
+            "custom tools, and bash, text_editor, computer and memory as functions; hosted tools "
+            "are omitted with "
+            "a warning. Deferred tools are included in the prompt; input_examples are added to "
+            "the description"
         ),
     ] = None
-    tool_choice: Annotated[AnthropicWireToolChoice | None, Note("auto, any, tool, none, disable_parallel_tool_use")] = (
-        None
-    )
+    tool_choice: Annotated[
+        AnthropicWireToolChoice | None, Note("auto, any, tool, none, disable_parallel_tool_use")
+    ] = None
     thinking: Annotated[
         ThinkingConfig | None,
         Note(
-            "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the "
+            "enabled and adaptive turn it on, between_tools only after a tool result, disabled "
+            "turns it off; the "
             "default is the model's. budget_tokens is enforced; display omitted returns no text"
         ),
     ] = None
-    output_config: Annotated[OutputConfig | None, Note("effort, and format with json_schema")] = None
-    output_format: Annotated[OutputFormat | None, Note("former name of output_config.format")] = None
+    output_config: Annotated[OutputConfig | None, Note("effort, and format with json_schema")] = (
+        None
+    )
+    output_format: Annotated[OutputFormat | None, Note("former name of output_config.format")] = (
+        None
+    )
     context_management: Annotated[
         ContextManagement | None,
-        Note("clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a warning"),
+        Note(
+            "clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a "
+            "warning"
+        ),
     ] = None
     thread: Annotated[
-        Raw, Note("create and continue; without a store, a 400 that makes the official SDK send the whole conversation")
+        Raw,
+        Note(
+            "create and continue; without a store, a 400 that makes the official SDK send the "
+            "whole conversation"
+        ),
     ] = Raw()
     chat_template: Annotated[str | None, Note("if the server allows it")] = None
     chat_template_kwargs: Annotated[
-        Raw, Note("keys that the server allows; enable_thinking and thinking turn thinking on or off")
+        Raw,
+        Note("keys that the server allows; enable_thinking and thinking turn thinking on or off"),
     ] = Raw()
 
 
@@ -203,18 +228,23 @@ class MessagesBody(DecodingFields, frozen=True, kw_only=True):
     """The fields of a Messages body besides `MessagesPromptFields`."""
 
     max_tokens: Annotated[
-        CountOrUnlimited, Note("required; 0 only fills the prefix cache, -1 is the rest of the context")
+        CountOrUnlimited,
+        Note("required; 0 only fills the prefix cache, -1 is the rest of the context"),
     ]
     stream: bool | None = None
     stop_sequences: Annotated[list[str] | None, Note("maximum count set by the server")] = None
     metadata: Annotated[MessagesMetadata | None, Note("user_id has no effect")] = None
-    service_tier: Annotated[str | None, Note("auto and standard_only; there is one tier, reported as standard")] = None
+    service_tier: Annotated[
+        str | None, Note("auto and standard_only; there is one tier, reported as standard")
+    ] = None
 
 
 _UNSUPPORTED = (
     *accept("cache_control", note="caching is automatic"),
     *accept("betas", note="beta headers of any value are accepted"),
-    *accept("user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
+    *accept(
+        "user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"
+    ),
     *accept("fallback_credit_token", note="this server does no billing"),
     *accept("stream_options", note="usage is always included"),
     *warn("inference_geo", "the location cannot be selected"),
@@ -245,7 +275,9 @@ MESSAGES = ParameterTable(
         *_UNSUPPORTED,
     ),
 )
-_NOT_COUNTED = [name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__]
+_NOT_COUNTED = [
+    name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__
+]
 COUNT_TOKENS = ParameterTable(
     "count_tokens",
     (MessagesPromptFields,),
@@ -253,10 +285,16 @@ COUNT_TOKENS = ParameterTable(
 )
 
 
-# The answer and the stream events, for the API description. `writer` serializes them without these structs.
+# The answer and the stream events, for the API description. `writer` serializes them
+# without these structs.
 
 StopReasonName = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "refusal",
+    "model_context_window_exceeded",
 ]
 
 
@@ -294,7 +332,9 @@ class ThinkingTokenDetails(Struct, frozen=True):
 
 
 class MessagesUsage(Struct, frozen=True):
-    """Token counts. Cached prompt tokens are counted apart from `input_tokens`; null is unknown."""
+    """Token counts. Cached prompt tokens are counted apart from `input_tokens`; null is
+    unknown.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int | None

@@ -1,9 +1,10 @@
-"""Serializes answers of Anthropic Messages, as a stream of events or as one object; parses context edits.
+"""Serializes answers of Anthropic Messages, as a stream of events or as one object;
+parses context edits.
 
     message_start  (content_block_start content_block_delta* content_block_stop)*  message_delta  message_stop
 
-One block is open at a time: text, thinking that ends with its signature, or a tool call with its input. Empty text does
-not open a block.
+One block is open at a time: text, thinking that ends with its signature, or a tool call
+with its input. Empty text does not open a block.
 """
 
 from __future__ import annotations
@@ -14,7 +15,22 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import DragomanError
-from ...core.events import AppliedEdit, ChoiceFinished, ClearedKind, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    AppliedEdit,
+    ChoiceFinished,
+    ClearedKind,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import Reasoning, Refusal, SealKind, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
 from ...core.request import ClearReasoning, ClearToolResults, Edit
@@ -44,12 +60,13 @@ def no_signature(_: str) -> str:
 class MessagesRenderOptions(Struct, frozen=True):
     """The response options of Messages.
 
-    max_tokens: the client's limit; None is the rest of the context. If an answer reaches a length limit with fewer
-    tokens, it has filled the context.
+    max_tokens: the client's limit; None is the rest of the context. If an answer
+    reaches a length limit with fewer tokens, it has filled the context.
     omit_thinking: render thinking blocks with their signature only.
     sign: computes the signature of complete thinking.
     reports_edits: report the applied context edits.
-    wrap_seal: computes the signature of sealed thinking from its text and seal; None passes the seal on unchanged.
+    wrap_seal: computes the signature of sealed thinking from its text and seal; None
+        passes the seal on unchanged.
     """
 
     max_tokens: int | None = 0
@@ -68,7 +85,9 @@ class MessagesRenderOptions(Struct, frozen=True):
         return encode_string(seal if signature is None else signature)
 
     def render_redacted(self, seal: str) -> bytes | None:
-        """Render a redacted_thinking block; None if the seal belongs into a thinking block."""
+        """Render a redacted_thinking block; None if the seal belongs into a thinking
+        block.
+        """
         data = SealKind.ANTHROPIC_REDACTED.read(seal)
         if data is None or self.wrap_seal is not None:
             return None
@@ -104,7 +123,10 @@ class _ThinkingBlock:
         self._texts.append(text)
         if self._options.omit_thinking or not text:
             return b""
-        return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (self._opening, encode_string(text))
+        return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (
+            self._opening,
+            encode_string(text),
+        )
 
     def end(self) -> bytes:
         signature = self._options.render_signature("".join(self._texts), self.seal)
@@ -129,12 +151,16 @@ class _ToolUseBlock:
     """A tool_use block. The first delta of its input is empty, as in Anthropic's API."""
 
     def __init__(self, index: int, id: str, name: str) -> None:
-        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (encode_string(id), encode_string(name))
+        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (
+            encode_string(id),
+            encode_string(name),
+        )
         self._opening = _render_delta_prefix(index)
         self._input = ToolInputStreamer()
 
     def add(self, text: str) -> bytes:
-        # Only a valid prefix of JSON is sent: the SDK parses the joined pieces and fails on invalid JSON.
+        # Only a valid prefix of JSON is sent: the SDK parses the joined pieces and
+        # fails on invalid JSON.
         piece = self._input.feed(text)
         return self._render_delta(piece) if piece or not text else b""
 
@@ -143,7 +169,10 @@ class _ToolUseBlock:
         return self._render_delta(piece) if piece else b""
 
     def _render_delta(self, piece: str) -> bytes:
-        return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (self._opening, encode_string(piece))
+        return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (
+            self._opening,
+            encode_string(piece),
+        )
 
 
 _Block = _TextBlock | _ThinkingBlock | _RedactedBlock | _ToolUseBlock
@@ -190,16 +219,27 @@ class MessagesWriter:
             case ToolCallStart(id=id, name=name):
                 self._has_calls = True
                 close_events = self._close_block(is_cut_off=False)
-                return close_events + self._start_block(_ToolUseBlock(self._block_index, id, name), "")
+                return close_events + self._start_block(
+                    _ToolUseBlock(self._block_index, id, name), ""
+                )
             case ToolCallDelta(arguments=text):
-                # The block's start has sent an empty input_json_delta, as the API does; later empty ones are skipped.
+                # The block's start has sent an empty input_json_delta, as the API does;
+                # later empty ones are skipped.
                 return self._open_block.add(text) if self._open_block is not None and text else b""
             case Started():
                 self._applied_edits = event.edited
-                usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens))
+                usage = _render_usage(
+                    Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens)
+                )
                 empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
-                message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
-                return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
+                message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (
+                    self._head,
+                    empty,
+                    usage,
+                )
+                return _render_event(
+                    b"message_start", b'{"type":"message_start","message":%s}' % message
+                )
             case PromptTokens():
                 return b""
             case ChoiceFinished():
@@ -214,10 +254,14 @@ class MessagesWriter:
         parts = [
             part
             for part in choice.parts
-            if isinstance(part, ToolCall) or part.text or (isinstance(part, Reasoning) and part.seal)
+            if isinstance(part, ToolCall)
+            or part.text
+            or (isinstance(part, Reasoning) and part.seal)
         ]
         has_refusal = any(isinstance(part, Refusal) for part in parts)
-        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
+        stop = self._render_stop(
+            choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage
+        )
         content = b",".join(self._render_content(parts, choice))
         return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
             self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
@@ -225,7 +269,8 @@ class MessagesWriter:
         )  # fmt: skip
 
     def _finish(self, usage: Usage) -> bytes:
-        # Without ChoiceFinished the engine cut the answer; clients need a stop_reason even then.
+        # Without ChoiceFinished the engine cut the answer; clients need a stop_reason
+        # even then.
         choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._render_stop(
             choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
@@ -237,12 +282,21 @@ class MessagesWriter:
         return _render_event(b"message_delta", payload) + MESSAGE_STOP
 
     def _render_edits(self, edits: Sequence[AppliedEdit]) -> bytes:
-        return b',"context_management":' + render_applied_edits(edits) if self._options.reports_edits else b""
+        return (
+            b',"context_management":' + render_applied_edits(edits)
+            if self._options.reports_edits
+            else b""
+        )
 
     def _write_text(self, text: str) -> bytes:
         if not text:
-            # Text ends the thinking before it even if it is empty, as in the full answer.
-            return self._close_block(is_cut_off=False) if isinstance(self._open_block, _ThinkingBlock) else b""
+            # Text ends the thinking before it even if it is empty, as in the full
+            # answer.
+            return (
+                self._close_block(is_cut_off=False)
+                if isinstance(self._open_block, _ThinkingBlock)
+                else b""
+            )
         if self._open_text is not None:
             return self._open_text.add(text)
         close_events = self._close_block(is_cut_off=False)
@@ -262,7 +316,11 @@ class MessagesWriter:
         else:
             events = self._close_block(is_cut_off=False)
             redacted = None if text else self._options.render_redacted(seal)
-            block = _ThinkingBlock(self._block_index, self._options) if redacted is None else _RedactedBlock(redacted)
+            block = (
+                _ThinkingBlock(self._block_index, self._options)
+                if redacted is None
+                else _RedactedBlock(redacted)
+            )
             events += self._start_block(block, text)
         if not seal:
             return events
@@ -276,7 +334,10 @@ class MessagesWriter:
         text: its first text.
         """
         self._open_block = block
-        payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._block_index, block.start)
+        payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (
+            self._block_index,
+            block.start,
+        )
         return _render_event(b"content_block_start", payload) + block.add(text)
 
     def _close_block(self, *, is_cut_off: bool) -> bytes:
@@ -289,12 +350,18 @@ class MessagesWriter:
         self._open_text = None
         if block is None:
             return b""
-        stop = _render_event(b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._block_index)
+        stop = _render_event(
+            b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._block_index
+        )
         self._block_index += 1
-        return (block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()) + stop
+        return (
+            block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()
+        ) + stop
 
     def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
-        """Yield the blocks of the full object. Adjacent text and refusals form one block."""
+        """Yield the blocks of the full object. Adjacent text and refusals form one
+        block.
+        """
         options = self._options
         texts = list[str]()
         for i, part in enumerate(parts):
@@ -305,8 +372,9 @@ class MessagesWriter:
                 yield _render_text_block(texts)
                 texts = []
             if isinstance(part, ToolCall):
-                # This is the input that a stream's deltas add up to. Only the last call can be incomplete: a later part
-                # proves that an earlier one was complete.
+                # This is the input that a stream's deltas add up to. Only the last call
+                # can be incomplete: a later part proves that an earlier one was
+                # complete.
                 input = ToolInputStreamer()
                 input.feed(part.arguments)
                 input.end(is_cut_off=i == len(parts) - 1 and is_cut_off(choice.reason, choice.stop))
@@ -325,10 +393,20 @@ class MessagesWriter:
             yield _render_text_block(texts)
 
     def _render_stop(
-        self, reason: FinishReason, stop: str | int | None, has_calls: bool, has_refusal: bool, usage: Usage
+        self,
+        reason: FinishReason,
+        stop: str | int | None,
+        has_calls: bool,
+        has_refusal: bool,
+        usage: Usage,
     ) -> bytes:
-        # An integer is a stop token, such as the end of the turn, which Anthropic's API does not report.
-        stop_sequence = stop if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal else None
+        # An integer is a stop token, such as the end of the turn, which Anthropic's API
+        # does not report.
+        stop_sequence = (
+            stop
+            if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal
+            else None
+        )
         match reason:
             case FinishReason.CONTENT_FILTER:
                 stop_reason = b"refusal"
@@ -337,8 +415,8 @@ class MessagesWriter:
                 stop_reason = b"max_tokens"
             case FinishReason.LENGTH:
                 max_tokens = self._options.max_tokens
-                # The engine reports one reason for both limits. Fewer tokens than requested mean that the context was
-                # full.
+                # The engine reports one reason for both limits. Fewer tokens than
+                # requested mean that the context was full.
                 is_context_full = max_tokens is None or usage.completion < max_tokens
                 stop_reason = b"model_context_window_exceeded" if is_context_full else b"max_tokens"
             case FinishReason.STOP if has_refusal:
@@ -347,7 +425,10 @@ class MessagesWriter:
                 stop_reason = b"stop_sequence"
             case FinishReason.STOP:
                 stop_reason = b"tool_use" if has_calls else b"end_turn"
-        fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
+        fields = b'"stop_reason":"%s","stop_sequence":%s' % (
+            stop_reason,
+            encode_string_or_null(stop_sequence),
+        )
         if stop_reason != b"refusal":
             return fields
         return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
@@ -359,8 +440,8 @@ def _render_text_block(pieces: list[str]) -> bytes:
 
 def _render_usage(usage: Usage) -> bytes:
     """Render the token counts. Unknown ones are null or absent, never 0."""
-    # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the prompt has the sum of all three
-    # counts. OpenAI's `prompt_tokens` includes them.
+    # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the
+    # prompt has the sum of all three counts. OpenAI's `prompt_tokens` includes them.
     uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
         uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
@@ -371,12 +452,17 @@ def _render_usage(usage: Usage) -> bytes:
 
 
 def _render_event(name: bytes, payload: bytes) -> bytes:
-    """Render an event. Its `event:` line is required: the official SDKs drop an event without it."""
+    """Render an event. Its `event:` line is required: the official SDKs drop an event
+    without it.
+    """
     return b"event: %s\ndata: %s\n\n" % (name, payload)
 
 
 def _render_delta_prefix(index: int) -> bytes:
-    return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % index
+    return (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+        % index
+    )
 
 
 # Context edits: parsing the requested ones, and reporting the applied ones.
@@ -387,7 +473,9 @@ CLEAR_THINKING = "clear_thinking_20251015"
 DEFAULT_TRIGGER_TOKENS = 100_000
 DEFAULT_KEEP_USES = 3
 DEFAULT_KEEP_TURNS = 1
-"""Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking turns that it keeps."""
+"""Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking
+turns that it keeps.
+"""
 
 
 def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
@@ -412,7 +500,9 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
     above_uses = None
     if (trigger := edit.trigger) is not None:
         value = _read_threshold(trigger, ("input_tokens", "tool_uses"), f"{path}.trigger")
-        above_tokens, above_uses = (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
+        above_tokens, above_uses = (
+            (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
+        )
     clear_at_least = edit.clear_at_least
     inputs = edit.clear_tool_inputs
     return ClearToolResults(
@@ -429,7 +519,9 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
 
 
 def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
-    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
+    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past
+    thinking is included.
+    """
     other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
     # Options of other edits are rejected, since a client would rely on them.
     if any(field is not None for field in other_fields):
@@ -449,7 +541,9 @@ def _read_keep(edit: WireEdit, unit: str, default: int, path: str) -> int:
     try:
         threshold = msgspec.convert(value, EditThreshold)
     except msgspec.ValidationError:
-        raise invalid_value(f"{path}.keep", f'expected {{"type": "{unit}", "value": ...}}') from None
+        raise invalid_value(
+            f"{path}.keep", f'expected {{"type": "{unit}", "value": ...}}'
+        ) from None
     return _read_threshold(threshold, (unit,), f"{path}.keep")
 
 
@@ -467,5 +561,7 @@ def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
     entries: list[str] = []
     for edit in edits:
         name, unit = results if edit.cleared is ClearedKind.RESULTS else thinking
-        entries.append(f'{{"type":"{name}","cleared_{unit}":{edit.count},"cleared_input_tokens":{edit.tokens}}}')
+        entries.append(
+            f'{{"type":"{name}","cleared_{unit}":{edit.count},"cleared_input_tokens":{edit.tokens}}}'
+        )
     return f'{{"applied_edits":[{",".join(entries)}]}}'.encode()

@@ -1,4 +1,6 @@
-"""Parses the messages, tools and tool choice of Chat Completions, including the legacy `functions`."""
+"""Parses the messages, tools and tool choice of Chat Completions, including the legacy
+`functions`.
+"""
 
 from __future__ import annotations
 
@@ -86,50 +88,69 @@ class _MessageReader:
     def read(self, message: ChatWireMessage, path: str) -> Message:
         match check_one_of(message.role, ROLES, f"{path}.role"):
             case "assistant":
-                return Message(Role.ASSISTANT, tuple(self._read_assistant(message, path)), message.name)
+                return Message(
+                    Role.ASSISTANT, tuple(self._read_assistant(message, path)), message.name
+                )
             case "tool":
                 return self._read_result(message, message.tool_call_id, path)
             case "function":
                 if not message.name:
                     raise missing_parameter(f"{path}.name")
-                # Legacy results have no call id, so they are matched to a function's calls in order.
+                # Legacy results have no call id, so they are matched to a function's
+                # calls in order.
                 if open_calls := self._open_legacy.get(message.name):
                     return self._read_result(message, open_calls.popleft(), path)
-                return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
+                return self._read_result(
+                    message, f"call_legacy_{message.name}", path, answers_call=False
+                )
             case role:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        # Answers have their reasoning in two fields, and clients send both back. Only one is used, or it would double.
-        if self._keeps_seal and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
+        # Answers have their reasoning in two fields, and clients send both back. Only
+        # one is used, or it would double.
+        if self._keeps_seal and any(
+            detail.signature or detail.data for detail in message.reasoning_details or ()
+        ):
             yield from map(_read_sealed_detail, message.reasoning_details or ())
         elif reasoning := (
-            message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
+            message.reasoning
+            or message.reasoning_content
+            or self._read_reasoning_details(message, path)
         ):
             yield Reasoning(reasoning)
         yield from _read_content(message.content, f"{path}.content")
         if message.refusal:
             yield Refusal(message.refusal)
         if (legacy := message.function_call) is not None:
-            # A legacy call has no id; a generated one links it to the next result of that function.
+            # A legacy call has no id; a generated one links it to the next result of
+            # that function.
             id = f"call_legacy_{len(self._names)}"
             self._names[id] = legacy.name
             self._open_legacy.setdefault(legacy.name, deque()).append(id)
-            yield ToolCall(id, legacy.name, _read_arguments(legacy.arguments, f"{path}.function_call.arguments"))
+            yield ToolCall(
+                id,
+                legacy.name,
+                _read_arguments(legacy.arguments, f"{path}.function_call.arguments"),
+            )
         for i, call in enumerate(message.tool_calls or ()):
             part = _read_tool_call(call, f"{path}.tool_calls[{i}]")
             self._names[part.id] = part.name
             yield part
 
     def _read_reasoning_details(self, message: ChatWireMessage, path: str) -> str:
-        """Return the text of `reasoning_details`, for messages without reasoning in another field."""
+        """Return the text of `reasoning_details`, for messages without reasoning in
+        another field.
+        """
         texts: list[str] = []
         for i, detail in enumerate(message.reasoning_details or ()):
             text = detail.text if detail.type == "reasoning.text" else detail.summary
             if text:
                 texts.append(text)
             elif detail.data is not None:
-                self._warnings.append(f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out")
+                self._warnings.append(
+                    f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out"
+                )
         return "".join(texts)
 
     def _read_result(
@@ -137,7 +158,8 @@ class _MessageReader:
     ) -> Message:
         if not call_id:
             raise missing_parameter(f"{path}.tool_call_id")
-        # A refusal or reasoning in a tool's message is the tool's text, not the model's.
+        # A refusal or reasoning in a tool's message is the tool's text, not the
+        # model's.
         content = tuple(
             Text(part.text) if isinstance(part, Refusal | Reasoning) else part
             for part in _read_required_content(message, path)
@@ -152,7 +174,11 @@ def _read_sealed_detail(detail: ReasoningDetail) -> Reasoning:
     if detail.signature:
         return Reasoning(text, seal=SealKind.ANTHROPIC + detail.signature)
     if detail.data:
-        kind = SealKind.OPENAI if (detail.format or "").startswith("openai") else SealKind.ANTHROPIC_REDACTED
+        kind = (
+            SealKind.OPENAI
+            if (detail.format or "").startswith("openai")
+            else SealKind.ANTHROPIC_REDACTED
+        )
         return Reasoning(text, seal=kind + detail.data)
     return Reasoning(text)
 
@@ -160,7 +186,8 @@ def _read_sealed_detail(detail: ReasoningDetail) -> Reasoning:
 def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, ...]:
     if message.content is None or message.content == []:
         raise RequestError(
-            f"Invalid type for '{path}.content': expected a string or an array with at least one part.",
+            f"Invalid type for '{path}.content': expected a string or an array with at least one "
+            f"part.",
             param=f"{path}.content",
             code="invalid_type",
         )
@@ -214,7 +241,10 @@ def _read_part(part: ChatContentPart, part_path: str) -> Part:  # noqa: PLR0911 
             if file.file_id:
                 return File(UploadedMedia(file.file_id), file.filename)
             return File(
-                read_base64(_require(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"), file.filename
+                read_base64(
+                    _require(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"
+                ),
+                file.filename,
             )
 
 
@@ -231,11 +261,17 @@ def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:
         return ToolCall(call.id, call.custom.name, call.custom.input, custom=True)
     if call.function is None:
         raise missing_parameter(f"{path}.{call.type or 'function'}")
-    return ToolCall(call.id, call.function.name, _read_arguments(call.function.arguments, f"{path}.function.arguments"))
+    return ToolCall(
+        call.id,
+        call.function.name,
+        _read_arguments(call.function.arguments, f"{path}.function.arguments"),
+    )
 
 
 def _read_arguments(raw: Raw, param: str) -> str:
-    """Return a call's arguments as text. Invalid JSON in a string is preserved: the model wrote it, not the client."""
+    """Return a call's arguments as text. Invalid JSON in a string is preserved: the
+    model wrote it, not the client.
+    """
     text = bytes(raw).strip()
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)
@@ -253,7 +289,9 @@ NO_CHOICE = ToolChoice()
 
 
 def read_tools(tools: Sequence[ChatWireTool], warnings: list[str]) -> tuple[Tool, ...]:
-    """Parse function and custom tools. Hosted tools, which this server cannot run, are omitted with a warning."""
+    """Parse function and custom tools. Hosted tools, which this server cannot run, are
+    omitted with a warning.
+    """
     parsed_tools: list[Tool] = []
     for i, tool in enumerate(tools):
         path = f"tools[{i}]"
@@ -263,13 +301,18 @@ def read_tools(tools: Sequence[ChatWireTool], warnings: list[str]) -> tuple[Tool
             case "custom":
                 parsed_tools.append(_read_custom(tool.custom, f"{path}.custom"))
             case hosted:
-                warnings.append(f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was left out")
+                warnings.append(
+                    f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was left "
+                    f"out"
+                )
     _check_unique(parsed_tools, "tools")
     return tuple(parsed_tools)
 
 
 def read_functions(functions: Sequence[FunctionDefinition]) -> tuple[Tool, ...]:
-    tools: list[Tool] = [_read_function(function, f"functions[{i}]") for i, function in enumerate(functions)]
+    tools: list[Tool] = [
+        _read_function(function, f"functions[{i}]") for i, function in enumerate(functions)
+    ]
     _check_unique(tools, "functions")
     return tuple(tools)
 
@@ -286,9 +329,12 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:  # 
                 return ToolChoice(check_one_of(mode, ("none", "auto"), "function_call"))
     if isinstance(choice, str):
         mode = check_one_of(choice, ("none", "auto", "required"), "tool_choice")
-        # Hosted tools are omitted, so the list may be empty although the request has tools.
+        # Hosted tools are omitted, so the list may be empty although the request has
+        # tools.
         if mode == "required" and not tools:
-            raise invalid_value("tool_choice", "'required' needs at least one tool that can be called in 'tools'")
+            raise invalid_value(
+                "tool_choice", "'required' needs at least one tool that can be called in 'tools'"
+            )
         return ToolChoice(mode)
     match choice:
         case ChatWireToolChoice(type="function", function=NameReference(name)):
@@ -301,7 +347,8 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:  # 
             raise missing_parameter(f"tool_choice.{choice.type}")
         case _:
             raise Unsupported(
-                f"'tool_choice': tools of type {abbreviate(choice.type)} cannot be run here.", param="tool_choice"
+                f"'tool_choice': tools of type {abbreviate(choice.type)} cannot be run here.",
+                param="tool_choice",
             )
 
 
@@ -309,7 +356,12 @@ def _read_function(function: FunctionDefinition | None, path: str) -> FunctionTo
     if function is None:
         raise missing_parameter(path)
     parameters = read_json_object(function.parameters, f"{path}.parameters")
-    return FunctionTool(_check_name(function.name, f"{path}.name"), function.description, parameters, function.strict)
+    return FunctionTool(
+        _check_name(function.name, f"{path}.name"),
+        function.description,
+        parameters,
+        function.strict,
+    )
 
 
 def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
@@ -317,7 +369,10 @@ def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
         raise missing_parameter(path)
     name = _check_name(custom.name, f"{path}.name")
     format = custom.format
-    if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text":
+    if (
+        format is None
+        or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text"
+    ):
         return CustomTool(name, custom.description)
     # Chat nests the grammar, Responses does not; clients send both forms.
     if format.grammar is not None:
@@ -335,7 +390,9 @@ def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
 def _check_name(name: str, param: str) -> str:
     if not _NAME.fullmatch(name):
         raise invalid_value(
-            param, f"expected 1 to 64 of the characters a-z, A-Z, 0-9, '_', '.' and '-', got {abbreviate(name)}"
+            param,
+            f"expected 1 to 64 of the characters a-z, A-Z, 0-9, '_', '.' and '-', got "
+            f"{abbreviate(name)}",
         )
     return name
 
@@ -344,13 +401,19 @@ def _check_unique(tools: Sequence[Tool], param: str) -> None:
     names: set[str] = set()
     for tool in tools:
         if tool.name in names:
-            raise RequestError(f"'{param}' declares {abbreviate(tool.name)} twice.", param=param, code="invalid_value")
+            raise RequestError(
+                f"'{param}' declares {abbreviate(tool.name)} twice.",
+                param=param,
+                code="invalid_value",
+            )
         names.add(tool.name)
 
 
 def _choose_named(name: str, kind: type[Tool], tools: tuple[Tool, ...], param: str) -> ToolChoice:
     if not any(tool.name == name and isinstance(tool, kind) for tool in tools):
-        raise invalid_value(param, f"{abbreviate(name)} is not among the declared tools of that type")
+        raise invalid_value(
+            param, f"{abbreviate(name)} is not among the declared tools of that type"
+        )
     return ToolChoice("required", (name,), is_named=True)
 
 
@@ -364,7 +427,10 @@ def _read_allowed(allowed: AllowedTools, tools: tuple[Tool, ...]) -> ToolChoice:
         if reference is None:
             raise missing_parameter(f"{path}.tools[{i}].{tool.type}")
         if reference.name not in declared_names:
-            raise invalid_value(f"{path}.tools[{i}]", f"{abbreviate(reference.name)} is not among the declared tools")
+            raise invalid_value(
+                f"{path}.tools[{i}]",
+                f"{abbreviate(reference.name)} is not among the declared tools",
+            )
         names.append(reference.name)
     if not names:
         raise invalid_value(f"{path}.tools", "expected at least one declared tool")

@@ -9,7 +9,14 @@ from ...core.errors import CORE_NAMES, FieldNames, RequestError
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
 from ..base import GenerationCall, Header, ReaderOptions
-from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
+from ..body import (
+    BodySchema,
+    ParsedBody,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    read_json_object,
+)
 from ..envelope import ResponseId
 from ..fields import (
     check_logprobs,
@@ -27,7 +34,8 @@ from .writer import ChatRenderOptions, ChatWriter, REASONING_FIELDS
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"
 
-# Some fields have a current and a legacy name. Errors and warnings after parsing use the one that the client sent.
+# Some fields have a current and a legacy name. Errors and warnings after parsing use
+# the one that the client sent.
 _CURRENT_NAMES = (("max_tokens", "max_completion_tokens"),)
 _LEGACY_NAMES = (
     (r"tools(\[\d+\])\.function", r"functions\1"),
@@ -40,7 +48,9 @@ _FIELD_NAMES = {
     (False, True): FieldNames(*_LEGACY_NAMES),
     (True, True): FieldNames(*_CURRENT_NAMES, *_LEGACY_NAMES),
 }
-"""The names by whether the body has `max_completion_tokens`, and whether it has `functions`."""
+"""The names by whether the body has `max_completion_tokens`, and whether it has
+`functions`.
+"""
 
 _BODY = BodySchema(ChatBody, CHAT_NESTED)
 _PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
@@ -61,8 +71,8 @@ def read_chat_call(
     reasoning_fields: names of the reasoning fields in the response.
     """
     parsed = ParsedBody(data)
-    # Checked before decoding, whose error cannot name the right route: Cursor posts Responses bodies here
-    # (CLIProxyAPI#658).
+    # Checked before decoding, whose error cannot name the right route: Cursor posts
+    # Responses bodies here (CLIProxyAPI#658).
     require_messages(parsed.fields)
     # Two structs, because /tokenize has only the fields of the second.
     body = parsed.decode(_BODY)
@@ -70,11 +80,16 @@ def read_chat_call(
     warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
-    if body.verbosity is not None and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium":
+    if (
+        body.verbosity is not None
+        and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium"
+    ):
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
     conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
     request = _build_request(body, options, conversation)
-    render_options = _build_render_options(body, options, request, conversation.tool_choice, reasoning_fields)
+    render_options = _build_render_options(
+        body, options, request, conversation.tool_choice, reasoning_fields
+    )
     id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
     if body.store and body.request_id is not None:
         warnings.append("request_id is ignored: the server assigns the id of a stored completion")
@@ -83,10 +98,19 @@ def read_chat_call(
         return ChatWriter(id.apply_to(header), render_options)
 
     names = _FIELD_NAMES[body.max_completion_tokens is not None, bool(body.functions)]
-    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
+    call = GenerationCall(
+        (request,),
+        bool(body.stream),
+        ID_PREFIX,
+        writer,
+        tuple(warnings),
+        unknown,
+        field_names=names,
+    )
     if not body.store:
         return ChatCall(call, None)
-    # The store keeps `messages` as the client sent them. Decoding has already checked that they are a list.
+    # The store keeps `messages` as the client sent them. Decoding has already checked
+    # that they are a list.
     raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
     return ChatCall(call, StoredChatFields(raw_messages, encode_metadata(body.metadata)))
 
@@ -95,18 +119,26 @@ def require_messages(fields: dict[str, Raw]) -> None:
     if "messages" in fields:
         return
     if "input" in fields:
-        raise missing_parameter("messages", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+        raise missing_parameter(
+            "messages", " A body with 'input' is a Responses request: POST it to /v1/responses."
+        )
     if "prompt" in fields:
         raise missing_parameter(
-            "messages", " A body with 'prompt' is a Completions request: POST it to /v1/completions."
+            "messages",
+            " A body with 'prompt' is a Completions request: POST it to /v1/completions.",
         )
     raise missing_parameter("messages")
 
 
 def read_prompt_fields(
-    body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, keeps_seal: bool = False
+    body: ChatPromptFields,
+    tools: tuple[Tool, ...],
+    warnings: list[str],
+    *,
+    keeps_seal: bool = False,
 ) -> Conversation:
-    """Parse the messages and template options, which /tokenize has too. Raises RequestError.
+    """Parse the messages and template options, which /tokenize has too. Raises
+    RequestError.
 
     keeps_seal: as in ReaderOptions.
     """
@@ -127,18 +159,26 @@ def _read_conversation(
     body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
 ) -> Conversation:
     if prompting.tools and body.functions:
-        raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
-    tools = read_functions(body.functions) if body.functions else read_tools(prompting.tools or (), warnings)
+        raise RequestError(
+            "'functions' is the old form of 'tools'; send only one of them.", param="functions"
+        )
+    tools = (
+        read_functions(body.functions)
+        if body.functions
+        else read_tools(prompting.tools or (), warnings)
+    )
     conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
     effort = body.reasoning_effort
     budget = body.thinking_token_budget
     is_enabled = conversation.reasoning.enabled
     if effort is not None:
         check_one_of(effort, EFFORTS, "reasoning_effort")
-    # A switch in `chat_template_kwargs` takes precedence over the effort because it is more specific.
+    # A switch in `chat_template_kwargs` takes precedence over the effort because it is
+    # more specific.
     if is_enabled is None and effort == "none":
         is_enabled = False
-    # An answer in the legacy format has only one `function_call`, so `functions` rule out parallel calls.
+    # An answer in the legacy format has only one `function_call`, so `functions` rule
+    # out parallel calls.
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),
@@ -148,7 +188,9 @@ def _read_conversation(
 
 
 def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
-    """Whether the answer continues the last message, as vLLM's field or a flag in that message requests."""
+    """Whether the answer continues the last message, as vLLM's field or a flag in that
+    message requests.
+    """
     last_index = len(body.messages) - 1
     flags = [
         f"messages[{i}].{'prefix' if message.prefix else 'partial'}"
@@ -170,14 +212,24 @@ def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) ->
     return True
 
 
-def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
+def _build_request(
+    body: ChatBody, options: ReaderOptions, conversation: Conversation
+) -> GenerateRequest:
     logprobs = check_logprobs(body.top_logprobs, "top_logprobs")
     prompt_logprobs = body.read_prompt_logprobs()
     if logprobs and not body.logprobs:
-        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs", code="invalid_value")
+        raise RequestError(
+            "'top_logprobs' needs 'logprobs' to be true.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
     logprobs = (logprobs or 0) if body.logprobs else None
-    max_tokens_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens_name = (
+        "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    )
+    max_tokens = (
+        body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    )
     if max_tokens == 0:
         raise invalid_value(max_tokens_name, "expected -1 or an integer >= 1")
     constraint, constraint_param = read_constraint_fields(body)
@@ -192,7 +244,8 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
         logprobs=logprobs,
         logprob_ids=body.read_logprob_ids(logprobs),
         prompt_logprobs=prompt_logprobs,
-        return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,
+        return_prompt=bool(body.return_token_ids or body.return_prompt_text)
+        or prompt_logprobs is not None,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),
         priority=body.priority or 0,

@@ -1,4 +1,6 @@
-"""Stored chat completions: their stored format, the objects rendered from it, and updates of their metadata."""
+"""Stored chat completions: their stored format, the objects rendered from it, and
+updates of their metadata.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ class StoredChat(Struct, frozen=True):
         return msgspec.json.encode(self)
 
     def render_object(self) -> bytes:
-        # Metadata is stored separately because it is the only field that an update can replace.
+        # Metadata is stored separately because it is the only field that an update can
+        # replace.
         return b'%s,"metadata":%s}' % (bytes(self.whole)[:-1], bytes(self.metadata))
 
     def matches(self, metadata: Mapping[str, str]) -> bool:
@@ -60,7 +63,9 @@ class StoredChat(Struct, frozen=True):
         return all(stored_metadata.get(key) == value for key, value in metadata.items())
 
     def list_messages(self, id: str) -> list[PageRow]:
-        """List the messages. An array of content moves to `content_parts`, and `content` becomes its text."""
+        """List the messages. An array of content moves to `content_parts`, and
+        `content` becomes its text.
+        """
         rows: list[PageRow] = []
         for i, raw in enumerate(self.messages):
             message_id = f"{id}-{i}"
@@ -70,12 +75,20 @@ class StoredChat(Struct, frozen=True):
             if content.startswith(b"["):
                 parts = Raw(content)
                 content_parts = msgspec.json.decode(content, type=list[_Part | str])
-                texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
+                texts = [
+                    part if isinstance(part, str) else part.text or "" for part in content_parts
+                ]
                 content = encode_string("".join(texts)) if any(texts) else b"null"
             raw_id = Raw(encode_string(message_id))
-            # `id` comes first, as in OpenAI's API. It is set again at the end to override an `id` that the client sent.
-            message = {"id": raw_id} | fields | {"content": Raw(content), "content_parts": parts, "id": raw_id}
-            # OpenAI's type of a stored message requires the field, which requests may omit.
+            # `id` comes first, as in OpenAI's API. It is set again at the end to
+            # override an `id` that the client sent.
+            message = (
+                {"id": raw_id}
+                | fields
+                | {"content": Raw(content), "content_parts": parts, "id": raw_id}
+            )
+            # OpenAI's type of a stored message requires the field, which requests may
+            # omit.
             message.setdefault("refusal", Raw(b"null"))
             rows.append((message_id, escape_line_breaks(msgspec.json.encode(message))))
         return rows

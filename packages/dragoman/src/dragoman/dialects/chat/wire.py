@@ -50,7 +50,8 @@ class ChatContentPart(Struct, frozen=True):
 class FunctionCallBody(Struct, frozen=True):
     """A function call in a message.
 
-    arguments: a string, as in OpenAI's API; some local clients replay the object itself.
+    arguments: a string, as in OpenAI's API; some local clients replay the object
+        itself.
     """
 
     name: str
@@ -72,7 +73,9 @@ class ChatToolCall(Struct, frozen=True):
 
 
 class ReasoningDetail(Struct, frozen=True):
-    """A piece of replayed reasoning in OpenRouter's format; `type` selects the fields that apply."""
+    """A piece of replayed reasoning in OpenRouter's format; `type` selects the fields
+    that apply.
+    """
 
     type: str
     text: str | None = None
@@ -83,9 +86,11 @@ class ReasoningDetail(Struct, frozen=True):
 
 
 class ChatWireMessage(Struct, frozen=True):
-    """A message of any role. Fields that do not belong to the role are ignored, as in OpenAI's API.
+    """A message of any role. Fields that do not belong to the role are ignored, as in
+    OpenAI's API.
 
-    prefix, partial: the answer continues this message, if it is the last (DeepSeek and Mistral; Kimi and Qwen).
+    prefix, partial: the answer continues this message, if it is the last (DeepSeek and
+        Mistral; Kimi and Qwen).
     """
 
     role: str
@@ -115,7 +120,9 @@ class GrammarDefinition(Struct, frozen=True):
 
 
 class CustomFormat(Struct, frozen=True):
-    """A custom tool's format. Chat nests the grammar, Responses does not; clients send both."""
+    """A custom tool's format. Chat nests the grammar, Responses does not; clients send
+    both.
+    """
 
     type: str
     grammar: GrammarDefinition | None = None
@@ -178,45 +185,71 @@ class ChatPromptFields(Struct, frozen=True, kw_only=True):
         Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
         Note(
             "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; "
-            "reasoning_details are read; prefix or partial continue a final assistant message; an output without "
+            "reasoning_details are read; prefix or partial continue a final assistant message; an "
+            "output without "
             "its call is refused"
         ),
     ]
     tools: Annotated[
         list[ChatWireTool] | None,
-        Note("function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
+        Note(
+            "function, and custom with an enforced regex; lark grammars and hosted tools give a "
+            "warning"
+        ),
     ] = None
     add_generation_prompt: bool | None = None
-    continue_final_message: Annotated[bool | None, Note("requires a final assistant message")] = None
-    chat_template: Annotated[str | None, Note("if the server allows it")] = None
-    chat_template_kwargs: Annotated[
-        Raw, Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off")
-    ] = Raw()
-    documents: Annotated[list[dict[str, str]] | None, Note("a warning where the chat template does not read them")] = (
+    continue_final_message: Annotated[bool | None, Note("requires a final assistant message")] = (
         None
     )
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw,
+        Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
+    ] = Raw()
+    documents: Annotated[
+        list[dict[str, str]] | None, Note("a warning where the chat template does not read them")
+    ] = None
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """The fields of a chat body besides `ChatPromptFields`."""
 
-    max_completion_tokens: Annotated[CountOrUnlimited | None, Note("takes precedence over max_tokens")] = None
+    max_completion_tokens: Annotated[
+        CountOrUnlimited | None, Note("takes precedence over max_tokens")
+    ] = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Logprobs | None, Note("0 to 20, requires logprobs; -1 is refused")] = None
+    top_logprobs: Annotated[Logprobs | None, Note("0 to 20, requires logprobs; -1 is refused")] = (
+        None
+    )
     tool_choice: Annotated[str | ChatWireToolChoice | None, Note("all forms")] = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[FunctionDefinition] | None, Note("legacy; the answer has function_call")] = None
+    functions: Annotated[
+        list[FunctionDefinition] | None, Note("legacy; the answer has function_call")
+    ] = None
     function_call: Annotated[str | NameReference | None, Note("legacy")] = None
     reasoning_effort: Annotated[str | None, Note("none turns reasoning off")] = None
-    thinking_token_budget: Annotated[CountOrUnlimited | None, Note("-1 and null mean no budget")] = None
-    include_reasoning: Annotated[bool | None, Note("false hides the reasoning; its tokens still count")] = None
+    thinking_token_budget: Annotated[
+        CountOrUnlimited | None, Note("-1 and null mean no budget")
+    ] = None
+    include_reasoning: Annotated[
+        bool | None, Note("false hides the reasoning; its tokens still count")
+    ] = None
     return_prompt_text: bool | None = None
-    verbosity: Annotated[str | None, Note("validated; low and high have no effect and give a warning")] = None
-    store: Annotated[bool | None, Note("true stores the completion; a warning if the server has no store")] = None
+    verbosity: Annotated[
+        str | None, Note("validated; low and high have no effect and give a warning")
+    ] = None
+    store: Annotated[
+        bool | None, Note("true stores the completion; a warning if the server has no store")
+    ] = None
 
 
 _UNSUPPORTED = (
-    *accept("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *accept(
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+        note="caching is automatic",
+    ),
     *warn("prediction", "the prediction was not used; it does not affect the answer"),
     *reject("modalities", "only text output is supported", ["text"], []),
     *reject("audio", "only text output is supported"),

@@ -1,4 +1,5 @@
-"""Renders Chat Completions: the chunks of a stream and the full object, from the same pieces.
+"""Renders Chat Completions: the chunks of a stream and the full object, from the same
+pieces.
 
 each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
 the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
@@ -8,7 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import Reasoning, Refusal, SealKind, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
@@ -40,8 +55,11 @@ def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
 
 
 def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
-    """Render reasoning with its seal, in OpenRouter's format. A client sends it back unchanged."""
-    # `format` names the vendor: by it, the reader passes the seal on as the right kind when the client sends it back.
+    """Render reasoning with its seal, in OpenRouter's format. A client sends it back
+    unchanged.
+    """
+    # `format` names the vendor: by it, the reader passes the seal on as the right kind
+    # when the client sends it back.
     format = b"anthropic-claude-v1"
     kind = b"reasoning.encrypted"
     if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
@@ -66,7 +84,8 @@ def render_call_start(event: ToolCallStart, index: int) -> bytes:
 
 def render_call_arguments(text: str, index: int, custom: bool) -> bytes:
     kind, field = (b"custom", b"input") if custom else (b"function", b"arguments")
-    # Without id and name: some clients take a repeated name for a new call (lmstudio-bug-tracker#649).
+    # Without id and name: some clients take a repeated name for a new call
+    # (lmstudio-bug-tracker#649).
     return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, encode_string(text))
 
 
@@ -79,10 +98,13 @@ def render_legacy_arguments(text: str) -> bytes:
 
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
-    """The full message. Its content is null if it has only reasoning, a refusal or calls."""
+    """The full message. Its content is null if it has only reasoning, a refusal or
+    calls.
+    """
     text, reasoning, refusal, calls = choice.split_parts()
     sealed = [part for part in choice.parts if names and isinstance(part, Reasoning) and part.seal]
-    # A completely empty response has the content "" instead of null, for clients that expect a string.
+    # A completely empty response has the content "" instead of null, for clients that
+    # expect a string.
     is_content_null = not text and bool(reasoning or sealed or refusal or calls)
     fields = [
         b'"role":"assistant"',
@@ -95,7 +117,8 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
     if calls and legacy:
         call = calls[0]
         fields.append(
-            b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))
+            b'"function_call":{"name":%s,"arguments":%s}'
+            % (encode_string(call.name), encode_string(call.arguments))
         )
     elif profile is Profile.VLLM:
         fields.append(b'"function_call":null')
@@ -112,13 +135,17 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
     if names and (reasoning or profile is Profile.VLLM):
         fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     if sealed:
-        details = (render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed))
+        details = (
+            render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed)
+        )
         fields.append(b'"reasoning_details":[%s]' % b",".join(details))
     return b"{%s}" % b",".join(fields)
 
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
-"""Clients read one or the other. No client that was tested showed the text twice when both were sent."""
+"""Clients read one or the other. No client that was tested showed the text twice when
+both were sent.
+"""
 
 KINDS = (b"chat.completion.chunk", b"chat.completion")
 _REASONING = 1
@@ -131,7 +158,8 @@ class ChatRenderOptions(RenderOptions, frozen=True, kw_only=True):
 
     prompt_text: add the prompt's text.
     reasoning_fields: the field names of reasoning; empty hides it.
-    is_named_choice: `tool_choice` named one function, for which OpenAI's finish reason is `stop`.
+    is_named_choice: `tool_choice` named one function, for which OpenAI's finish reason
+        is `stop`.
     legacy_functions: render a call as `function_call`; there is at most one.
     """
 
@@ -162,7 +190,9 @@ class _ChoiceState:
         self.content: tuple[bool, ContentTokens] | None = None
 
     def score(self, text: str | None, tokens: Sequence[Token], *, refusal: bool) -> None:
-        """text: the content or refusal text that the tokens released; None if they released neither."""
+        """text: the content or refusal text that the tokens released; None if they
+        released neither.
+        """
         if self.content is not None and (text is None or self.content[0] is not refusal):
             kind, content = self.content
             self.scored.extend((kind, token) for token in content.close())
@@ -197,7 +227,8 @@ class ChatWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
-        # Clients that request token ids (RL trainers) pair each id with a logprob, including the end-of-text token.
+        # Clients that request token ids (RL trainers) pair each id with a logprob,
+        # including the end-of-text token.
         self._lists_all_tokens = self._is_vllm or options.token_ids or options.tokens_as_ids
         self._wants_prompt = options.token_ids or options.prompt_text
         self._wants_tokens = options.token_ids or options.logprobs is not None
@@ -205,9 +236,12 @@ class ChatWriter(ChunkWriter):
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
-        self._last_delta = bytearray()  # per choice: 0 before the first delta, then _REASONING or _NOT_REASONING
+        self._last_delta = (
+            bytearray()
+        )  # per choice: 0 before the first delta, then _REASONING or _NOT_REASONING
         self._choices: dict[int, _ChoiceState] = {}
-        # Per choice: the text of the part of reasoning that has not ended, and the number of sealed parts before it.
+        # Per choice: the text of the part of reasoning that has not ended, and the
+        # number of sealed parts before it.
         self._reasoning: dict[int, tuple[list[str], int]] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
@@ -215,7 +249,8 @@ class ChatWriter(ChunkWriter):
 
     def feed(self, event: Event) -> bytes:
         if self._is_plain and type(event) is TextDelta:
-            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
+            # The hot path, taken for nearly every token: one lookup, one escape, one
+            # concatenation.
             prefix = self._envelope.chunk_prefix
             start = self._chunk_starts[event.choice]
             if not event.text:
@@ -224,7 +259,8 @@ class ChatWriter(ChunkWriter):
             return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
-            # The ids of the prompt belong into the first chunks, so these wait for the event that brings them.
+            # The ids of the prompt belong into the first chunks, so these wait for the
+            # event that brings them.
             return self._render_roles(prompt) + self._render_event(event)
         return self._render_event(event)
 
@@ -232,19 +268,28 @@ class ChatWriter(ChunkWriter):
         options = self._options
         choices = list[bytes]()
         for i, choice in enumerate(reply.choices):
-            message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
+            message = render_message(
+                choice, options.reasoning_fields, options.profile, options.legacy_functions
+            )
             logprobs = b"null"
             if options.logprobs is not None:
                 logprobs = self._render_logprobs(self._list_scored(choice), is_complete=True)
-            reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-            ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
+            reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(
+                choice.stop
+            )
+            ids = self._render_token_ids(
+                choice.tokens if options.token_ids else ()
+            ) + self._render_weights(choice)
             choices.append(
-                b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (i, message, logprobs, reason, ids)
+                b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}'
+                % (i, message, logprobs, reason, ids)
             )
         prompt = reply.prompts[0] if reply.prompts else None
         extra = self._render_prompt_fields(prompt)
         if options.prompt_logprobs is not None and prompt is not None:
-            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
+            extra += b',"prompt_logprobs":' + render_prompt_logprobs(
+                prompt, options.prompt_logprobs
+            )
         elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
         extra += render_kv_transfer(reply.kv_transfer_params, options.profile) + render_metrics(
@@ -256,7 +301,9 @@ class ChatWriter(ChunkWriter):
         match event:
             case TextDelta(choice, text, tokens):
                 self._score(choice, text, tokens)
-                return self._render_delta(choice, text and b'"content":' + encode_string(text), tokens)
+                return self._render_delta(
+                    choice, text and b'"content":' + encode_string(text), tokens
+                )
             case ReasoningDelta(choice, text, tokens):
                 self._score(choice, None, tokens)
                 last = self._last_delta[choice]
@@ -267,16 +314,24 @@ class ChatWriter(ChunkWriter):
                 return chunk
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
-                return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
+                return self._render_delta(
+                    choice, text and b'"refusal":' + encode_string(text), tokens
+                )
             case ToolCallStart(choice):
                 self._score(choice, None, event.tokens)
                 state = self._get_state(choice)
                 state.calls = state.calls + 1
                 state.is_custom = event.custom
                 is_legacy = self._options.legacy_functions
-                delta = render_legacy_start(event) if is_legacy else render_call_start(event, state.calls - 1)
+                delta = (
+                    render_legacy_start(event)
+                    if is_legacy
+                    else render_call_start(event, state.calls - 1)
+                )
                 # The legacy format has one call.
-                return self._render_delta(choice, b"" if is_legacy and state.calls > 1 else delta, event.tokens)
+                return self._render_delta(
+                    choice, b"" if is_legacy and state.calls > 1 else delta, event.tokens
+                )
             case ToolCallDelta(choice):
                 self._score(choice, None, event.tokens)
                 state = self._get_state(choice)
@@ -298,7 +353,9 @@ class ChatWriter(ChunkWriter):
                 return self._envelope.render_usage_chunk(event)
 
     def _render_reasoning(self, event: ReasoningDelta) -> bytes:
-        """The fields of a delta. The one with a seal repeats the whole part, which the client has to send back."""
+        """The fields of a delta. The one with a seal repeats the whole part, which the
+        client has to send back.
+        """
         names = self._options.reasoning_fields
         text = event.text
         if not names:
@@ -306,7 +363,8 @@ class ChatWriter(ChunkWriter):
         fields = [render_reasoning(names, encode_string(text))] if text else []
         open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
         if self._last_delta[event.choice] == _NOT_REASONING:
-            # A seal covers its own part of reasoning alone, and what was sent since has ended the part before.
+            # A seal covers its own part of reasoning alone, and what was sent since has
+            # ended the part before.
             open_texts.clear()
         open_texts.append(text)
         if event.seal:
@@ -326,32 +384,48 @@ class ChatWriter(ChunkWriter):
         )
         if self._counter is not None:
             self._counter = UsageCounter(event)
-        # The first chunk carries the prompt's ids, which come with the event after this one.
+        # The first chunk carries the prompt's ids, which come with the event after this
+        # one.
         self._awaits_prompt = self._wants_prompt
         return b"" if self._awaits_prompt else self._render_roles(None)
 
     def _render_roles(self, prompt: PromptTokens | None) -> bytes:
-        """All roles, in index order and before anything else, because the official SDK appends choices as they arrive.
+        """All roles, in index order and before anything else, because the official SDK
+        appends choices as they arrive.
 
-        Without a content in OpenAI's profile, so that an answer of calls alone folds to the null of the full response.
+        Without a content in OpenAI's profile, so that an answer of calls alone folds to
+        the null of the full response.
         """
         self._awaits_prompt = False
         extra = self._render_prompt_fields(prompt)
-        logprobs = b"null" if self._options.logprobs is None or self._is_vllm else b'{"content":[],"refusal":null}'
+        logprobs = (
+            b"null"
+            if self._options.logprobs is None or self._is_vllm
+            else b'{"content":[],"refusal":null}'
+        )
         content = b',"content":""' if self._is_vllm else b""
-        fields = b'"delta":{"role":"assistant"%s},"logprobs":%s,"finish_reason":null}' % (content, logprobs)
+        fields = b'"delta":{"role":"assistant"%s},"logprobs":%s,"finish_reason":null}' % (
+            content,
+            logprobs,
+        )
         choices = (b'{"index":%d,%s' % (i, fields) for i in range(self._choice_count))
-        return b"".join(self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices)
+        return b"".join(
+            self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices
+        )
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """Return the state of a choice, created on first use: plain text deltas do not need it."""
+        """Return the state of a choice, created on first use: plain text deltas do not
+        need it.
+        """
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState()
         return state
 
     def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
-        """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
+        """field: the delta's only field; if empty, the tokens are buffered for the next
+        chunk.
+        """
         self._buffer_tokens(choice, tokens)
         if not isinstance(field, bytes) or not field:
             if self._last_delta[choice]:
@@ -359,21 +433,25 @@ class ChatWriter(ChunkWriter):
             return b""
         self._last_delta[choice] = _NOT_REASONING
         if self._is_plain:
-            return b"".join((self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end))
+            return b"".join(
+                (self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end)
+            )
         return self._render_chunk(choice, b"{%s}" % field, b"null")
 
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._score(event.choice, None, event.tokens)
         self._buffer_tokens(event.choice, event.tokens)
         # A stream keeps no list of its parts, so the calls were counted as they began.
-        reason = self._render_reason(event.reason, self._get_state(event.choice).calls > 0) + self._render_weights(
-            event
-        )
+        reason = self._render_reason(
+            event.reason, self._get_state(event.choice).calls > 0
+        ) + self._render_weights(event)
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
         # An empty answer has an empty content, in a stream as in the full response.
         has_content = self._is_vllm or self._last_delta[event.choice]
         empty = b"" if has_content else self._render_chunk(event.choice, b'{"content":""}', b"null")
-        return empty + self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
+        return empty + self._render_chunk(
+            event.choice, b"{}", reason + self._render_stop(event.stop), transfer
+        )
 
     def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
         if self._counter is not None:
@@ -381,8 +459,12 @@ class ChatWriter(ChunkWriter):
         if self._options.token_ids:
             self._get_state(choice).pending_tokens.extend(tokens)
 
-    def _score(self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False) -> None:
-        """Collect the tokens that `logprobs` lists: all in vLLM's profile and beside ids, else those of the content."""
+    def _score(
+        self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False
+    ) -> None:
+        """Collect the tokens that `logprobs` lists: all in vLLM's profile and beside
+        ids, else those of the content.
+        """
         if self._options.logprobs is None:
             return
         state = self._get_state(choice)
@@ -406,9 +488,12 @@ class ChatWriter(ChunkWriter):
 
     def _list_scored(self, choice: Choice) -> list[tuple[bool, Token]]:
         """See `_score`."""
-        # vLLM lists every token, those of reasoning and calls too; OpenAI lists those of the content alone.
+        # vLLM lists every token, those of reasoning and calls too; OpenAI lists those
+        # of the content alone.
         if self._lists_all_tokens:
-            listed = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
+            listed = [
+                (isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens
+            ]
             return [*listed, *((False, token) for token in choice.trailing_tokens)]
         return [
             (isinstance(part, Refusal), token)
@@ -418,8 +503,11 @@ class ChatWriter(ChunkWriter):
         ]
 
     def _render_reason(self, reason: FinishReason, has_calls: bool) -> bytes:
-        """A truncated call is incomplete, so `length` takes precedence. A call forced by name finishes with `stop`."""
-        # vLLM had both wrong: vllm#53269 (the truncated call) and vllm#25054 (the named function).
+        """A truncated call is incomplete, so `length` takes precedence. A call forced
+        by name finishes with `stop`.
+        """
+        # vLLM had both wrong: vllm#53269 (the truncated call) and vllm#25054 (the named
+        # function).
         if reason is not FinishReason.STOP or not has_calls or self._options.is_named_choice:
             return render_finish_reason(reason, self._options.profile)
         return b'"function_call"' if self._options.legacy_functions else b'"tool_calls"'
@@ -430,8 +518,12 @@ class ChatWriter(ChunkWriter):
     def _render_stop(self, stop: str | int | None) -> bytes:
         return b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
 
-    def _render_logprobs(self, tokens: Sequence[tuple[bool, Token]], is_complete: bool = False) -> bytes:
-        """Refusals have a list of their own. Empty streamed lists are null, so that clients append nothing."""
+    def _render_logprobs(
+        self, tokens: Sequence[tuple[bool, Token]], is_complete: bool = False
+    ) -> bytes:
+        """Refusals have a list of their own. Empty streamed lists are null, so that
+        clients append nothing.
+        """
         top = self._options.logprobs
         if top is None:
             return b"null"
@@ -439,7 +531,9 @@ class ChatWriter(ChunkWriter):
         content_tokens = [token for refusal, token in tokens if not refusal]
         refusal_tokens = [token for refusal, token in tokens if refusal]
         return b'{"content":%s,"refusal":%s}' % (
-            render_chat_logprobs(content_tokens, top, naming) if content_tokens or is_complete else b"null",
+            render_chat_logprobs(content_tokens, top, naming)
+            if content_tokens or is_complete
+            else b"null",
             render_chat_logprobs(refusal_tokens, top, naming) if refusal_tokens else b"null",
         )
 
@@ -453,11 +547,17 @@ class ChatWriter(ChunkWriter):
         options = self._options
         extra = b""
         if options.token_ids or self._is_vllm:
-            ids = render_token_ids(prompt.tokens) if options.token_ids and prompt is not None else b"null"
+            ids = (
+                render_token_ids(prompt.tokens)
+                if options.token_ids and prompt is not None
+                else b"null"
+            )
             extra += b',"prompt_token_ids":' + ids
         if options.prompt_text or self._is_vllm:
             extra += b',"prompt_text":' + (
-                encode_string(prompt.text) if options.prompt_text and prompt is not None else b"null"
+                encode_string(prompt.text)
+                if options.prompt_text and prompt is not None
+                else b"null"
             )
         return extra
 

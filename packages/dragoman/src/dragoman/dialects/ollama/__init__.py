@@ -1,4 +1,6 @@
-"""Ollama's native API: chat, generate, embeddings and models. Streams are lines of JSON."""
+"""Ollama's native API: chat, generate, embeddings and models. Streams are lines of
+JSON.
+"""
 
 from .models import (
     LATEST,
@@ -19,7 +21,13 @@ from .models import (
     render_tags,
 )
 from .reader import AnswerClock, OllamaCall, read_ollama_chat, read_ollama_generate
-from .writer import LineFraming, OllamaRenderOptions, OllamaTimings, OllamaWriter, render_ollama_error
+from .writer import (
+    LineFraming,
+    OllamaRenderOptions,
+    OllamaTimings,
+    OllamaWriter,
+    render_ollama_error,
+)
 
 __all__ = [
     "LATEST",

@@ -1,6 +1,7 @@
 """Ollama's models, downloads and embeddings, and the schemas of all its responses.
 
-Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found under both names.
+Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and
+found under both names.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
     body = parsed.decode(_MODEL)
     warnings, unknown = OLLAMA_MODEL.classify_body(parsed, _MODEL)
     return NamedModel(
-        resolve_model(body.model or body.name, options), body.stream is not False, tuple(warnings), unknown
+        resolve_model(body.model or body.name, options),
+        body.stream is not False,
+        tuple(warnings),
+        unknown,
     )
 
 
@@ -88,7 +92,9 @@ class OllamaModelCard(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """A hash of the model's name, which clients use as a key. In Ollama it is the manifest's."""
+        """A hash of the model's name, which clients use as a key. In Ollama it is the
+        manifest's.
+        """
         return hashlib.sha256(self.root.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -146,7 +152,12 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
     """Serialize the response of /api/tags."""
     models = [
         OllamaListedModel(
-            name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
+            name := add_tag(card.name),
+            name,
+            format_time(card.created),
+            card.size,
+            card.digest,
+            _build_details(card),
         )
         for card in cards
     ]
@@ -154,7 +165,9 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
 
 
 def render_running_models(models: Sequence[RunningModel]) -> bytes:
-    """Serialize the response of /api/ps. The model that stays loaded longest comes first."""
+    """Serialize the response of /api/ps. The model that stays loaded longest comes
+    first.
+    """
     entries = [
         OllamaProcessModel(
             name := add_tag(model.card.name),
@@ -174,15 +187,20 @@ def render_running_models(models: Sequence[RunningModel]) -> bytes:
 def render_show(card: OllamaModelCard) -> bytes:
     """Serialize the response of /api/show."""
     architecture = card.architecture or UNKNOWN_ARCHITECTURE
-    # The keys are those of GGUF metadata: clients look up the context length under the architecture's name.
-    info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
+    # The keys are those of GGUF metadata: clients look up the context length under the
+    # architecture's name.
+    info: dict[str, str | int] = {
+        "general.architecture": architecture,
+        "general.basename": card.root,
+    }
     if card.max_model_len is not None:
         info[f"{architecture}.context_length"] = card.max_model_len
     if card.parameters is not None:
         info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
-    # The model's sampling defaults in the syntax of a Modelfile, if they differ from the neutral values.
+    # The model's sampling defaults in the syntax of a Modelfile, if they differ from
+    # the neutral values.
     parameters = [
         f"{name:<30} {value:g}"
         for name, core in OLLAMA_SAMPLING.core_names.items()
@@ -206,7 +224,8 @@ def add_tag(name: str) -> str:
 
 
 def render_load_status(model: str, now: float, reason: str, *, is_chat: bool) -> bytes:
-    """Serialize the response to a request without a prompt, which only loads or unloads a model.
+    """Serialize the response to a request without a prompt, which only loads or unloads
+    a model.
 
     now: Unix seconds.
     reason: `load` or `unload`.
@@ -241,7 +260,11 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
         # Formatted as by Ollama: `8.2B`, `751.63M` or `22K`.
         units = (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0), ("", 1, 0))
         unit, divisor, digits = next(row for row in units if count >= row[1] or not row[0])
-        size = f"{count // divisor}{unit}" if count % divisor == 0 else f"{count / divisor:.{digits}f}{unit}"
+        size = (
+            f"{count // divisor}{unit}"
+            if count % divisor == 0
+            else f"{count / divisor:.{digits}f}{unit}"
+        )
     return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
 
 
@@ -275,7 +298,11 @@ def read_embed(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_EMBED)
     warnings, unknown = OLLAMA_EMBED.classify_body(parsed, _EMBED)
-    inputs = ((body.input,) if body.input else ()) if not isinstance(body.input, list) else tuple(body.input)
+    inputs = (
+        ((body.input,) if body.input else ())
+        if not isinstance(body.input, list)
+        else tuple(body.input)
+    )
     if len(inputs) > MAX_INPUTS:
         raise invalid_value("input", f"expected at most {MAX_INPUTS} inputs, got {len(inputs)}")
     if "" in inputs:
@@ -313,27 +340,35 @@ def render_embed(model: str, embeddings: Embeddings | None, total: int, load: in
     total, load: durations of the request and of loading the model, in nanoseconds.
     """
     vectors = () if embeddings is None else embeddings.vectors
-    return b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}' % (
-        encode_string(model),
-        b",".join([_render_vector(vector) for vector in vectors]),
-        total,
-        load,
-        0 if embeddings is None else embeddings.prompt_tokens,
+    return (
+        b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
+        % (
+            encode_string(model),
+            b",".join([_render_vector(vector) for vector in vectors]),
+            total,
+            load,
+            0 if embeddings is None else embeddings.prompt_tokens,
+        )
     )
 
 
 def render_embeddings(embeddings: Embeddings | None) -> bytes:
     """Serialize the response of /api/embeddings."""
-    return b'{"embedding":%s}' % (b"[]" if embeddings is None else _render_vector(embeddings.vectors[0]))
+    return b'{"embedding":%s}' % (
+        b"[]" if embeddings is None else _render_vector(embeddings.vectors[0])
+    )
 
 
 def _render_vector(vector: bytes) -> bytes:
-    """Render a vector of little-endian float32. Nine significant digits identify each number exactly."""
+    """Render a vector of little-endian float32. Nine significant digits identify each
+    number exactly.
+    """
     numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
     return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
 
 
-# The schemas of responses and stream lines, for the API description. `writer` serializes them without these structs.
+# The schemas of responses and stream lines, for the API description. `writer`
+# serializes them without these structs.
 
 
 class OllamaCalledTool(Struct, frozen=True):
@@ -356,7 +391,9 @@ class OllamaAnswerMessage(Struct, frozen=True):
 
 
 class _OllamaLine(Struct, frozen=True, kw_only=True):
-    """The fields of an answer or a line. Durations are nanoseconds; only the last line has durations and counts."""
+    """The fields of an answer or a line. Durations are nanoseconds; only the last line
+    has durations and counts.
+    """
 
     model: str
     created_at: str
@@ -378,7 +415,8 @@ class OllamaChatResponse(_OllamaLine, frozen=True, kw_only=True):
 class OllamaGenerateResponse(_OllamaLine, frozen=True, kw_only=True):
     """An answer of /api/generate, or a line of it.
 
-    context: the token ids of prompt and answer; send them back to continue the conversation.
+    context: the token ids of prompt and answer; send them back to continue the
+        conversation.
     """
 
     response: str

@@ -1,4 +1,6 @@
-"""Parses the bodies of Ollama's /api/chat and /api/generate into an OllamaCall, including messages and tools."""
+"""Parses the bodies of Ollama's /api/chat and /api/generate into an OllamaCall,
+including messages and tools.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from msgspec import Raw, Struct
 
 from ...core.errors import RequestError, Unsupported
 from ...core.images import check_image
-from ...core.message import FunctionTool, Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from ...core.message import (
+    FunctionTool,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ...core.request import (
     Constraint,
     Conversation,
@@ -36,8 +48,28 @@ from ..body import (
 )
 from ..fields import read_schema, read_stop_strings, resolve_model
 from ..parameter_table import read_part
-from .wire import Integer, OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NESTED, OLLAMA_OPTIONS, OLLAMA_SAMPLING, OllamaChatBody, OllamaFields, OllamaGenerateBody, OllamaOptions, OllamaTool, OllamaWireMessage, read_keep_alive
-from .writer import OLLAMA_GENERATE_NAMES, OLLAMA_NAMES, OllamaRenderOptions, OllamaTimings, OllamaWriter
+from .wire import (
+    Integer,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_NESTED,
+    OLLAMA_OPTIONS,
+    OLLAMA_SAMPLING,
+    OllamaChatBody,
+    OllamaFields,
+    OllamaGenerateBody,
+    OllamaOptions,
+    OllamaTool,
+    OllamaWireMessage,
+    read_keep_alive,
+)
+from .writer import (
+    OLLAMA_GENERATE_NAMES,
+    OLLAMA_NAMES,
+    OllamaRenderOptions,
+    OllamaTimings,
+    OllamaWriter,
+)
 
 ROLES = ("system", "user", "assistant", "tool")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -52,20 +84,23 @@ def read_messages(messages: Sequence[OllamaWireMessage]) -> tuple[Message, ...]:
 class _MessageReader:
     """Parses messages in order, and matches each tool result to its call.
 
-    Only newer clients of Ollama send call ids; others name the tool in a result. A result without an id answers the
-    first open call of its tool, or the first open call if it does not name a tool.
+    Only newer clients of Ollama send call ids; others name the tool in a result. A
+    result without an id answers the first open call of its tool, or the first open call
+    if it does not name a tool.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        # Ordered dictionaries find the first open call, and remove any, without a search: a client sends many calls.
+        # Ordered dictionaries find the first open call, and remove any, without a
+        # search: a client sends many calls.
         self._open_ids: OrderedDict[str, None] = OrderedDict()
         self._open_ids_by_name: dict[str, OrderedDict[str, None]] = {}
 
     def read(self, message: OllamaWireMessage, path: str) -> Message:
         # Ollama converts roles to lower case when it decodes a message.
         role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
-        # Images come first: Ollama puts their placeholders before the text of the message.
+        # Images come first: Ollama puts their placeholders before the text of the
+        # message.
         images = tuple(read_images(message.images, f"{path}.images"))
         if role is Role.TOOL:
             id = message.tool_call_id
@@ -74,8 +109,11 @@ class _MessageReader:
                 open_ids = self._open_ids_by_name.get(name, ()) if name else self._open_ids
                 id = next(iter(open_ids), f"call_{name or 'unknown'}")
             self._close(id)
-            # Ollama's clients need not send ids, so a result without one may have no call.
-            result = ToolResult(id, (*images, Text(message.content or "")), answers_call=bool(message.tool_call_id))
+            # Ollama's clients need not send ids, so a result without one may have no
+            # call.
+            result = ToolResult(
+                id, (*images, Text(message.content or "")), answers_call=bool(message.tool_call_id)
+            )
             return Message(Role.TOOL, (result,), name or self._names.get(id))
         parts: list[Part] = [*images]
         if role is Role.ASSISTANT and message.thinking:
@@ -90,7 +128,9 @@ class _MessageReader:
             self._names[id] = function.name
             self._open_ids[id] = None
             self._open_ids_by_name.setdefault(function.name, OrderedDict())[id] = None
-            arguments = read_json_object(function.arguments, f"{path}.tool_calls[{i}].function.arguments")
+            arguments = read_json_object(
+                function.arguments, f"{path}.tool_calls[{i}].function.arguments"
+            )
             parts.append(ToolCall(id, function.name, arguments or "{}"))
         return Message(role, tuple(parts))
 
@@ -113,14 +153,19 @@ def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
         path = f"tools[{i}]"
         name = tool.function.name
         if tool.type != "function":
-            raise Unsupported(f"'{path}': tools of type {abbreviate(tool.type)} cannot be run here.", param=path)
+            raise Unsupported(
+                f"'{path}': tools of type {abbreviate(tool.type)} cannot be run here.", param=path
+            )
         if not _TOOL_NAME.fullmatch(name):
             raise invalid_value(
                 f"{path}.function.name",
-                f"expected 1 to 64 of the characters a-z, A-Z, 0-9, '_', '.' and '-', got {abbreviate(name)}",
+                f"expected 1 to 64 of the characters a-z, A-Z, 0-9, '_', '.' and '-', got "
+                f"{abbreviate(name)}",
             )
         if name in declared:
-            raise RequestError(f"'tools' declares {abbreviate(name)} twice.", param="tools", code="invalid_value")
+            raise RequestError(
+                f"'tools' declares {abbreviate(name)} twice.", param="tools", code="invalid_value"
+            )
         parameters = read_json_object(tool.function.parameters, f"{path}.function.parameters")
         declared[name] = FunctionTool(name, tool.function.description, parameters)
     return tuple(declared.values())
@@ -138,10 +183,13 @@ _OPTIONS = BodySchema(OllamaOptions)
 class OllamaCall(Struct, frozen=True):
     """A parsed body of /api/chat or /api/generate.
 
-    has_prompt: False if there is nothing to answer: the call only loads or unloads the model.
-    keep_alive: idle seconds after which the model is unloaded; infinity is never, None is the server's setting.
+    has_prompt: False if there is nothing to answer: the call only loads or unloads the
+        model.
+    keep_alive: idle seconds after which the model is unloaded; infinity is never, None
+        is the server's setting.
     num_ctx: the context length that the client expects, in tokens.
-    suffix: the text after the answer (fill-in-the-middle); the prompt is then a plain text.
+    suffix: the text after the answer (fill-in-the-middle); the prompt is then a plain
+        text.
     """
 
     call: GenerationCall
@@ -173,7 +221,8 @@ def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock)
     reader = _CallReader(body, options, clock, OLLAMA_CHAT.classify_body(parsed, _CHAT))
     messages = read_messages(body.messages or ())
     last_parts = messages[-1].parts if messages and messages[-1].role is Role.ASSISTANT else ()
-    # The answer continues an assistant's text at the end, as in most of Ollama's templates.
+    # The answer continues an assistant's text at the end, as in most of Ollama's
+    # templates.
     is_prefilled = (
         bool(last_parts)
         and isinstance(last_parts[-1], Text)
@@ -183,7 +232,9 @@ def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock)
         messages,
         read_tools(body.tools),
         reasoning=_read_think(body.think),
-        template=TemplateOptions(add_generation_prompt=not is_prefilled, continue_final_message=is_prefilled),
+        template=TemplateOptions(
+            add_generation_prompt=not is_prefilled, continue_final_message=is_prefilled
+        ),
         drop_oldest=bool(body.truncate),
     )
     return reader.build_call(prompt, is_chat=True, has_prompt=bool(messages))
@@ -194,20 +245,31 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
     parsed = ParsedBody(data)
     body = parsed.decode(_GENERATE)
     reader = _CallReader(body, options, clock, OLLAMA_GENERATE.classify_body(parsed, _GENERATE))
-    fields = {"system": body.system, "template": body.template, "context": body.context, "images": body.images}
+    fields = {
+        "system": body.system,
+        "template": body.template,
+        "context": body.context,
+        "images": body.images,
+    }
     conflicting = next((name for name, value in fields.items() if value), None)
     if body.raw and conflicting is not None:
-        raise RequestError("raw mode does not support template, system, context, or images", param=conflicting)
+        raise RequestError(
+            "raw mode does not support template, system, context, or images", param=conflicting
+        )
     if body.suffix and (body.raw or conflicting is not None or body.think):
         raise RequestError(
-            "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
+            "suffix cannot be combined with raw, think, template, system, context, or images",
+            param="suffix",
         )
-    # An empty prompt only loads the model. Ollama's clients send one before the first question.
+    # An empty prompt only loads the model. Ollama's clients send one before the first
+    # question.
     text = body.prompt or ""
     prompt: Prompt = text
     if not body.raw and not body.suffix:
         system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
-        user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
+        user = Message(
+            Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ()))
+        )
         prompt = Conversation(
             (*system, user),
             reasoning=_read_think(body.think),
@@ -216,14 +278,19 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
             preceding_ids=tuple(body.context or ()),
         )
     return reader.build_call(
-        prompt, is_chat=False, has_prompt=bool(text), returns_context=not body.raw, suffix=body.suffix or None
+        prompt,
+        is_chat=False,
+        has_prompt=bool(text),
+        returns_context=not body.raw,
+        suffix=body.suffix or None,
     )
 
 
 class _CallReader:
     """Parses the fields that both bodies share.
 
-    classified: the body's warnings and unknown names, from `ParameterTable.classify_body`.
+    classified: the body's warnings and unknown names, from
+        `ParameterTable.classify_body`.
     """
 
     def __init__(
@@ -297,7 +364,10 @@ class _CallReader:
 
         warnings = self._warnings
         if body.think is not None and not isinstance(prompt, Conversation):
-            warnings = (*warnings, "think is ignored: a raw prompt determines whether the model thinks")
+            warnings = (
+                *warnings,
+                "think is ignored: a raw prompt determines whether the model thinks",
+            )
         call = GenerationCall(
             (request,),
             body.stream is not False,

@@ -1,4 +1,5 @@
-"""The structs of Ollama's request bodies, and the support of every parameter, of `options` too.
+"""The structs of Ollama's request bodies, and the support of every parameter, of
+`options` too.
 
 Shapes and bounds only; the readers interpret them.
 """
@@ -12,12 +13,23 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..body import NestedRules, abbreviate, invalid_value
-from ..fields import Count, INT32, MAX_LOGPROBS, MAX_MESSAGES, Penalty, Probability, SamplingFields, TokenId
+from ..fields import (
+    Count,
+    INT32,
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    Penalty,
+    Probability,
+    SamplingFields,
+    TokenId,
+)
 from ..parameter_table import Note, ParameterTable, accept, reject, warn
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
-"""Ollama takes whole numbers with a decimal point as integers, as some clients send them."""
+"""Ollama takes whole numbers with a decimal point as integers, as some clients send
+them.
+"""
 
 
 class OllamaOptions(Struct, frozen=True, kw_only=True):
@@ -25,7 +37,10 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
 
     num_ctx: Annotated[
         Integer | None,
-        Note("the server's context applies; a larger one causes a warning, and nothing is cut off in silence"),
+        Note(
+            "the server's context applies; a larger one causes a warning, and nothing is cut off "
+            "in silence"
+        ),
     ] = None
     num_predict: Annotated[Integer | None, Note("-1, -2 and 0 are the rest of the context")] = None
     seed: Annotated[Integer | None, Note("-1 is random")] = None
@@ -34,7 +49,9 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
     top_k: Annotated[Integer | None, Note("0 and below disable it")] = None
     top_p: Probability | None = None
     min_p: Probability | None = None
-    repeat_penalty: Annotated[Annotated[float, Meta(gt=0, le=100)] | None, Note("1 disables it")] = None
+    repeat_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None, Note("1 disables it")
+    ] = None
     presence_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
     frequency_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
 
@@ -92,32 +109,50 @@ OLLAMA_NESTED = NestedRules(
         OllamaFunction: frozenset({"strict"}),
     }
 )
-"""Fields that clients replay of an answer's calls, or declare of tools without an effect on a model."""
+"""Fields that clients replay of an answer's calls, or declare of tools without an
+effect on a model.
+"""
 
 
 class OllamaFields(Struct, frozen=True, kw_only=True):
-    """The fields that /api/chat and /api/generate share. None: the client sent null or nothing."""
+    """The fields that /api/chat and /api/generate share. None: the client sent null or
+    nothing.
+    """
 
     model: Annotated[
         str | None,
-        Note("a name, an alias, or either followed by `:latest`; optional if the server has a default model"),
+        Note(
+            "a name, an alias, or either followed by `:latest`; optional if the server has a "
+            "default model"
+        ),
     ] = None
     stream: Annotated[bool | None, Note("true by default")] = None
     format: Annotated[Raw, Note("`json` or a JSON Schema, both enforced")] = Raw()
     options: Annotated[Raw, Note("see below")] = Raw()
     keep_alive: Annotated[
         float | str | None,
-        Note("seconds or a Go duration; for models that are loaded on demand; needs the right to control models"),
+        Note(
+            "seconds or a Go duration; for models that are loaded on demand; needs the right to "
+            "control models"
+        ),
     ] = None
     think: Annotated[
-        bool | str | None, Note("a boolean, or low, medium, high; rejected where the model does not support thinking")
+        bool | str | None,
+        Note("a boolean, or low, medium, high; rejected where the model does not support thinking"),
     ] = None
     truncate: Annotated[
         bool | None,
-        Note("true drops the oldest turns; without it a prompt that is too long is rejected, unlike in Ollama"),
+        Note(
+            "true drops the oldest turns; without it a prompt that is too long is rejected, "
+            "unlike in Ollama"
+        ),
     ] = None
-    logprobs: Annotated[bool | None, Note("of every token that has text, thinking and calls included")] = None
-    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20")] = None
+    logprobs: Annotated[
+        bool | None, Note("of every token that has text, thinking and calls included")
+    ] = None
+    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20")] = (
+        None
+    )
 
 
 class OllamaChatBody(OllamaFields, frozen=True, kw_only=True):
@@ -130,11 +165,17 @@ class OllamaChatBody(OllamaFields, frozen=True, kw_only=True):
 
 class OllamaGenerateBody(OllamaFields, frozen=True, kw_only=True):
     prompt: Annotated[str | None, Note("rendered by the chat template unless `raw`")] = None
-    suffix: Annotated[str | None, Note("rejected where the model has no tokens for fill-in-the-middle")] = None
+    suffix: Annotated[
+        str | None, Note("rejected where the model has no tokens for fill-in-the-middle")
+    ] = None
     images: Annotated[list[str] | None, Note("Base64")] = None
     system: str | None = None
-    template: Annotated[str | None, Note("a Jinja template, with `--trust-request-chat-template`")] = None
-    context: Annotated[list[TokenId] | None, Note("token ids before the prompt; for token engines")] = None
+    template: Annotated[
+        str | None, Note("a Jinja template, with `--trust-request-chat-template`")
+    ] = None
+    context: Annotated[
+        list[TokenId] | None, Note("token ids before the prompt; for token engines")
+    ] = None
     raw: bool | None = None
 
 
@@ -155,7 +196,9 @@ class OllamaEmbeddingsBody(Struct, frozen=True, kw_only=True):
 
 
 class OllamaModelBody(Struct, frozen=True, kw_only=True):
-    """A body that names a model: of /api/show and /api/pull. `name` is the deprecated name of `model`."""
+    """A body that names a model: of /api/show and /api/pull. `name` is the deprecated
+    name of `model`.
+    """
 
     model: Annotated[str | None, Note("of `/api/show` and `/api/pull`")] = None
     name: Annotated[str | None, Note("the deprecated name of `model`")] = None
@@ -180,7 +223,17 @@ OLLAMA_GENERATE = ParameterTable(
     ),
 )
 
-_LOAD_TIME = ("numa", "num_batch", "num_gqa", "num_gpu", "main_gpu", "low_vram", "f16_kv", "use_mmap", "use_mlock")
+_LOAD_TIME = (
+    "numa",
+    "num_batch",
+    "num_gqa",
+    "num_gpu",
+    "main_gpu",
+    "low_vram",
+    "f16_kv",
+    "use_mmap",
+    "use_mlock",
+)
 OLLAMA_OPTIONS = ParameterTable(
     "ollama_options",
     (OllamaOptions,),
@@ -207,7 +260,9 @@ OLLAMA_EMBED = ParameterTable(
     "ollama_embed", (OllamaEmbedBody,), accept("options", note="none of them affects an embedding")
 )
 OLLAMA_EMBEDDINGS = ParameterTable(
-    "ollama_embeddings", (OllamaEmbeddingsBody,), accept("options", note="none of them affects an embedding")
+    "ollama_embeddings",
+    (OllamaEmbeddingsBody,),
+    accept("options", note="none of them affects an embedding"),
 )
 OLLAMA_MODEL = ParameterTable(
     "ollama_model",
@@ -222,7 +277,16 @@ OLLAMA_MODEL = ParameterTable(
 )
 
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
 _TERM = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
 _DURATION = re.compile(rf"[+-]?(?:{_TERM})+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,9})?", re.ASCII)
@@ -231,9 +295,11 @@ MAX_DURATION_TEXT = 64
 
 
 def read_keep_alive(value: float | str | None) -> float | None:
-    """Return seconds; infinity for a negative duration, None if absent. Raises RequestError.
+    """Return seconds; infinity for a negative duration, None if absent. Raises
+    RequestError.
 
-    A text is a number of seconds, or a Go duration (https://pkg.go.dev/time#ParseDuration).
+    A text is a number of seconds, or a Go duration
+    (https://pkg.go.dev/time#ParseDuration).
     """
     if value is None:
         return None
@@ -244,10 +310,13 @@ def read_keep_alive(value: float | str | None) -> float | None:
             seconds = float(seconds)
         elif is_short and _DURATION.fullmatch(seconds):
             sign = -1 if seconds.startswith("-") else 1
-            seconds = sign * sum(float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(seconds))
+            seconds = sign * sum(
+                float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(seconds)
+            )
         else:
             raise invalid_value(
                 "keep_alive",
-                f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got {abbreviate(seconds)}",
+                f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got "
+                f"{abbreviate(seconds)}",
             )
     return math.inf if seconds < 0 else seconds

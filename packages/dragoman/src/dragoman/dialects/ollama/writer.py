@@ -1,8 +1,10 @@
-"""Serializes answers of Ollama's /api/chat and /api/generate, as a stream of JSON lines or as one object; also errors.
+"""Serializes answers of Ollama's /api/chat and /api/generate, as a stream of JSON lines
+or as one object; also errors.
 
     the stream:  chunk*  last        one line each; texts are pieces, calls are complete; `done` is true in the last
 
-The full object is the last line with all texts, calls and logprobs. An error is a line of its own.
+The full object is the last line with all texts, calls and logprobs. An error is a line
+of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,24 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import DragomanError, FieldNames
-from ...core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, UNKNOWN_TOKEN_ID, Usage, get_answer_tokens
+from ...core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    UNKNOWN_TOKEN_ID,
+    Usage,
+    get_answer_tokens,
+)
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
 from ..errors import MAX_MESSAGE
@@ -32,8 +51,12 @@ OLLAMA_NAMES = FieldNames(
     # Images are the only message parts that can be unsupported.
     (r"(messages\[\d+\])\.content", r"\1.images"),
 )
-"""This dialect's names of core fields, for errors and warnings that are raised after parsing."""
-OLLAMA_GENERATE_NAMES = FieldNames((r"messages\[\d+\]\.content", "images"), ("messages", "prompt"), *OLLAMA_NAMES.names)
+"""This dialect's names of core fields, for errors and warnings that are raised after
+parsing.
+"""
+OLLAMA_GENERATE_NAMES = FieldNames(
+    (r"messages\[\d+\]\.content", "images"), ("messages", "prompt"), *OLLAMA_NAMES.names
+)
 """The names for /api/generate, whose body has no messages."""
 
 
@@ -51,7 +74,9 @@ def render_ollama_error(error: DragomanError) -> bytes:
 
 
 KEEPALIVE = b" "
-"""Whitespace before the next line: JSON allows it, whereas clients fail on an empty line."""
+"""Whitespace before the next line: JSON allows it, whereas clients fail on an empty
+line.
+"""
 
 
 class OllamaTimings(Struct, frozen=True):
@@ -146,7 +171,8 @@ class OllamaWriter(LineFraming):
             case Started():
                 return b""
             case PromptTokens(tokens=tokens):
-                # Prepended, since an event engine may report the prompt's ids after the first token.
+                # Prepended, since an event engine may report the prompt's ids after the
+                # first token.
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""
@@ -155,18 +181,28 @@ class OllamaWriter(LineFraming):
                 return self._finish_call(is_cut_off=is_cut_off(reason, stop))
             case Finished(usage):
                 context_ids = self._context_ids if self._has_prompt_ids else None
-                return self._render_end(self._render_message("", "", ()), self._choice_finished, usage, context_ids)
+                return self._render_end(
+                    self._render_message("", "", ()), self._choice_finished, usage, context_ids
+                )
 
     def render_full(self, reply: Reply) -> bytes:
         choice = reply.choices[0]
         calls = list[bytes]()
         for i, part in enumerate(choice.parts):
             if isinstance(part, ToolCall):
-                is_incomplete = i == len(choice.parts) - 1 and is_cut_off(choice.reason, choice.stop)
-                calls += _render_call(len(calls), part.id, part.name, part.arguments, is_cut_off=is_incomplete)
-        text = "".join(part.text for part in choice.parts if not isinstance(part, ToolCall | Reasoning))
+                is_incomplete = i == len(choice.parts) - 1 and is_cut_off(
+                    choice.reason, choice.stop
+                )
+                calls += _render_call(
+                    len(calls), part.id, part.name, part.arguments, is_cut_off=is_incomplete
+                )
+        text = "".join(
+            part.text for part in choice.parts if not isinstance(part, ToolCall | Reasoning)
+        )
         prompt = reply.prompts[0] if reply.prompts else None
-        context_ids = None if prompt is None else [token.id for token in (*prompt.tokens, *choice.tokens)]
+        context_ids = (
+            None if prompt is None else [token.id for token in (*prompt.tokens, *choice.tokens)]
+        )
         finish = ChoiceFinished(0, choice.reason, choice.stop)
         self._tokens.extend(token for part in choice.parts for token in part.tokens)
         message = self._render_message(text, choice.join_reasoning(), calls)
@@ -174,16 +210,24 @@ class OllamaWriter(LineFraming):
         return self._render_end(message, finish, reply.usage, context_ids)[:-1]
 
     def _finish_call(self, *, is_cut_off: bool) -> bytes:
-        """Render the open call, if any. A call that was cut off within its arguments is omitted."""
+        """Render the open call, if any. A call that was cut off within its arguments is
+        omitted.
+        """
         call = self._call
         self._call = None
         if call is None:
             return b""
         arguments = "".join(self._arguments)
         self._arguments.clear()
-        rendered_call = _render_call(self._n_calls, call.id, call.name, arguments, is_cut_off=is_cut_off)
+        rendered_call = _render_call(
+            self._n_calls, call.id, call.name, arguments, is_cut_off=is_cut_off
+        )
         self._n_calls += len(rendered_call)
-        return self._render_chunk(self._render_message("", "", rendered_call)) if rendered_call else b""
+        return (
+            self._render_chunk(self._render_message("", "", rendered_call))
+            if rendered_call
+            else b""
+        )
 
     def _render_delta(self, text: str, thinking: str, tokens: Sequence[Token]) -> bytes:
         self._tokens.extend(tokens)
@@ -198,19 +242,35 @@ class OllamaWriter(LineFraming):
         calls_field = b',"tool_calls":[%s]' % joined_calls if joined_calls else b""
         if not self._options.is_chat:
             return b'"response":%s%s%s' % (encode_string(text), thinking_field, calls_field)
-        return b'"message":{"role":"assistant","content":%s%s%s}' % (encode_string(text), thinking_field, calls_field)
+        return b'"message":{"role":"assistant","content":%s%s%s}' % (
+            encode_string(text),
+            thinking_field,
+            calls_field,
+        )
 
     def _render_chunk(self, message: bytes) -> bytes:
-        return b"%s%s,%s}\n" % (self._render_head(), message, b'"done":false' + self._take_logprobs())
+        return b"%s%s,%s}\n" % (
+            self._render_head(),
+            message,
+            b'"done":false' + self._take_logprobs(),
+        )
 
     def _render_end(
-        self, message: bytes, finish: ChoiceFinished, usage: Usage, context_ids: Sequence[int] | None
+        self,
+        message: bytes,
+        finish: ChoiceFinished,
+        usage: Usage,
+        context_ids: Sequence[int] | None,
     ) -> bytes:
         timings = self._options.measure()
         context = b""
-        # Ollama has no reason for an aborted answer: it is reported as `length`, like a truncated one.
-        reason = b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
-        # A context with unknown ids is omitted: it would continue another conversation than the client's.
+        # Ollama has no reason for an aborted answer: it is reported as `length`, like a
+        # truncated one.
+        reason = (
+            b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
+        )
+        # A context with unknown ids is omitted: it would continue another conversation
+        # than the client's.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
         return (
@@ -228,7 +288,8 @@ class OllamaWriter(LineFraming):
         top = self._options.logprobs
         tokens = self._tokens
         if top is None or not tokens:
-            # Cleared even if logprobs are not requested: the tokens would accumulate until the end of the answer.
+            # Cleared even if logprobs are not requested: the tokens would accumulate
+            # until the end of the answer.
             tokens.clear()
             return b""
         entries = [_build_logprob(token, token.top[:top]) for token in tokens]
@@ -238,18 +299,27 @@ class OllamaWriter(LineFraming):
 
 def format_time(seconds: float) -> str:
     """Format Unix seconds in RFC 3339, as Go's encoder does."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
-def _render_call(index: int, id: str, name: str, arguments: str, *, is_cut_off: bool) -> list[bytes]:
-    """Render a call as a list of one item; empty if the call was cut off before its arguments were complete."""
+def _render_call(
+    index: int, id: str, name: str, arguments: str, *, is_cut_off: bool
+) -> list[bytes]:
+    """Render a call as a list of one item; empty if the call was cut off before its
+    arguments were complete.
+    """
     # Ollama sends `arguments` as an object, which cannot express an incomplete call.
     if is_cut_off and not _is_object(arguments):
         return []
     streamer = ToolInputStreamer()
     streamer.feed(arguments)
     streamer.end(is_cut_off=False)
-    # Reformatted, because a model may write line breaks between members, and here each line is one JSON value.
+    # Reformatted, because a model may write line breaks between members, and here each
+    # line is one JSON value.
     value = msgspec.json.format(replace_surrogates(streamer.value).encode(), indent=-1)
     # LiteLLM needs the outer index: without it, it merges calls of separate chunks.
     return [

@@ -1,4 +1,6 @@
-"""OpenAI Responses and Open Responses, with vLLM's extensions. Stateless: stores are behind `ResponsesCall`."""
+"""OpenAI Responses and Open Responses, with vLLM's extensions. Stateless: stores are
+behind `ResponsesCall`.
+"""
 
 from .call import ResponsesCall
 from .errors import render_responses_error

@@ -1,4 +1,5 @@
-"""The schemas of Responses' responses, items and stream events, for the API description.
+"""The schemas of Responses' responses, items and stream events, for the API
+description.
 
 The writers build JSON without these structs; tests validate their output against them.
 """
@@ -74,7 +75,8 @@ class MessageItem(Struct, frozen=True, tag_field="type", tag="message"):
 class ReasoningItem(Struct, frozen=True, tag_field="type", tag="reasoning"):
     """Reasoning, as a summary or as its full text.
 
-    encrypted_content: the encrypted reasoning, to send back when responses are not stored (`include`).
+    encrypted_content: the encrypted reasoning, to send back when responses are not
+        stored (`include`).
     """
 
     id: str
@@ -194,7 +196,9 @@ class ResponseUsage(Struct, frozen=True):
 
 
 class ResponseFailure(Struct, frozen=True):
-    code: Literal["rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "server_error"]
+    code: Literal[
+        "rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "server_error"
+    ]
     message: str
 
 
@@ -308,7 +312,9 @@ class ResponseQueued(Struct, frozen=True, tag_field="type", tag="response.queued
 
 
 class ResponseInProgress(Struct, frozen=True, tag_field="type", tag="response.in_progress"):
-    """The response is in progress. Sent again as a keepalive while no tokens are generated."""
+    """The response is in progress. Sent again as a keepalive while no tokens are
+    generated.
+    """
 
     sequence_number: int
     response: ResponseObject
@@ -330,7 +336,9 @@ class ResponseFailed(Struct, frozen=True, tag_field="type", tag="response.failed
 
 
 class ResponseError(Struct, frozen=True, tag_field="type", tag="error"):
-    """An error, flat for OpenAI's clients and nested for those of Open Responses; `response.failed` follows."""
+    """An error, flat for OpenAI's clients and nested for those of Open Responses;
+    `response.failed` follows.
+    """
 
     sequence_number: int
     code: str | None
@@ -360,7 +368,9 @@ class _PartEvent(Struct, frozen=True):
     content_index: int
 
 
-class ContentPartAdded(_PartEvent, frozen=True, tag_field="type", tag="response.content_part.added"):
+class ContentPartAdded(
+    _PartEvent, frozen=True, tag_field="type", tag="response.content_part.added"
+):
     part: OutputText | RefusalText | ReasoningText
 
 
@@ -386,11 +396,15 @@ class RefusalTextDone(_PartEvent, frozen=True, tag_field="type", tag="response.r
     refusal: str
 
 
-class ReasoningTextDelta(_PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(
+    _PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.delta"
+):
     delta: str
 
 
-class ReasoningTextDone(_PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.done"):
+class ReasoningTextDone(
+    _PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.done"
+):
     text: str
 
 
@@ -403,19 +417,27 @@ class _SummaryEvent(Struct, frozen=True):
     summary_index: int
 
 
-class SummaryPartAdded(_SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.added"):
+class SummaryPartAdded(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.added"
+):
     part: SummaryText
 
 
-class SummaryPartDone(_SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.done"):
+class SummaryPartDone(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.done"
+):
     part: SummaryText
 
 
-class SummaryTextDelta(_SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.delta"):
+class SummaryTextDelta(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.delta"
+):
     delta: str
 
 
-class SummaryTextDone(_SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.done"):
+class SummaryTextDone(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.done"
+):
     text: str
 
 
@@ -427,20 +449,28 @@ class _ItemEvent(Struct, frozen=True):
     output_index: int
 
 
-class ArgumentsDelta(_ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.delta"):
+class ArgumentsDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.delta"
+):
     delta: str
 
 
-class ArgumentsDone(_ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.done"):
+class ArgumentsDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.done"
+):
     name: str
     arguments: str
 
 
-class CustomInputDelta(_ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.delta"):
+class CustomInputDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.delta"
+):
     delta: str
 
 
-class CustomInputDone(_ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.done"):
+class CustomInputDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.done"
+):
     input: str
 
 
@@ -452,15 +482,21 @@ class _CommandEvent(Struct, frozen=True):
     command_index: int
 
 
-class ShellCommandAdded(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.added"):
+class ShellCommandAdded(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.added"
+):
     command: str
 
 
-class ShellCommandDelta(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.delta"):
+class ShellCommandDelta(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.delta"
+):
     delta: str
 
 
-class ShellCommandDone(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.done"):
+class ShellCommandDone(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.done"
+):
     command: str
 
 

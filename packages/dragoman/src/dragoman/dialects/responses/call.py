@@ -1,7 +1,8 @@
-"""A parsed Responses body, and its interface for stateful code: stores, conversations and keys.
+"""A parsed Responses body, and its interface for stateful code: stores, conversations
+and keys.
 
-Also the writers of compactions. A compaction item has a sealed summary, which only this server can decrypt, and only
-for the same caller.
+Also the writers of compactions. A compaction item has a sealed summary, which only this
+server can decrypt, and only for the same caller.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ Seal = Callable[[str], str]
 
 
 class CompactionWriter(ResponsesWriter):
-    """Renders a response whose only item is the compaction. The summary is the answer's text without reasoning."""
+    """Renders a response whose only item is the compaction. The summary is the answer's
+    text without reasoning.
+    """
 
-    def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal) -> None:
+    def __init__(
+        self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal
+    ) -> None:
         super().__init__(header, options, echo)
         self._seal = seal
         self._id = encode_string(f"cmp_{header.id.removeprefix('resp_')}_0")
@@ -63,14 +68,24 @@ class CompactionWriter(ResponsesWriter):
         )
 
     def _render_compaction(self, sealed: str) -> bytes:
-        return b'{"id":%s,"type":"compaction","encrypted_content":%s}' % (self._id, encode_string(sealed))
+        return b'{"id":%s,"type":"compaction","encrypted_content":%s}' % (
+            self._id,
+            encode_string(sealed),
+        )
 
 
 class CompactResponseWriter(CompactionWriter):
-    """Renders the response of /v1/responses/compact: the user's messages and the compaction. It is never streamed."""
+    """Renders the response of /v1/responses/compact: the user's messages and the
+    compaction. It is never streamed.
+    """
 
     def __init__(
-        self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal, user_items: Sequence[bytes]
+        self,
+        header: Header,
+        options: ResponsesRenderOptions,
+        echo: Echo,
+        seal: Seal,
+        user_items: Sequence[bytes],
     ) -> None:
         super().__init__(header, options, echo, seal)
         self._header = header
@@ -95,7 +110,8 @@ def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
 
 
 class BuiltRequest(Struct, frozen=True):
-    """The request built from a body and its input items, and the options for rendering its response.
+    """The request built from a body and its input items, and the options for rendering
+    its response.
 
     echo: JSON of the fields in `Echo.rest`.
     items: the parsed input items.
@@ -110,12 +126,16 @@ class BuiltRequest(Struct, frozen=True):
 class ResponsesCall(Struct, frozen=True, kw_only=True):
     """A parsed Responses body.
 
-    call: one request with one choice; it contains only the body's items until `with_history`.
+    call: one request with one choice; it contains only the body's items until
+        `with_history`.
     input: the items of the body.
     echo: the request fields that the response object repeats.
-    render_options, id: the rendering options and the requested id, for `create_writer` and `with_echo`.
-    rebuild: builds the request again with other items and sampled turns, for `with_history`.
-    previous_response_id, conversation: the response or conversation whose items precede these.
+    render_options, id: the rendering options and the requested id, for `create_writer`
+        and `with_echo`.
+    rebuild: builds the request again with other items and sampled turns, for
+        `with_history`.
+    previous_response_id, conversation: the response or conversation whose items precede
+        these.
     store: whether to store the response; None is unset, which means yes.
     background: run in the background.
     """
@@ -139,7 +159,8 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     ) -> ResponsesCall:
         """Return the same call with earlier items before its input.
 
-        history: stored items. The instructions stay before them; tools and settings in them apply.
+        history: stored items. The instructions stay before them; tools and settings in
+            them apply.
         input: the call's own items, with references resolved.
         sampled_turns: token ids to which the conversation encodes earlier output.
 
@@ -150,15 +171,21 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         # The output limit is the body's, or that of a call without output.
         request = msgspec.structs.replace(built.request, limits=self.call.requests[0].limits)
         call = msgspec.structs.replace(self.call, requests=(request,))
-        changed = msgspec.structs.replace(self, call=call, input=input, render_options=built.render_options)
+        changed = msgspec.structs.replace(
+            self, call=call, input=input, render_options=built.render_options
+        )
         return changed.with_echo(msgspec.structs.replace(self.echo, rest=built.echo))
 
     def with_echo(self, echo: Echo) -> ResponsesCall:
         """Return the same call with another echo."""
         writer = build_writer_factory(self.id, self.render_options, echo)
-        return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
+        return msgspec.structs.replace(
+            self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer)
+        )
 
-    def create_compacted_writer(self, header: Header, items: Sequence[bytes]) -> CompactResponseWriter:
+    def create_compacted_writer(
+        self, header: Header, items: Sequence[bytes]
+    ) -> CompactResponseWriter:
         """Create the writer of a call that was parsed for compaction.
 
         items: all items to compact, normalized.
@@ -181,7 +208,9 @@ def build_writer_factory(
 ) -> Callable[[Header], ResponsesWriter]:
     def writer(header: Header) -> ResponsesWriter:
         if render_options.seal_compaction is not None:
-            return CompactionWriter(id.apply_to(header), render_options, echo, render_options.seal_compaction)
+            return CompactionWriter(
+                id.apply_to(header), render_options, echo, render_options.seal_compaction
+            )
         return ResponsesWriter(id.apply_to(header), render_options, echo)
 
     return writer

@@ -1,7 +1,9 @@
-"""The tools that OpenAI defines and the client runs, as functions whose arguments are the fields of their items.
+"""The tools that OpenAI defines and the client runs, as functions whose arguments are
+the fields of their items.
 
-OpenAI's models are trained on these tools and need no schema; any other model does. A call comes back as an item of its
-own type. The shapes are those of openai-python 3.54 (`openai.types.responses`).
+OpenAI's models are trained on these tools and need no schema; any other model does. A
+call comes back as an item of its own type. The shapes are those of openai-python 3.54
+(`openai.types.responses`).
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ class ClientTool(Struct, frozen=True):
 
     name: the function's name in the prompt, unless another tool has it.
     call, output: types of the items of its calls and outputs.
-    render_call: renders the fields of a call's item from the function's arguments; raises msgspec.MsgspecError or
-    ValueError if they do not have the tool's shape.
-    read_call: returns the function's arguments from a call's item; its second argument is the item's field, for errors.
+    render_call: renders the fields of a call's item from the function's arguments;
+    raises msgspec.MsgspecError or ValueError if they do not have the tool's shape.
+    read_call: returns the function's arguments from a call's item; its second argument
+        is the item's field, for errors.
     """
 
     name: str
@@ -138,7 +141,9 @@ class _Wait(Struct, frozen=True, tag_field="type", tag="wait"):
     pass
 
 
-_Action = _Click | _DoubleClick | _Move | _Scroll | _Drag | _Keypress | _TypeText | _Screenshot | _Wait
+_Action = (
+    _Click | _DoubleClick | _Move | _Scroll | _Drag | _Keypress | _TypeText | _Screenshot | _Wait
+)
 
 
 class _ComputerArguments(Struct, frozen=True):
@@ -181,7 +186,8 @@ def _encode(value: object) -> bytes:
 
 def _render_shell(arguments: bytes) -> CallFields:
     action = msgspec.json.decode(arguments, type=_ShellAction)
-    # The commands follow as events of their own, so the item begins with an empty list of them.
+    # The commands follow as events of their own, so the item begins with an empty list
+    # of them.
     complete, initial = (
         b'"action":%s,"environment":{"type":"local"}' % _encode(each)
         for each in (action, msgspec.structs.replace(action, commands=[]))
@@ -199,7 +205,9 @@ def _render_local_shell(arguments: bytes) -> CallFields:
 
 
 def _render_patch(arguments: bytes) -> CallFields:
-    return CallFields(b'"operation":' + _encode(msgspec.json.decode(arguments, type=_PatchArguments).operation))
+    return CallFields(
+        b'"operation":' + _encode(msgspec.json.decode(arguments, type=_PatchArguments).operation)
+    )
 
 
 def _render_computer(arguments: bytes) -> CallFields:
@@ -217,21 +225,29 @@ def _render_search(arguments: bytes) -> CallFields:
     return CallFields(b'"execution":"client","arguments":' + _encode(fields))
 
 
-# Calls: items to arguments. What the client replays is not validated further: it ran it already.
+# Calls: items to arguments. What the client replays is not validated further: it ran it
+#     already.
 
 
 def _read_field(raw: Raw, path: str) -> object:
     value = read_json_value(raw, path)
     if not isinstance(value, dict | list):
-        raise missing_parameter(path) if value is None else invalid_value(path, "expected an object or an array")
+        raise (
+            missing_parameter(path)
+            if value is None
+            else invalid_value(path, "expected an object or an array")
+        )
     return cast("object", value)
 
 
 def _read_action(item: WireItem, path: str) -> bytes:
     action = _read_field(item.action, f"{path}.action")
     fields = cast("dict[str, object]", action) if isinstance(action, dict) else {}
-    # The arguments as the model wrote them: the item's shape adds `type`, and clients send null for what is unset.
-    return _encode({name: value for name, value in fields.items() if name != "type" and value is not None})
+    # The arguments as the model wrote them: the item's shape adds `type`, and clients
+    # send null for what is unset.
+    return _encode(
+        {name: value for name, value in fields.items() if name != "type" and value is not None}
+    )
 
 
 def _read_operation(item: WireItem, path: str) -> bytes:
@@ -239,7 +255,8 @@ def _read_operation(item: WireItem, path: str) -> bytes:
 
 
 def _read_computer(item: WireItem, path: str) -> bytes:
-    # The preview and its successor have one type of item, which differs only in this field.
+    # The preview and its successor have one type of item, which differs only in this
+    # field.
     if read_json_value(item.action, f"{path}.action") is not None:
         return _encode({"action": _read_field(item.action, f"{path}.action")})
     return _encode({"actions": _read_field(item.actions, f"{path}.actions")})
@@ -252,16 +269,24 @@ def _read_search(item: WireItem, path: str) -> bytes:
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "shell": ClientTool("shell", "shell_call", "shell_call_output", _render_shell, _read_action),
     "local_shell": ClientTool(
-        "local_shell", "local_shell_call", "local_shell_call_output", _render_local_shell, _read_action
+        "local_shell",
+        "local_shell_call",
+        "local_shell_call_output",
+        _render_local_shell,
+        _read_action,
     ),
     "apply_patch": ClientTool(
         "apply_patch", "apply_patch_call", "apply_patch_call_output", _render_patch, _read_operation
     ),
-    "computer": ClientTool("computer", "computer_call", "computer_call_output", _render_computer, _read_computer),
+    "computer": ClientTool(
+        "computer", "computer_call", "computer_call_output", _render_computer, _read_computer
+    ),
     "computer_use_preview": ClientTool(
         "computer", "computer_call", "computer_call_output", _render_preview, _read_computer
     ),
-    "tool_search": ClientTool("tool_search", "tool_search_call", "tool_search_output", _render_search, _read_search),
+    "tool_search": ClientTool(
+        "tool_search", "tool_search_call", "tool_search_output", _render_search, _read_search
+    ),
 }
 """Client tools by the type that a request declares."""
 CALL_TYPES = frozenset(tool.call for tool in CLIENT_TOOLS.values())
@@ -276,13 +301,17 @@ def find_kinds(call: str) -> tuple[str, ...]:
 
 
 def is_client_tool(tool: ResponsesWireTool) -> bool:
-    """Whether the client runs the tool; a shell in a container and a search on the server are hosted tools."""
+    """Whether the client runs the tool; a shell in a container and a search on the
+    server are hosted tools.
+    """
     match tool.type:
         case "tool_search":
             return tool.execution == "client"
         case "shell":
             environment = _decode_or_none(tool.environment, dict[str, Raw])
-            return environment is None or bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
+            return (
+                environment is None or bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
+            )
         case kind:
             return kind in CLIENT_TOOLS
 
@@ -327,7 +356,8 @@ def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
     """Decode a JSON value that a client sent; None if it is absent or of another type."""
     try:
         return msgspec.json.decode(raw, type=type) if bytes(raw) else None
-    # msgspec raises the latter two, which do not derive from MsgspecError, for invalid UTF-8 and for deep nesting.
+    # msgspec raises the latter two, which do not derive from MsgspecError, for invalid
+    # UTF-8 and for deep nesting.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -336,7 +366,12 @@ def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
 
 
 def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 def _tag(tag: str, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
@@ -361,15 +396,30 @@ _ACTION: Schema = {
         _tag("keypress", ("keys",), keys=_array(_STRING)),
         _tag("move", ("x", "y"), **_XY, keys=_KEYS),
         _tag("screenshot"),
-        _tag("scroll", ("x", "y", "scroll_x", "scroll_y"), **_XY, scroll_x=_INTEGER, scroll_y=_INTEGER, keys=_KEYS),
+        _tag(
+            "scroll",
+            ("x", "y", "scroll_x", "scroll_y"),
+            **_XY,
+            scroll_x=_INTEGER,
+            scroll_y=_INTEGER,
+            keys=_KEYS,
+        ),
         _tag("type", ("text",), text=_STRING),
         _tag("wait"),
     ]
 }
-_DIFF = "Lines to remove begin with -, lines to add with +, unchanged lines with a space, each hunk with @@."
+_DIFF = (
+    "Lines to remove begin with -, lines to add with +, unchanged lines with a space, each "
+    "hunk with @@."
+)
 _OPERATION: Schema = {
     "anyOf": [
-        _tag("create_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": "Lines begin with +."}),
+        _tag(
+            "create_file",
+            ("path", "diff"),
+            path=_STRING,
+            diff={**_STRING, "description": "Lines begin with +."},
+        ),
         _tag("update_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": _DIFF}),
         _tag("delete_file", ("path",), path=_STRING),
     ]
@@ -385,7 +435,9 @@ def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> Func
             environment = _decode_or_none(tool.environment, _Environment) or _Environment()
             for skill in environment.skills or ():
                 description += f"\nSkill {skill.name} in {skill.path}: {skill.description}"
-            schema = _object(("commands",), commands=_array(_STRING), timeout_ms=_COUNT, max_output_length=_COUNT)
+            schema = _object(
+                ("commands",), commands=_array(_STRING), timeout_ms=_COUNT, max_output_length=_COUNT
+            )
         case "local_shell":
             description = "Run a command on the user's machine. The command is a list of arguments."
             env: Schema = {"type": "object", "additionalProperties": _STRING}
@@ -399,14 +451,23 @@ def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> Func
         case "computer":
             description = _COMPUTER
             schema = _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
-        # The older tool states the screen's size and makes one action a call; its successor makes several.
+        # The older tool states the screen's size and makes one action a call; its
+        # successor makes several.
         case "computer_use_preview":
             description = _COMPUTER
             schema = _object(("action",), action=_ACTION)
             if tool.display_width and tool.display_height:
-                description += f" The screen has {tool.display_width} by {tool.display_height} pixels."
+                description += (
+                    f" The screen has {tool.display_width} by {tool.display_height} pixels."
+                )
         case _:
             parameters = read_json_object(tool.parameters, f"{path}.parameters")
-            description = tool.description or "Find further tools by a description of what they have to do."
-            return FunctionTool(name, description, parameters or _encode(_object(("query",), query=_STRING)).decode())
+            description = (
+                tool.description or "Find further tools by a description of what they have to do."
+            )
+            return FunctionTool(
+                name,
+                description,
+                parameters or _encode(_object(("query",), query=_STRING)).decode(),
+            )
     return FunctionTool(name, description, _encode(schema).decode())

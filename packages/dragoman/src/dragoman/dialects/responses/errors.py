@@ -1,5 +1,5 @@
-"""Errors of the Responses dialect: OpenAI's envelope with this dialect's field names, error events, and the `error` of
-a failed response.
+"""Errors of the Responses dialect: OpenAI's envelope with this dialect's field names,
+error events, and the `error` of a failed response.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from ..base import Profile
 from ..errors import render_openai_error
 from ..json_encoding import encode_string, encode_string_or_null
 
-# This dialect's names of core fields, for errors and warnings that are raised after parsing.
+# This dialect's names of core fields, for errors and warnings that are raised after
+# parsing.
 RESPONSES_NAMES = FieldNames(
     ("messages", "input"),
     ("max_tokens", "max_output_tokens"),
@@ -36,8 +37,11 @@ class _FlatError(Struct, frozen=True):
 
 
 def render_error_fields(error: DragomanError) -> bytes:
-    """Render the fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
-    # Both forms come from one rendering, so both have the bounded message and the translated field names.
+    """Render the fields of an `error` event, flat for OpenAI's clients and nested for
+    those of Open Responses.
+    """
+    # Both forms come from one rendering, so both have the bounded message and the
+    # translated field names.
     nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (

@@ -1,8 +1,10 @@
-"""The items of an input: parsed for the prompt, and normalized as `/input_items` lists them and a store saves them.
+"""The items of an input: parsed for the prompt, and normalized as `/input_items` lists
+them and a store saves them.
 
-Every normalized item has its type, and a status if its official type has one; a message's content is a list of parts,
-and parts have all the keys that the official types require. Items of hosted tools are stored as they were sent. Ids are
-the client's if it sent any; the others derive from the response's id.
+Every normalized item has its type, and a status if its official type has one; a
+message's content is a list of parts, and parts have all the keys that the official
+types require. Items of hosted tools are stored as they were sent. Ids are the client's
+if it sent any; the others derive from the response's id.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ ID_PREFIXES = {
 }
 """Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
-"""An id that `assign_ids` or a writer generated, such as `msg_4f2a_in0` (input) or `msg_4f2a_0` (output)."""
+"""An id that `assign_ids` or a writer generated, such as `msg_4f2a_in0` (input) or
+`msg_4f2a_0` (output).
+"""
 _WIRE_ITEM = BodySchema(WireItem)
 _STATUS = {"status": Raw(b'"completed"')}
 _EXECUTION = {"execution": Raw(b'"client"')}
@@ -86,15 +90,26 @@ class InputItem(Struct, frozen=True):
             return rendered + b',"encrypted_content":' + encode_string(item.encrypted_content or "")
         if kind in ("item_reference", "compaction_trigger"):
             return rendered
-        # OpenAI's types allow no other status in `/input_items`, and clients may send any.
-        rendered += b',"status":"%s"' % (item.status if item.status in STATUSES else "completed").encode()
+        # OpenAI's types allow no other status in `/input_items`, and clients may send
+        # any.
+        rendered += (
+            b',"status":"%s"' % (item.status if item.status in STATUSES else "completed").encode()
+        )
         match kind:
             case "message":
-                content = _render_parts(item.content, "output_text" if item.role == "assistant" else "input_text")
+                content = _render_parts(
+                    item.content, "output_text" if item.role == "assistant" else "input_text"
+                )
                 phase = b"" if item.phase is None else b',"phase":' + encode_string(item.phase)
-                return rendered + b',"role":"%s","content":%s%s' % ((item.role or "").encode(), content, phase)
+                return rendered + b',"role":"%s","content":%s%s' % (
+                    (item.role or "").encode(),
+                    content,
+                    phase,
+                )
             case "reasoning":
-                rendered += b',"summary":%s' % _render_parts(list(read_texts(item.summary)), "summary_text")
+                rendered += b',"summary":%s' % _render_parts(
+                    list(read_texts(item.summary)), "summary_text"
+                )
                 if texts := read_texts(item.content):
                     rendered += b',"content":%s' % _render_parts(list(texts), "reasoning_text")
                 return rendered + _render_present(encrypted_content=item.encrypted_content)
@@ -107,28 +122,40 @@ class InputItem(Struct, frozen=True):
             case _:
                 output = item.output
                 field = b"output"
-                value = encode_string(output) if isinstance(output, str) else _render_parts(output, "input_text")
+                value = (
+                    encode_string(output)
+                    if isinstance(output, str)
+                    else _render_parts(output, "input_text")
+                )
         call_id = item.call_id if kind.endswith("_output") else item.call_id or item.id or ""
         present = _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
         return rendered + present + b',"%s":%s' % (field, value)
 
     def _render_raw_fields(self) -> bytes:
-        """Render the fields of an item that is stored as it was sent. Hosted tools keep their own statuses."""
+        """Render the fields of an item that is stored as it was sent. Hosted tools keep
+        their own statuses.
+        """
         required = _REQUIRED_FIELDS.get(self.type, {})
         fields = {**required, **self.fields}
         statuses = _PATCH_STATUSES if self.type == "apply_patch_call_output" else STATUSES
         if required and self.wire.status not in statuses:
             fields |= _STATUS
-        return b",".join(encode_string(name) + b":" + minify(raw) for name, raw in fields.items() if name != "id")
+        return b",".join(
+            encode_string(name) + b":" + minify(raw) for name, raw in fields.items() if name != "id"
+        )
 
 
 def assign_ids(items: Sequence[InputItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
-    """Return (id, JSON object) of each item. An id that an earlier item already has is replaced."""
-    # An id contains its response's, so that `find_response_id` needs no index from items to responses.
+    """Return (id, JSON object) of each item. An id that an earlier item already has is
+    replaced.
+    """
+    # An id contains its response's, so that `find_response_id` needs no index from
+    # items to responses.
     tail = response_id.removeprefix("resp_")
     items_by_id: dict[str, bytes] = {}
     for i, item in enumerate(items):
-        # `in` separates the ids of the input from those of the output: both are numbered from 0.
+        # `in` separates the ids of the input from those of the output: both are
+        # numbered from 0.
         generated_id = f"{ID_PREFIXES.get(item.type, 'item')}_{tail}_in{i}"
         id = item.id if item.id and item.id not in items_by_id else generated_id
         items_by_id[id] = item.render(id)
@@ -146,14 +173,16 @@ def read_item_id(row: bytes) -> str:
 
 
 def read_stored_items(rows: Sequence[bytes]) -> list[WireItem]:
-    """Decode items of the store. Raises RequestError, which names the item by its position."""
+    """Decode items of the store. Raises RequestError, which names the item by its
+    position.
+    """
     items: list[WireItem] = []
     for i, row in enumerate(rows):
         try:
             items.append(_WIRE_ITEM.decoder.decode(row))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            # Rows were validated when they were stored; another version may have stored this one. ParsedBody decodes it
-            # again for an error that names the field.
+            # Rows were validated when they were stored; another version may have stored
+            # this one. ParsedBody decodes it again for an error that names the field.
             with prefix_param(f"input[{i}]"):
                 items.append(ParsedBody(row).decode(_WIRE_ITEM))
     return items
@@ -167,7 +196,8 @@ def read_referenced_item(row: bytes) -> InputItem:
 
 
 def find_response_id(item: str) -> str | None:
-    """Return the response id that a generated item id contains; None if the id does not have that form.
+    """Return the response id that a generated item id contains; None if the id does not
+    have that form.
 
     The response need not exist.
     """
@@ -175,7 +205,9 @@ def find_response_id(item: str) -> str | None:
     return None if match is None else f"resp_{match[1]}"
 
 
-def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem, path: str) -> InputItem:
+def build_input_item(
+    item: WireItem, fields: dict[str, Raw], parsed: ParsedItem, path: str
+) -> InputItem:
     """Build an InputItem.
 
     fields: all fields of an item whose type is one of RAW_TYPES; otherwise empty.
@@ -190,14 +222,18 @@ def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem,
 
 
 def _render_parts(content: WireContent | None, text_kind: str) -> bytes:
-    """Render content as an array of parts. text_kind: the type of a part that was sent as a string."""
+    """Render content as an array of parts. text_kind: the type of a part that was sent
+    as a string.
+    """
     parts: Sequence[ResponsesContentPart | str] = ()
     if isinstance(content, str):
         parts = (content,) if content else ()
     elif isinstance(content, list):
         parts = content
     return b"[%s]" % b",".join(
-        _render_text_part(text_kind, part) if isinstance(part, str) else _render_content_part(part, text_kind)
+        _render_text_part(text_kind, part)
+        if isinstance(part, str)
+        else _render_content_part(part, text_kind)
         for part in parts
     )
 
@@ -215,13 +251,20 @@ def _render_content_part(part: ResponsesContentPart, text_kind: str) -> bytes:
             url = part.image_url
             detail = part.detail
             if url is not None and not isinstance(url, str):
-                # The form of Chat Completions, which clients that convert between the APIs leave as it is.
+                # The form of Chat Completions, which clients that convert between the
+                # APIs leave as it is.
                 url, detail = url.url, url.detail or detail
             location = _render_present(image_url=url, file_id=part.file_id)
-            return b'{"type":"input_image","detail":%s%s}' % (encode_string(detail or "auto"), location)
+            return b'{"type":"input_image","detail":%s%s}' % (
+                encode_string(detail or "auto"),
+                location,
+            )
         case "input_file":
             return b'{"type":"input_file"%s}' % _render_present(
-                file_data=part.file_data, file_id=part.file_id, file_url=part.file_url, filename=part.filename
+                file_data=part.file_data,
+                file_id=part.file_id,
+                file_url=part.file_url,
+                filename=part.filename,
             )
         case "input_audio" if part.input_audio is not None:
             audio = part.input_audio
@@ -229,7 +272,9 @@ def _render_content_part(part: ResponsesContentPart, text_kind: str) -> bytes:
                 encode_string(audio.data), encode_string(audio.format),
             )  # fmt: skip
         case _:
-            return _render_text_part(text_kind, (part.refusal if part.type == "refusal" else part.text) or "")
+            return _render_text_part(
+                text_kind, (part.refusal if part.type == "refusal" else part.text) or ""
+            )
 
 
 def _render_present(**fields: str | None) -> bytes:

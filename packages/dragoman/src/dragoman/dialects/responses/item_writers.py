@@ -1,7 +1,8 @@
-"""The writers of one output item (its opening, delta and closing events, and its final JSON) and their options.
+"""The writers of one output item (its opening, delta and closing events, and its final
+JSON) and their options.
 
-Each kind renders its own events. An event is its name and its fields after `sequence_number`; ResponsesWriter adds
-the number.
+Each kind renders its own events. An event is its name and its fields after
+`sequence_number`; ResponsesWriter adds the number.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .tools import ToolName
 class Echo(Struct, frozen=True, kw_only=True):
     """The request fields that the response object repeats.
 
-    store, background, previous_response_id, conversation: the effective values, which the server decides.
+    store, background, previous_response_id, conversation: the effective values, which
+        the server decides.
     rest: all other fields as JSON, without the braces.
     """
 
@@ -38,9 +40,12 @@ class Echo(Struct, frozen=True, kw_only=True):
     def render(self) -> bytes:
         """Render the fields as JSON, without the braces."""
         conversation = (
-            b"" if self.conversation is None else b',"conversation":{"id":%s}' % encode_string(self.conversation)
+            b""
+            if self.conversation is None
+            else b',"conversation":{"id":%s}' % encode_string(self.conversation)
         )
-        # The schemas require all of these keys but `conversation`, which is absent rather than null.
+        # The schemas require all of these keys but `conversation`, which is absent
+        # rather than null.
         return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
             encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background),
             conversation, self.rest,
@@ -57,9 +62,11 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     logprobs: maximum alternatives for each token, None for no logprobs.
     as_summary: render reasoning as a summary.
     hide_reasoning: omit reasoning.
-    tool_names: names of tools in namespaces, and of the tools that OpenAI defines and the client runs.
+    tool_names: names of tools in namespaces, and of the tools that OpenAI defines and
+        the client runs.
     seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
-    wrap_seal: encrypts reasoning that has a seal: its text and seal. None if there is no key.
+    wrap_seal: encrypts reasoning that has a seal: its text and seal. None if there is
+        no key.
     now: returns Unix seconds, for `completed_at`.
     seal_compaction: encrypts the summary; None if the response is not a compaction.
     """
@@ -83,7 +90,10 @@ def render_logprobs(tokens: Sequence[Token], top: int | None) -> bytes:
 
 
 def render_text_part(text: str, logprobs: bytes) -> bytes:
-    return b'{"type":"output_text","text":%s,"annotations":[],"logprobs":%s}' % (encode_string(text), logprobs)
+    return b'{"type":"output_text","text":%s,"annotations":[],"logprobs":%s}' % (
+        encode_string(text),
+        logprobs,
+    )
 
 
 def render_refusal_part(text: str) -> bytes:
@@ -100,10 +110,16 @@ def render_summary_part(text: str) -> bytes:
 
 def render_message(id: bytes, status: bytes, content: bytes) -> bytes:
     """Render a message item. id: as JSON. content: the parts, separated by commas."""
-    return b'{"id":%s,"type":"message","status":"%s","role":"assistant","content":[%s]}' % (id, status, content)
+    return b'{"id":%s,"type":"message","status":"%s","role":"assistant","content":[%s]}' % (
+        id,
+        status,
+        content,
+    )
 
 
-def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, sealed: bytes = b"") -> bytes:
+def render_reasoning(
+    id: bytes, status: bytes, summary: bytes, content: bytes, sealed: bytes = b""
+) -> bytes:
     """Render a reasoning item.
 
     id: as JSON.
@@ -116,9 +132,12 @@ def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, s
     return fields + b"}"
 
 
-def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, arguments: str, custom: bool) -> bytes:
+def render_call(
+    id: bytes, status: bytes, call_id: str, name: ToolName, arguments: str, custom: bool
+) -> bytes:
     kind, field = (b"custom_tool_call", b"input") if custom else (b"function_call", b"arguments")
-    # Clients dispatch a call by name and namespace, and do not know the joined name in the prompt (vllm#46737).
+    # Clients dispatch a call by name and namespace, and do not know the joined name in
+    # the prompt (vllm#46737).
     namespace = name.namespace and b',"namespace":' + encode_string(name.namespace)
     return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,"name":%s%s,"%s":%s}' % (
         id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field,
@@ -127,7 +146,9 @@ def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, argument
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Render usage. Both API references require integers in all fields, so unknown counts are 0 here."""
+    """Render usage. Both API references require integers in all fields, so unknown
+    counts are 0 here.
+    """
     return (
         b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},'
         b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
@@ -173,7 +194,9 @@ class _BaseItemWriter:
 
 
 class MessageItemWriter(_BaseItemWriter):
-    """A message with text. Tokens that released no text are buffered for the next delta or the end of the item."""
+    """A message with text. Tokens that released no text are buffered for the next delta
+    or the end of the item.
+    """
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("message", index, tail)
@@ -185,7 +208,12 @@ class MessageItemWriter(_BaseItemWriter):
         self.delta_prefix = self.part_location + b',"delta":'
 
     def begin(self) -> list[EventFields]:
-        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, render_text_part("", b"[]")))]
+        return [
+            (
+                b"content_part.added",
+                b'%s,"part":%s' % (self.part_location, render_text_part("", b"[]")),
+            )
+        ]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         if self._top is not None:
@@ -197,7 +225,11 @@ class MessageItemWriter(_BaseItemWriter):
         tokens = self._pending_tokens
         self._pending_tokens = []
         logprobs = render_logprobs(tokens, self._top)
-        return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta_prefix, encode_string(text), logprobs)
+        return b"output_text.delta", b'%s%s,"logprobs":%s' % (
+            self.delta_prefix,
+            encode_string(text),
+            logprobs,
+        )
 
     def _score(self, tokens: Sequence[Token]) -> None:
         self._tokens.extend(tokens)
@@ -205,8 +237,8 @@ class MessageItemWriter(_BaseItemWriter):
 
     def end(self) -> list[EventFields]:
         self._score(self._content.close())
-        # Tokens without text have logprobs too: an empty delta carries them, so that the deltas add up to the list in
-        # `done`.
+        # Tokens without text have logprobs too: an empty delta carries them, so that
+        # the deltas add up to the list in `done`.
         pending = [self._build_delta("")] if self._pending_tokens else []
         text = self.join_text()
         logprobs = render_logprobs(self._tokens, self._top)
@@ -215,7 +247,8 @@ class MessageItemWriter(_BaseItemWriter):
         return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
 
     def render(self, status: bytes) -> bytes:
-        # A full response renders the item without `end`, so the tokens that are still open are listed here.
+        # A full response renders the item without `end`, so the tokens that are still
+        # open are listed here.
         self._score(self._content.close() if status != IN_PROGRESS else [])
         content = render_text_part(self.join_text(), render_logprobs(self._tokens, self._top))
         return render_message(self.id, status, b"" if status == IN_PROGRESS else content)
@@ -228,7 +261,9 @@ class RefusalItemWriter(_BaseItemWriter):
         self.delta_prefix = self.part_location + b',"delta":'
 
     def begin(self) -> list[EventFields]:
-        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, render_refusal_part("")))]
+        return [
+            (b"content_part.added", b'%s,"part":%s' % (self.part_location, render_refusal_part("")))
+        ]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         del tokens
@@ -238,12 +273,17 @@ class RefusalItemWriter(_BaseItemWriter):
     def end(self) -> list[EventFields]:
         part = b'%s,"part":%s' % (self.part_location, render_refusal_part(self.join_text()))
         return [
-            (b"refusal.done", b'%s,"refusal":%s' % (self.part_location, encode_string(self.join_text()))),
+            (
+                b"refusal.done",
+                b'%s,"refusal":%s' % (self.part_location, encode_string(self.join_text())),
+            ),
             (b"content_part.done", part),
         ]
 
     def render(self, status: bytes) -> bytes:
-        return render_message(self.id, status, b"" if status == IN_PROGRESS else render_refusal_part(self.join_text()))
+        return render_message(
+            self.id, status, b"" if status == IN_PROGRESS else render_refusal_part(self.join_text())
+        )
 
 
 class ReasoningItemWriter(_BaseItemWriter):
@@ -254,28 +294,46 @@ class ReasoningItemWriter(_BaseItemWriter):
         self._summary = options.as_summary
         self._options = options
         self.seal = ""
-        # @ai-sdk/openai shows only summaries, and Codex asks for one; other clients get the text under its own events.
+        # @ai-sdk/openai shows only summaries, and Codex asks for one; other clients get
+        # the text under its own events.
         self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
         self._part_event = b"reasoning_summary_part" if options.as_summary else b"content_part"
-        self.part_location = self.location + (b',"summary_index":0' if options.as_summary else b',"content_index":0')
+        self.part_location = self.location + (
+            b',"summary_index":0' if options.as_summary else b',"content_index":0'
+        )
         self.delta_prefix = self.part_location + b',"delta":'
 
     def _render_part(self, text: str) -> bytes:
         return render_summary_part(text) if self._summary else render_reasoning_part(text)
 
     def begin(self) -> list[EventFields]:
-        return [(self._part_event + b".added", b'%s,"part":%s' % (self.part_location, self._render_part("")))]
+        return [
+            (
+                self._part_event + b".added",
+                b'%s,"part":%s' % (self.part_location, self._render_part("")),
+            )
+        ]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         del tokens
         self.texts.append(text)
-        return (self._text_event + b".delta", self.delta_prefix + encode_string(text)) if text else None
+        return (
+            (self._text_event + b".delta", self.delta_prefix + encode_string(text))
+            if text
+            else None
+        )
 
     def end(self) -> list[EventFields]:
         text = self.join_text()
         return [
-            (self._text_event + b".done", b'%s,"text":%s' % (self.part_location, encode_string(text))),
-            (self._part_event + b".done", b'%s,"part":%s' % (self.part_location, self._render_part(text))),
+            (
+                self._text_event + b".done",
+                b'%s,"text":%s' % (self.part_location, encode_string(text)),
+            ),
+            (
+                self._part_event + b".done",
+                b'%s,"part":%s' % (self.part_location, self._render_part(text)),
+            ),
         ]
 
     def render(self, status: bytes) -> bytes:
@@ -284,7 +342,8 @@ class ReasoningItemWriter(_BaseItemWriter):
         text = self.join_text()
         options = self._options
         sealed: str | None = None
-        # Reasoning with a seal has encrypted content even if it was not requested: without it the next turn would fail.
+        # Reasoning with a seal has encrypted content even if it was not requested:
+        # without it the next turn would fail.
         if self.seal and options.wrap_seal is not None:
             sealed = options.wrap_seal(text, self.seal)
         elif self.seal:
@@ -294,7 +353,9 @@ class ReasoningItemWriter(_BaseItemWriter):
             sealed = options.seal_reasoning(text)
         part = self._render_part(text)
         summary, content = (part, b"") if self._summary else (b"", part)
-        return render_reasoning(self.id, status, summary, content, b"" if sealed is None else encode_string(sealed))
+        return render_reasoning(
+            self.id, status, summary, content, b"" if sealed is None else encode_string(sealed)
+        )
 
 
 class CallItemWriter(_BaseItemWriter):
@@ -312,26 +373,39 @@ class CallItemWriter(_BaseItemWriter):
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         del tokens
         self.texts.append(text)
-        return (self._text_event + b".delta", self.delta_prefix + encode_string(text)) if text else None
+        return (
+            (self._text_event + b".delta", self.delta_prefix + encode_string(text))
+            if text
+            else None
+        )
 
     def end(self) -> list[EventFields]:
         arguments = encode_string(self.join_text())
         if self._custom:
             return [(self._text_event + b".done", b'%s,"input":%s' % (self.location, arguments))]
-        # OpenAI's type of this event requires the name, whereas that of a custom tool has none.
+        # OpenAI's type of this event requires the name, whereas that of a custom tool
+        # has none.
         name = encode_string(self._name.name)
-        return [(self._text_event + b".done", b'%s,"name":%s,"arguments":%s' % (self.location, name, arguments))]
+        return [
+            (
+                self._text_event + b".done",
+                b'%s,"name":%s,"arguments":%s' % (self.location, name, arguments),
+            )
+        ]
 
     def render(self, status: bytes) -> bytes:
-        return render_call(self.id, status, self._call_id, self._name, self.join_text(), self._custom)
+        return render_call(
+            self.id, status, self._call_id, self._name, self.join_text(), self._custom
+        )
 
 
 class ClientCallItemWriter(CallItemWriter):
     """A call of a tool that OpenAI defines and the client runs.
 
-    The item's fields are built from the complete arguments, so it is added only when the call is complete. Arguments
-    that do not have the tool's shape, because the answer was truncated or the engine enforces no schema, are returned
-    as a function call: a client must not run a command that the model did not write.
+    The item's fields are built from the complete arguments, so it is added only when
+    the call is complete. Arguments that do not have the tool's shape, because the
+    answer was truncated or the engine enforces no schema, are returned as a function
+    call: a client must not run a command that the model did not write.
     """
 
     def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
@@ -344,7 +418,8 @@ class ClientCallItemWriter(CallItemWriter):
         """Choose the item's type by whether the arguments have the tool's shape."""
         try:
             self._fields = self._tool.render_call(self.join_text().encode())
-        # The model wrote the arguments: they may have any shape, and nest deeper than the decoder allows.
+        # The model wrote the arguments: they may have any shape, and nest deeper than
+        # the decoder allows.
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return
         # No event has carried the id yet, so it can still get the prefix of its type.
@@ -364,15 +439,26 @@ class ClientCallItemWriter(CallItemWriter):
     def end(self) -> list[EventFields]:
         if self._fields is None:
             text = self.join_text()
-            deltas = [(self._text_event + b".delta", self.delta_prefix + encode_string(text))] if text else []
+            deltas = (
+                [(self._text_event + b".delta", self.delta_prefix + encode_string(text))]
+                if text
+                else []
+            )
             return [*deltas, *super().end()]
         events: list[EventFields] = []
         for i, command in enumerate(self._fields.commands):
             # OpenAI's types of these three events have no `item_id`.
             location = b'"output_index":%d,"command_index":%d' % (self.index, i)
             events.append((b"shell_call_command.added", location + b',"command":""'))
-            events.append((b"shell_call_command.delta", b'%s,"delta":%s' % (location, encode_string(command))))
-            events.append((b"shell_call_command.done", b'%s,"command":%s' % (location, encode_string(command))))
+            events.append(
+                (b"shell_call_command.delta", b'%s,"delta":%s' % (location, encode_string(command)))
+            )
+            events.append(
+                (
+                    b"shell_call_command.done",
+                    b'%s,"command":%s' % (location, encode_string(command)),
+                )
+            )
         return events
 
     def render(self, status: bytes) -> bytes:
@@ -380,7 +466,9 @@ class ClientCallItemWriter(CallItemWriter):
             return super().render(status)
         # A patch has no status `incomplete`, and its arguments are complete.
         is_patch = self._tool.call == "apply_patch_call"
-        return self._render(COMPLETED if is_patch and status == INCOMPLETE else status, self._fields.complete)
+        return self._render(
+            COMPLETED if is_patch and status == INCOMPLETE else status, self._fields.complete
+        )
 
     def _render(self, status: bytes, fields: bytes) -> bytes:
         return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,%s}' % (
@@ -389,14 +477,18 @@ class ClientCallItemWriter(CallItemWriter):
 
 
 class ItemWriterFactory:
-    """Creates the item writers of one response. Item ids derive from the response's id and never change."""
+    """Creates the item writers of one response. Item ids derive from the response's id
+    and never change.
+    """
 
     def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
         self._tail = response_id.removeprefix("resp_")
         self._options = options
         self._names = {name.qualified: name for name in options.tool_names}
 
-    def create(self, index: int, kind: type[ReplyPart]) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
+    def create(
+        self, index: int, kind: type[ReplyPart]
+    ) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
         """Create the writer of any item except a call."""
         if kind is Reasoning:
             return ReasoningItemWriter(index, self._tail, self._options)

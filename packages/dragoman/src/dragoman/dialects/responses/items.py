@@ -1,7 +1,9 @@
-"""Translates input items to the core's messages: the items that one answer produced become one turn again.
+"""Translates input items to the core's messages: the items that one answer produced
+become one turn again.
 
-A compaction item becomes the summary that replaces everything that the assistant and its tools wrote before. User and
-system messages remain. The prompt that requests a summary is here too.
+A compaction item becomes the summary that replaces everything that the assistant and
+its tools wrote before. User and system messages remain. The prompt that requests a
+summary is here too.
 """
 
 from __future__ import annotations
@@ -44,16 +46,32 @@ from ..body import (
     read_json_object,
     read_url,
 )
-from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
+from .client_tools import (
+    CALL_TYPES,
+    CLIENT_TOOLS,
+    OUTPUT_TYPES,
+    find_kinds,
+    read_screen,
+    render_shell_output,
+)
 from .tools import ResponsesToolRegistry
-from .wire import ReasoningConfig, ResponsesContentPart, ResponsesWireTool, TextOptions, WireContent, WireItem
+from .wire import (
+    ReasoningConfig,
+    ResponsesContentPart,
+    ResponsesWireTool,
+    TextOptions,
+    WireContent,
+    WireItem,
+)
 
 SUMMARY_REQUEST = Message(
     Role.USER,
     (
         Text(
-            "Summarize the conversation so far so that you can continue it without access to the original messages. "
-            "Include the user's requests, the work done and its results, the names, file paths, numbers and decisions "
+            "Summarize the conversation so far so that you can continue it without access to the "
+            "original messages. "
+            "Include the user's requests, the work done and its results, the names, file paths, "
+            "numbers and decisions "
             "that still matter, and the remaining tasks. Reply with the summary only."
         ),
     ),
@@ -61,17 +79,22 @@ SUMMARY_REQUEST = Message(
 SUMMARY_PREFIX = "Summary of the conversation so far:\n\n"
 """The text before a summary in a prompt."""
 MAX_SUMMARY_TOKENS = 4096
-"""Maximum tokens of a summary, unless the request sets one: a model that does not stop would fill the whole context."""
+"""Maximum tokens of a summary, unless the request sets one: a model that does not stop
+would fill the whole context.
+"""
 
 
 def build_summary_request(request: GenerateRequest) -> GenerateRequest:
-    """Build the request for a summary: unconstrained text about as many turns as fit the context."""
+    """Build the request for a summary: unconstrained text about as many turns as fit
+    the context.
+    """
     prompt = request.prompt
     assert isinstance(prompt, Conversation)
     limits = request.limits
     return msgspec.structs.replace(
         request,
-        # Compaction is requested when a conversation has become too long, so it must not fail for that reason.
+        # Compaction is requested when a conversation has become too long, so it must
+        # not fail for that reason.
         prompt=msgspec.structs.replace(prompt, tool_choice=ToolChoice("none"), drop_oldest=True),
         limits=msgspec.structs.replace(limits, max_tokens=limits.max_tokens or MAX_SUMMARY_TOKENS),
         constraint=None,
@@ -80,9 +103,15 @@ def build_summary_request(request: GenerateRequest) -> GenerateRequest:
 
 
 def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
-    """Replace the messages before a compaction. The summary is an assistant message, so that turns alternate."""
+    """Replace the messages before a compaction. The summary is an assistant message, so
+    that turns alternate.
+    """
     remaining = [message for message in messages if message.role not in (Role.ASSISTANT, Role.TOOL)]
-    return [*remaining, Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + summary),))] if summary else remaining
+    return (
+        [*remaining, Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + summary),))]
+        if summary
+        else remaining
+    )
 
 
 T = TypeVar("T")
@@ -121,7 +150,9 @@ HOSTED_TYPES = (
     "program_output",
     "web_search_call",
 )
-RAW_TYPES = frozenset(HOSTED_TYPES) | CALL_TYPES | OUTPUT_TYPES | {ADDITIONAL_TOOLS, CONFIGURATION_UPDATE}
+RAW_TYPES = (
+    frozenset(HOSTED_TYPES) | CALL_TYPES | OUTPUT_TYPES | {ADDITIONAL_TOOLS, CONFIGURATION_UPDATE}
+)
 """Items that are stored as they were sent."""
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PART_TYPES = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -130,9 +161,13 @@ AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm
 
 
 def find_item_type(item: WireItem, path: str) -> str:
-    """Return the type of an item; one without a type is a message, or a reference if it has no role."""
+    """Return the type of an item; one without a type is a message, or a reference if it
+    has no role.
+    """
     if item.type is not None:
-        return check_one_of(item.type, (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES), f"{path}.type")
+        return check_one_of(
+            item.type, (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES), f"{path}.type"
+        )
     if item.role is not None:
         return "message"
     if item.id is None:
@@ -215,7 +250,9 @@ _UPDATE = BodySchema(ConfigurationUpdate)
 def read_update(item: WireItem, path: str) -> ConfigurationUpdate:
     """Parse a `configuration_update` item."""
     fields = {"reasoning": item.reasoning, "text": item.text}
-    present = {name: raw for name, raw in fields.items() if bytes(raw).strip() not in (b"", b"null")}
+    present = {
+        name: raw for name, raw in fields.items() if bytes(raw).strip() not in (b"", b"null")
+    }
     if not present:
         raise missing_parameter(f"{path}.reasoning", " An update has 'reasoning', 'text' or both.")
     with prefix_param(path):
@@ -233,13 +270,17 @@ class ItemReader:
     keeps_seal: as in ReaderOptions.
     """
 
-    def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
+    def __init__(
+        self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False
+    ) -> None:
         self._sealing_key = sealing_key
         self._warnings = warnings
         self._keeps_seal = keeps_seal
 
     def read(self, item: WireItem, path: str) -> ParsedItem:
-        """Parse an item. Raises RequestError, which names the offending field below `path`."""
+        """Parse an item. Raises RequestError, which names the offending field below
+        `path`.
+        """
         kind = find_item_type(item, path)
         if (read := _READERS.get(kind)) is not None:
             return read(item, path)
@@ -250,8 +291,8 @@ class ItemReader:
                 sealed = _require(item.encrypted_content, f"{path}.encrypted_content")
                 key = self._sealing_key
                 summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
-                # A summary replaces all that the assistant wrote before, so unlike reasoning it cannot be left out with
-                # a warning.
+                # A summary replaces all that the assistant wrote before, so unlike
+                # reasoning it cannot be left out with a warning.
                 if summary is None:
                     raise _foreign_content_error(path)
                 return ItemSummary(summary)
@@ -260,13 +301,19 @@ class ItemReader:
             case _ if kind in CALL_TYPES:
                 return self._read_client_call(item, kind, path)
             case _ if kind in HOSTED_TYPES:
-                self._warnings.append(f"{path}: items of type '{kind}' cannot be replayed here; it was left out")
+                self._warnings.append(
+                    f"{path}: items of type '{kind}' cannot be replayed here; it was left out"
+                )
             case _:
-                """References are resolved by the server's store, triggers are handled by the reader of the body."""
+                """References are resolved by the server's store, triggers are handled
+                by the reader of the body.
+                """
         return None
 
     def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
-        """Return the decrypted reasoning if possible, else the content, else the summary."""
+        """Return the decrypted reasoning if possible, else the content, else the
+        summary.
+        """
         sealed = item.encrypted_content
         key = self._sealing_key
         unsealed = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
@@ -279,19 +326,29 @@ class ItemReader:
         seal = ""
         if sealed is not None and not self._keeps_seal:
             replacement = "replaced by its visible content" if texts else "left out"
-            self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
+            self._warnings.append(
+                f"{path}: its encrypted reasoning cannot be read here; it was {replacement}"
+            )
         elif sealed:
-            # The writer sends an OpenAI seal without its kind, as OpenAI does, so a seal without a kind is OpenAI's.
-            seal = sealed if any(kind.read(sealed) is not None for kind in SealKind) else SealKind.OPENAI + sealed
+            # The writer sends an OpenAI seal without its kind, as OpenAI does, so a
+            # seal without a kind is OpenAI's.
+            seal = (
+                sealed
+                if any(kind.read(sealed) is not None for kind in SealKind)
+                else SealKind.OPENAI + sealed
+            )
         return Reasoning("\n\n".join(texts), seal=seal)
 
     def _read_client_call(self, item: WireItem, kind: str, path: str) -> ItemCall | None:
         call_id = item.call_id or item.id
         if not call_id:
             raise missing_parameter(f"{path}.call_id")
-        # OpenAI's own search has no call that a client could answer, so the tools it found are all that is left of it.
+        # OpenAI's own search has no call that a client could answer, so the tools it
+        # found are all that is left of it.
         if kind == "tool_search_call" and not item.call_id:
-            self._warnings.append(f"{path}: a search that a server made cannot be replayed here; it was left out")
+            self._warnings.append(
+                f"{path}: a search that a server made cannot be replayed here; it was left out"
+            )
             return None
         tool = CLIENT_TOOLS[find_kinds(kind)[0]]
         return ItemCall(call_id, tool.read_call(item, path).decode(), kind=kind)
@@ -307,7 +364,9 @@ def _read_message(item: WireItem, path: str) -> Message | AssistantParts:
     if item.content is None:
         raise missing_parameter(f"{path}.content")
     # A refusal in another role than the assistant's is plain text.
-    return Message(Role(role), tuple(Text(part.text) if isinstance(part, Refusal) else part for part in parts))
+    return Message(
+        Role(role), tuple(Text(part.text) if isinstance(part, Refusal) else part for part in parts)
+    )
 
 
 def _read_call(item: WireItem, path: str) -> ItemCall:
@@ -332,16 +391,22 @@ def _read_result(item: WireItem, path: str) -> ToolResult | FreeOutput:
 
 
 def _read_client_result(item: WireItem, path: str) -> ToolResult | LoadedTools:
-    """Return the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
+    """Return the output of a tool that the client ran. The types of a local shell's
+    output have no `call_id`.
+    """
     kind = item.type
     output = item.output
     is_error = item.status == "failed"
     if kind == "tool_search_output":
-        # Without a call id OpenAI's own search found the tools. It has no call to answer, but they can be called too.
+        # Without a call id OpenAI's own search found the tools. It has no call to
+        # answer, but they can be called too.
         return LoadedTools(read_tools(item, path), item.call_id or None, is_error)
-    # Its output is optional, but a template shows an empty result as nothing, and the model would apply it again.
+    # Its output is optional, but a template shows an empty result as nothing, and the
+    # model would apply it again.
     if kind == "apply_patch_call_output" and not output:
-        content: tuple[ResultPart, ...] = (Text("The patch failed." if is_error else "The patch was applied."),)
+        content: tuple[ResultPart, ...] = (
+            Text("The patch failed." if is_error else "The patch was applied."),
+        )
     elif output is None:
         raise missing_parameter(f"{path}.output")
     elif kind == "shell_call_output" and isinstance(output, list):
@@ -392,14 +457,16 @@ class TurnBuilder:
         return tuple(self._messages)
 
     def add(self, item: ParsedItem, path: str) -> None:
-        """Add an item. path: the item's field, for errors. Raises RequestError if it loads invalid tools."""
+        """Add an item. path: the item's field, for errors. Raises RequestError if it
+        loads invalid tools.
+        """
         match item:
             case Message():
                 self._close_turn()
                 self._messages.append(item)
             case AssistantParts(parts):
-                # Reasoning, then text, then calls is one answer of a model; a second text belongs to the next
-                # answer.
+                # Reasoning, then text, then calls is one answer of a model; a second
+                # text belongs to the next answer.
                 if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
                     self._close_turn()
                 self._open_parts += parts
@@ -407,14 +474,19 @@ class TurnBuilder:
                 self._open_parts.append(item)
             case ItemCall():
                 tools = self._tools
-                name = tools.qualify_client_tool(item.kind) if item.kind else tools.qualify(item.name, item.namespace)
+                name = (
+                    tools.qualify_client_tool(item.kind)
+                    if item.kind
+                    else tools.qualify(item.name, item.namespace)
+                )
                 self._names[item.id] = name
                 self._open_parts.append(ToolCall(item.id, name, item.arguments, custom=item.custom))
             case ToolResult():
                 self._add_result(item)
             case FreeOutput(name, namespace, content):
-                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional with a `name`). Chat
-                # templates have no such turn, so it becomes a user message.
+                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is
+                # optional with a `name`). Chat templates have no such turn, so it
+                # becomes a user message.
                 self._close_turn()
                 text = Text(f"Output of {self._tools.qualify(name, namespace)}:\n")
                 self._messages.append(Message(Role.USER, (text, *content)))
@@ -439,26 +511,35 @@ class TurnBuilder:
             self._open_parts = []
 
 
-def read_raw_items(items: Sequence[WireItem], fields: Mapping[str, Raw], name: str) -> list[dict[str, Raw]]:
-    """Return the original fields of the items that are stored as they were sent; empty for others.
+def read_raw_items(
+    items: Sequence[WireItem], fields: Mapping[str, Raw], name: str
+) -> list[dict[str, Raw]]:
+    """Return the original fields of the items that are stored as they were sent; empty
+    for others.
 
     name: the body's field that contains the items.
     """
-    # The input is decoded a second time only for the items whose structs do not cover all of their fields.
+    # The input is decoded a second time only for the items whose structs do not cover
+    # all of their fields.
     if any(item.type in RAW_TYPES for item in items):
         return msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
     return [{}] * len(items)
 
 
 def _foreign_content_error(path: str) -> RequestError:
-    return invalid_value(f"{path}.encrypted_content", "it is damaged, or was not created by this server for this key")
+    return invalid_value(
+        f"{path}.encrypted_content", "it is damaged, or was not created by this server for this key"
+    )
 
 
 def _read_output(output: WireContent, path: str) -> tuple[ResultPart, ...]:
     """Return the content of a tool's output; a refusal becomes plain text."""
     parts = _read_content(output, path)
     return tuple(
-        part if isinstance(part, ResultPart) else Text(part.text if isinstance(part, Refusal) else "") for part in parts
+        part
+        if isinstance(part, ResultPart)
+        else Text(part.text if isinstance(part, Refusal) else "")
+        for part in parts
     )
 
 
@@ -486,7 +567,9 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
             elif part.file_url is not None:
                 file = read_url(part.file_url, f"{path}.file_url")
             else:
-                file = read_base64(_require(part.file_data, f"{path}.file_data"), None, f"{path}.file_data")
+                file = read_base64(
+                    _require(part.file_data, f"{path}.file_data"), None, f"{path}.file_data"
+                )
             return File(file, part.filename)
         case "input_audio":
             path = f"{path}.input_audio"
@@ -508,7 +591,9 @@ def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
 
 
 def read_texts(content: WireContent | None) -> list[str]:
-    """Return the texts of a reasoning item's content or summary; other parts are ignored."""
+    """Return the texts of a reasoning item's content or summary; other parts are
+    ignored.
+    """
     if isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
@@ -518,12 +603,18 @@ def read_texts(content: WireContent | None) -> list[str]:
 
 
 def read_arguments(raw: Raw, param: str) -> str:
-    """Return a call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
+    """Return a call's arguments as text. Invalid JSON is replayed unchanged; some local
+    clients send an object.
+    """
     text = bytes(raw).strip()
     if text in (b"", b"null"):
         return ""
     try:
-        return msgspec.json.decode(text, type=str) if text.startswith(b'"') else read_json_object(raw, param) or ""
+        return (
+            msgspec.json.decode(text, type=str)
+            if text.startswith(b'"')
+            else read_json_object(raw, param) or ""
+        )
     except (RequestError, msgspec.MsgspecError, UnicodeDecodeError):
         raise invalid_value(param, "expected a string") from None
 

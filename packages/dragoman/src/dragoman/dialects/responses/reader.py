@@ -44,9 +44,29 @@ from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .errors import RESPONSES_NAMES
 from .input_items import build_input_item
 from .item_writers import Echo, ResponsesRenderOptions, encode_bool
-from .items import COMPACTION_TRIGGER, CONFIGURATION_UPDATE, ConfigurationUpdate, EFFORTS, ItemReader, ParsedItem, SUMMARY_REQUEST, TurnBuilder, build_summary_request, read_raw_items, read_update
+from .items import (
+    COMPACTION_TRIGGER,
+    CONFIGURATION_UPDATE,
+    ConfigurationUpdate,
+    EFFORTS,
+    ItemReader,
+    ParsedItem,
+    SUMMARY_REQUEST,
+    TurnBuilder,
+    build_summary_request,
+    read_raw_items,
+    read_update,
+)
 from .tools import ResponsesToolRegistry
-from .wire import ConversationId, RESPONSES, RESPONSES_NESTED, ReasoningConfig, ResponsesBody, TextOptions, WireItem
+from .wire import (
+    ConversationId,
+    RESPONSES,
+    RESPONSES_NESTED,
+    ReasoningConfig,
+    ResponsesBody,
+    TextOptions,
+    WireItem,
+)
 from .wire import minify as compacted_json
 
 FORMATS = ("text", "json_object", "json_schema")
@@ -69,7 +89,11 @@ _BODY = BodySchema(ResponsesBody, RESPONSES_NESTED)
 
 
 def read_responses(
-    data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None, compact: bool = False
+    data: bytes,
+    options: ReaderOptions,
+    *,
+    now: Callable[[], int] | None = None,
+    compact: bool = False,
 ) -> ResponsesCall:
     """Parse a body.
 
@@ -80,11 +104,13 @@ def read_responses(
     """
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
+    # Rejected fields are checked first: a request with a stored prompt has no `input`
+    # and needs the specific error.
     warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
     items = _list_items(body, parsed)
     _check_fields(body, warnings)
-    # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
+    # OpenAI's /v1/responses/compact requires a model, so the server's default does not
+    # apply.
     if compact and body.model is None:
         raise missing_parameter("model")
     compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
@@ -95,12 +121,15 @@ def read_responses(
     def rebuild(
         items: Sequence[ParsedItem | WireItem], sampled_turns: tuple[tuple[int, ...], ...] = ()
     ) -> BuiltRequest:
-        # Warnings of the first build are already in the response; those of stored items were given when they were sent.
+        # Warnings of the first build are already in the response; those of stored items
+        # were given when they were sent.
         tools = declared_tools.copy([])
         return build(_apply_updates(body, items), items, tools, [], sampled_turns=sampled_turns)
 
     built = build(updated_body, items, declared_tools.copy(warnings), warnings)
-    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
+    conversation = (
+        body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
+    )
     echo = Echo(
         rest=built.echo,
         store=body.store is not False,
@@ -122,7 +151,9 @@ def read_responses(
         ),
         input=tuple(
             build_input_item(item, fields, parsed_item, f"input[{i}]")
-            for i, (item, fields, parsed_item) in enumerate(zip(items, raw_items, built.items, strict=True))
+            for i, (item, fields, parsed_item) in enumerate(
+                zip(items, raw_items, built.items, strict=True)
+            )
         ),
         echo=echo,
         render_options=built.render_options,
@@ -154,7 +185,8 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """Check combinations of fields, and warn about those with no or limited effect."""
     if body.previous_response_id and body.conversation:
         raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
-    # A background response is read from the store; without it nothing could ever be returned.
+    # A background response is read from the store; without it nothing could ever be
+    # returned.
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
@@ -169,16 +201,25 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     if body.truncation is not None:
         check_one_of(body.truncation, ("auto", "disabled"), "truncation")
     verbosity = body.text.verbosity if body.text is not None else None
-    if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
+    if (
+        verbosity is not None
+        and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium"
+    ):
         warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
-    warnings.extend(f"include: {quote(name)} is not supported" for name in body.include or () if name not in INCLUDABLE)
+    warnings.extend(
+        f"include: {quote(name)} is not supported"
+        for name in body.include or ()
+        if name not in INCLUDABLE
+    )
 
 
 def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) -> ResponsesBody:
-    """Return the body with the settings of `configuration_update` items; the last one wins.
+    """Return the body with the settings of `configuration_update` items; the last one
+    wins.
 
-    They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
-    stays cached (openai-python 3.54: "until a later update replaces that setting").
+    They come later in the conversation than the body's own settings, which clients keep
+    so that the prompt's prefix stays cached (openai-python 3.54: "until a later update
+    replaces that setting").
     """
     for i, item in enumerate(items):
         if isinstance(item, WireItem) and item.type == CONFIGURATION_UPDATE:
@@ -188,7 +229,9 @@ def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) 
         else:
             continue
         if update.reasoning is not None:
-            reasoning = msgspec.structs.replace(body.reasoning or ReasoningConfig(), effort=update.reasoning.effort)
+            reasoning = msgspec.structs.replace(
+                body.reasoning or ReasoningConfig(), effort=update.reasoning.effort
+            )
             body = msgspec.structs.replace(body, reasoning=reasoning)
         if update.text is not None:
             text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
@@ -207,7 +250,8 @@ def _build(
     compact: bool,
     sampled_turns: tuple[tuple[int, ...], ...] = (),
 ) -> BuiltRequest:
-    """Build the request and the render options for a body and its items, which may load tools.
+    """Build the request and the render options for a body and its items, which may load
+    tools.
 
     items: the input items; WireItems among them are parsed here.
     tool_registry: the declared tools.
@@ -241,7 +285,9 @@ def _build(
     request = _build_request(body, options, conversation, render_options.logprobs)
     if compact:
         if options.sealing_key is None:
-            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
+            raise Unsupported(
+                "Compaction is not supported here: this server has no key to encrypt summaries."
+            )
         seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
         render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
         request = build_summary_request(request)
@@ -250,16 +296,22 @@ def _build(
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
-    """Read the options. The template's own switch, if set, takes precedence over the less specific effort."""
+    """Read the options. The template's own switch, if set, takes precedence over the
+    less specific effort.
+    """
     reasoning = body.reasoning or ReasoningConfig()
     if reasoning.effort is not None:
         check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
     if reasoning.context not in (None, "auto"):
-        warnings.append("reasoning.context is ignored: the chat template determines which past reasoning is included")
+        warnings.append(
+            "reasoning.context is ignored: the chat template determines which past reasoning is "
+            "included"
+        )
     if reasoning.mode not in (None, "standard"):
         warnings.append("reasoning.mode is ignored: there is only one mode")
     switch = read_thinking_switch(body.chat_template_kwargs)
-    # Efforts other than none do not switch reasoning on: templates without a switch would reject it.
+    # Efforts other than none do not switch reasoning on: templates without a switch
+    # would reject it.
     enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
     return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)
@@ -269,7 +321,11 @@ def _read_summary(body: ResponsesBody) -> str | None:
     if body.reasoning is None:
         return None
     summary = body.reasoning.summary or body.reasoning.generate_summary
-    return None if summary is None else check_one_of(summary, ("auto", "concise", "detailed"), "reasoning.summary")
+    return (
+        None
+        if summary is None
+        else check_one_of(summary, ("auto", "concise", "detailed"), "reasoning.summary")
+    )
 
 
 def _build_render_options(
@@ -282,7 +338,8 @@ def _build_render_options(
     include = body.include or ()
     if ENCRYPTED_REASONING in include and sealing_key is None:
         warnings.append(
-            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned as content or summary"
+            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned as "
+            f"content or summary"
         )
     wants_logprobs = LOGPROBS in include or bool(body.top_logprobs)
     return ResponsesRenderOptions(
@@ -321,7 +378,9 @@ def _build_request(
             constraints.append(("text.format", json_schema))
         case _:
             """Free text."""
-    constraint, constraint_param = require_at_most_one([*constraints, *read_structured_outputs(body)])
+    constraint, constraint_param = require_at_most_one(
+        [*constraints, *read_structured_outputs(body)]
+    )
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=conversation,
@@ -343,7 +402,9 @@ def _build_request(
 
 
 def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
-    """Render the request fields that the response object repeats, as JSON without braces."""
+    """Render the request fields that the response object repeats, as JSON without
+    braces.
+    """
     text = body.text or TextOptions()
     format = text.format
     if format is None or format.type != "json_schema":
@@ -356,7 +417,9 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
         )  # fmt: skip
     fields = {
         "instructions": encode_string_or_null(body.instructions),
-        "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
+        "max_output_tokens": encode_int(
+            None if body.max_output_tokens == -1 else body.max_output_tokens
+        ),
         "max_tool_calls": encode_int(body.max_tool_calls),
         "metadata": escape_line_breaks(msgspec.json.encode(body.metadata or {})),
         "parallel_tool_calls": encode_bool(body.parallel_tool_calls is not False),
@@ -369,11 +432,14 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
             encode_string_or_null(_read_summary(body)),
         ),
         "safety_identifier": encode_string_or_null(body.safety_identifier),
-        # There is one tier. OpenAI's clients know this name for it, and check the answer against their enum.
+        # There is one tier. OpenAI's clients know this name for it, and check the
+        # answer against their enum.
         "service_tier": b'"default"',
-        # OpenAI's schema does not allow null here. 1.0 is its default, which the model's own may differ from.
+        # OpenAI's schema does not allow null here. 1.0 is its default, which the
+        # model's own may differ from.
         "temperature": msgspec.json.encode(1.0 if body.temperature is None else body.temperature),
-        "text": b'{"format":%s,"verbosity":%s}' % (rendered_format, encode_string(text.verbosity or "medium")),
+        "text": b'{"format":%s,"verbosity":%s}'
+        % (rendered_format, encode_string(text.verbosity or "medium")),
         "tool_choice": tool_choice,
         "tools": tools,
         "top_logprobs": encode_int(body.top_logprobs or 0),

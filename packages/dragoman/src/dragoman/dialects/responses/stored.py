@@ -1,7 +1,8 @@
-"""Stored responses, the end of an interrupted response, and the bodies of the conversation routes.
+"""Stored responses, the end of an interrupted response, and the bodies of the
+conversation routes.
 
-The events of a background response are stored with it: all that `ResponsesWriter` has rendered, numbered from 0,
-without the final `[DONE]`.
+The events of a background response are stored with it: all that `ResponsesWriter` has
+rendered, numbered from 0, without the final `[DONE]`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def encode_events(events: Sequence[StoredEvent]) -> bytes:
 
 def read_events(body: bytes) -> list[StoredEvent]:
     """Decode an entry's body."""
-    # Before 0.2 an entry contained server-sent events as text. Support for it can be removed in 0.3.
+    # Before 0.2 an entry contained server-sent events as text. Support for it can be
+    # removed in 0.3.
     if body.startswith(b"event:"):
         datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
         heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
@@ -102,8 +104,8 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     object: the response object of its last event.
     input: its own items, as `/input_items` lists them.
     before: items that precede `input` and are in no stored response.
-    conversation, upto: the preceding items by reference, as a conversation's items up to a position; None without a
-    conversation.
+    conversation, upto: the preceding items by reference, as a conversation's items up
+    to a position; None without a conversation.
     sampled_ids: the token ids of its output, see `prompts.token_replay`.
     """
 
@@ -134,7 +136,9 @@ def read_stored_response(body: bytes) -> StoredResponse:
     stored = msgspec.json.decode(body, type=StoredResponse)
     if stored.former_sampled_ids is UNSET:
         return stored
-    return msgspec.structs.replace(stored, sampled_ids=stored.former_sampled_ids, former_sampled_ids=UNSET)
+    return msgspec.structs.replace(
+        stored, sampled_ids=stored.former_sampled_ids, former_sampled_ids=UNSET
+    )
 
 
 def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
@@ -154,28 +158,34 @@ class FinalizedResponse(Struct, frozen=True):
     events: tuple[StoredEvent, ...]
 
 
-def finalize(stored: StoredResponse, events: Sequence[StoredEvent], error: DragomanError | None) -> FinalizedResponse:
+def finalize(
+    stored: StoredResponse, events: Sequence[StoredEvent], error: DragomanError | None
+) -> FinalizedResponse:
     """End a running response.
 
     events: all its events so far.
     error: why it ended; None if it was cancelled.
 
-    The output is the items that were done. The API has no event for cancellation: a cancelled response ends with
-    `response.incomplete`.
+    The output is the items that were done. The API has no event for cancellation: a
+    cancelled response ends with `response.incomplete`.
     """
-    status, end_type = ("cancelled", b"response.incomplete") if error is None else ("failed", b"response.failed")
+    status, end_type = (
+        ("cancelled", b"response.incomplete") if error is None else ("failed", b"response.failed")
+    )
     done_items = [
         bytes(msgspec.json.decode(event.data, type=_DoneEvent).item)
         for event in events
         if event.type == "response.output_item.done"
     ]
-    # Not decoded further: the other fields must stay the bytes that clients have received.
+    # Not decoded further: the other fields must stay the bytes that clients have
+    # received.
     fields = msgspec.json.decode(stored.object, type=dict[str, Raw])
     fields["status"] = Raw(b'"%s"' % status.encode())
     fields["output"] = Raw(b"[%s]" % b",".join(done_items))
     fields["error"] = Raw(b"null" if error is None else render_failure(error))
     response = msgspec.json.encode(fields)
-    # A client that reconnects asks for what follows a number, so the numbers of the last events go on without a gap.
+    # A client that reconnects asks for what follows a number, so the numbers of the
+    # last events go on without a gap.
     number = events[-1].number + 1
     errors = () if error is None else (build_event(number, b"error", render_error_fields(error)),)
     end = build_event(number + len(errors), end_type, b'"response":' + response)
@@ -222,7 +232,9 @@ class ConversationItems(Struct, frozen=True):
 
 
 def read_create_body(data: bytes, options: ReaderOptions) -> ConversationItems:
-    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else."""
+    """Parse a creation; an empty body creates an empty conversation. Raises
+    RequestError, and nothing else.
+    """
     parsed = ParsedBody(data or b"{}")
     body = parsed.decode(_CREATION)
     unknown = tuple(parsed.find_other_fields(_CREATION.names))
@@ -259,15 +271,22 @@ def get_id_prefix(item: InputItem) -> str:
 
 
 def render_conversation(id: str, created: int, metadata: bytes) -> bytes:
-    return b'{"id":%s,"object":"conversation","created_at":%d,"metadata":%s}' % (encode_string(id), created, metadata)
+    return b'{"id":%s,"object":"conversation","created_at":%d,"metadata":%s}' % (
+        encode_string(id),
+        created,
+        metadata,
+    )
 
 
 def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody, options: ReaderOptions) -> tuple[InputItem, ...]:
-    # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
+def _read_items(
+    items: Sequence[WireItem], parsed: ParsedBody, options: ReaderOptions
+) -> tuple[InputItem, ...]:
+    # Only for its errors: items are stored as they were sent, and each response that
+    # uses them parses them again.
     reader = ItemReader(options.sealing_key, [], keeps_seal=options.keeps_seal)
     turns = TurnBuilder(ResponsesToolRegistry((), []))
     for i, item in enumerate(items):
@@ -276,4 +295,7 @@ def _read_items(items: Sequence[WireItem], parsed: ParsedBody, options: ReaderOp
         if item.type == "item_reference" or (item.type is None and item.role is None):
             raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
     pairs = zip(items, read_raw_items(items, parsed.fields, "items"), strict=True)
-    return tuple(build_input_item(item, fields, None, f"items[{i}]") for i, (item, fields) in enumerate(pairs))
+    return tuple(
+        build_input_item(item, fields, None, f"items[{i}]")
+        for i, (item, fields) in enumerate(pairs)
+    )

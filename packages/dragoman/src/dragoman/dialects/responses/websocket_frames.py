@@ -1,6 +1,8 @@
-"""The Responses API over a WebSocket: parses the client's frames, and renders events and errors as frames.
+"""The Responses API over a WebSocket: parses the client's frames, and renders events
+and errors as frames.
 
-An event is the same JSON as in a stream; a frame needs neither an `event:` line nor a `[DONE]`.
+An event is the same JSON as in a stream; a frame needs neither an `event:` line nor a
+`[DONE]`.
 """
 
 from __future__ import annotations
@@ -32,11 +34,16 @@ class ClientFrame(Struct, frozen=True):
     generate: bool = True
 
 
-def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -> ClientFrame | None:
+def read_frame(
+    data: bytes, options: ReaderOptions, *, now: Callable[[], int]
+) -> ClientFrame | None:
     """Parse a frame; None for a notification. Raises RequestError."""
     fields = dict(ParsedBody(data).fields)
     kind = read_json_value(fields.pop("type", msgspec.Raw(b"null")), "type")
-    if check_one_of(kind if isinstance(kind, str) else "", (CREATE_TYPE, PROCESSED_TYPE), "type") == PROCESSED_TYPE:
+    if (
+        check_one_of(kind if isinstance(kind, str) else "", (CREATE_TYPE, PROCESSED_TYPE), "type")
+        == PROCESSED_TYPE
+    ):
         return None
     generate = read_json_value(fields.pop("generate", msgspec.Raw(b"true")), "generate")
     if generate not in (True, False, None):
@@ -54,9 +61,13 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
         return ClientFrame(responses_call)
     # A prefill has no output and is not added to the store.
     (request,) = responses_call.call.requests
-    request = msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
+    request = msgspec.structs.replace(
+        request, limits=msgspec.structs.replace(request.limits, max_tokens=0)
+    )
     call = msgspec.structs.replace(responses_call.call, requests=(request,))
-    return ClientFrame(msgspec.structs.replace(responses_call, call=call, store=False), generate=False)
+    return ClientFrame(
+        msgspec.structs.replace(responses_call, call=call, store=False), generate=False
+    )
 
 
 def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]:
@@ -71,12 +82,17 @@ def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]
             continue
         frame = event[start + len(_DATA_PREFIX) :]
         if warnings:
-            frame = b'%s,"dragoman_warnings":%s}' % (frame[:-1], msgspec.json.encode(list(warnings)))
+            frame = b'%s,"dragoman_warnings":%s}' % (
+                frame[:-1],
+                msgspec.json.encode(list(warnings)),
+            )
             warnings = ()
         yield frame
 
 
 def render_error_frame(status: int, body: bytes, retry_after: str | None = None) -> bytes:
     """Render an error. body: the JSON of the same error over HTTP."""
-    headers = b"" if retry_after is None else b'"headers":{"retry-after":"%s"},' % retry_after.encode()
+    headers = (
+        b"" if retry_after is None else b'"headers":{"retry-after":"%s"},' % retry_after.encode()
+    )
     return b'{"type":"error","status":%d,%s%s' % (status, headers, body.removeprefix(b"{"))

@@ -1,6 +1,8 @@
-"""The structs of a Responses body, and the table of its parameters: which are supported and how.
+"""The structs of a Responses body, and the table of its parameters: which are supported
+and how.
 
-Only shapes and bounds are checked here; `items`, `tools` and `reader` interpret the values.
+Only shapes and bounds are checked here; `items`, `tools` and `reader` interpret the
+values.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class ResponsesInputAudio(Struct, frozen=True):
 
 
 class ResponsesContentPart(Struct, frozen=True):
-    """One part of an item's content, summary or output; `type` selects the fields that apply."""
+    """One part of an item's content, summary or output; `type` selects the fields that
+    apply.
+    """
 
     type: str | None = None
     text: str | None = None
@@ -52,9 +56,11 @@ WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
 
 
 class WireItem(Struct, frozen=True):
-    """One item of the input. Without a type it is a message, or a reference if it has no role.
+    """One item of the input. Without a type it is a message, or a reference if it has
+    no role.
 
-    action, actions, operation: the arguments of calls of client tools, see `client_tools`.
+    action, actions, operation: the arguments of calls of client tools, see
+        `client_tools`.
     tools: the tools that a tool search found, or additional tools.
     reasoning, text: the settings of a `configuration_update`.
     """
@@ -150,16 +156,45 @@ RESPONSES_NESTED = NestedRules(
         ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
         WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"})
         # Fields of calls of client tools and of their outputs.
-        | {"environment", "execution", "max_output_length", "pending_safety_checks", "acknowledged_safety_checks"},
+        | {
+            "environment",
+            "execution",
+            "max_output_length",
+            "pending_safety_checks",
+            "acknowledged_safety_checks",
+        },
         ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
     },
     checked_types={
         # The others are reported as a whole.
-        WireItem: frozenset({None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call"})
-        | {"custom_tool_call_output", "item_reference", "compaction", "compaction_trigger", "configuration_update"}
-        | {"additional_tools", "shell_call", "shell_call_output", "local_shell_call", "local_shell_call_output"}
+        WireItem: frozenset(
+            {
+                None,
+                "message",
+                "reasoning",
+                "function_call",
+                "function_call_output",
+                "custom_tool_call",
+            }
+        )
+        | {
+            "custom_tool_call_output",
+            "item_reference",
+            "compaction",
+            "compaction_trigger",
+            "configuration_update",
+        }
+        | {
+            "additional_tools",
+            "shell_call",
+            "shell_call_output",
+            "local_shell_call",
+            "local_shell_call_output",
+        }
         | {"apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output"},
-        ResponsesWireTool: frozenset({"function", "custom", "namespace", "local_shell", "apply_patch"})
+        ResponsesWireTool: frozenset(
+            {"function", "custom", "namespace", "local_shell", "apply_patch"}
+        )
         | {"computer", "computer_use_preview"},
         ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
     },
@@ -173,17 +208,25 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     input: Annotated[
         str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT_ITEMS)] | None,
         Note(
-            "a string, or items: messages of all roles with text, refusal, input_image, input_file and "
-            "input_audio parts; function and custom calls and their outputs; calls and outputs of shell, "
-            "local_shell, apply_patch, computer and tool_search, whose found tools can be called from then on; "
-            "additional_tools; configuration_update, of which the last one replaces reasoning.effort or "
-            "text.format; reasoning, item_reference, compaction and compaction_trigger. Items of hosted tools are "
+            "a string, or items: messages of all roles with text, refusal, input_image, "
+            "input_file and "
+            "input_audio parts; function and custom calls and their outputs; calls and outputs of "
+            "shell, "
+            "local_shell, apply_patch, computer and tool_search, whose found tools can be called "
+            "from then on; "
+            "additional_tools; configuration_update, of which the last one replaces "
+            "reasoning.effort or "
+            "text.format; reasoning, item_reference, compaction and compaction_trigger. Items of "
+            "hosted tools are "
             "omitted with a warning"
         ),
     ] = None
     instructions: Annotated[str | None, Note("a system message before all others")] = None
     previous_response_id: Annotated[
-        str | None, Note("a stored response with status completed or incomplete; not together with conversation")
+        str | None,
+        Note(
+            "a stored response with status completed or incomplete; not together with conversation"
+        ),
     ] = None
     conversation: Annotated[
         str | ConversationId | None,
@@ -191,7 +234,10 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     ] = None
     store: Annotated[
         bool | None,
-        Note("true by default; without a store the response has false, with a warning if true was requested"),
+        Note(
+            "true by default; without a store the response has false, with a warning if true was "
+            "requested"
+        ),
     ] = None
     background: Annotated[bool | None, Note("true requires store")] = None
     stream: bool | None = None
@@ -201,32 +247,44 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     include: Annotated[
         list[str] | None,
         Note(
-            "message.output_text.logprobs; reasoning.encrypted_content, which only this server can decrypt, for "
+            "message.output_text.logprobs; reasoning.encrypted_content, which only this server "
+            "can decrypt, for "
             "the same API key. Other values belong to hosted tools and have no effect"
         ),
     ] = None
     tools: Annotated[
         list[ResponsesWireTool] | None,
         Note(
-            "function, namespace, and custom with an enforced regex; shell and local_shell, apply_patch, "
-            "computer, computer_use_preview and tool_search with execution client as functions, whose calls are "
-            "items of their own types; lark grammars, hosted tools and a shell in a container give a warning"
+            "function, namespace, and custom with an enforced regex; shell and local_shell, "
+            "apply_patch, "
+            "computer, computer_use_preview and tool_search with execution client as functions, "
+            "whose calls are "
+            "items of their own types; lark grammars, hosted tools and a shell in a container "
+            "give a warning"
         ),
     ] = None
-    tool_choice: Annotated[str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool is refused")] = None
+    tool_choice: Annotated[
+        str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool is refused")
+    ] = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[AtLeastOne | None, Note("limits calls of hosted tools; there are none")] = None
+    max_tool_calls: Annotated[
+        AtLeastOne | None, Note("limits calls of hosted tools; there are none")
+    ] = None
     max_output_tokens: Annotated[
         CountOrUnlimited | None, Note("1 or more; -1 and null are the rest of the context")
     ] = None
     text: Annotated[
         TextOptions | None,
-        Note("format text, json_object and json_schema; verbosity: low and high have no effect and give a warning"),
+        Note(
+            "format text, json_object and json_schema; verbosity: low and high have no effect and "
+            "give a warning"
+        ),
     ] = None
     reasoning: Annotated[
         ReasoningConfig | None,
         Note(
-            "effort (none turns reasoning off); with summary the reasoning is returned as a summary, otherwise as "
+            "effort (none turns reasoning off); with summary the reasoning is returned as a "
+            "summary, otherwise as "
             "reasoning_text; context and mode give a warning"
         ),
     ] = None
@@ -236,36 +294,49 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     truncation: Annotated[
         str | None,
         Note(
-            "auto omits the oldest whole turns (calls together with their results) of a conversation that does "
-            "not fit; a warning gives the number of omitted messages; the instructions, the last question and the "
+            "auto omits the oldest whole turns (calls together with their results) of a "
+            "conversation that does "
+            "not fit; a warning gives the number of omitted messages; the instructions, the last "
+            "question and the "
             "last turn remain"
         ),
     ] = None
     metadata: Annotated[
-        dict[str, str] | None, Note("at most 16 keys of 64 characters with values of 512 characters; echoed")
+        dict[str, str] | None,
+        Note("at most 16 keys of 64 characters with values of 512 characters; echoed"),
     ] = None
     user: Annotated[str | None, Note("echoed; identifies the end user, has no effect")] = None
     safety_identifier: Annotated[
-        Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; identifies the end user, has no effect")
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Note("echoed; identifies the end user, has no effect"),
     ] = None
-    prompt_cache_key: Annotated[Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; caching is automatic")] = (
-        None
-    )
+    prompt_cache_key: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; caching is automatic")
+    ] = None
     service_tier: Annotated[
         str | None, Note("there is one tier, reported as `default`; other values give a warning")
     ] = None
 
-    stop: Annotated[str | list[str] | None, Note("vLLM's: a string or a list; maximum count set by the server")] = None
-    include_reasoning: Annotated[bool | None, Note("vLLM's: false hides the reasoning; its tokens still count")] = None
-    thinking_token_budget: Annotated[CountOrUnlimited | None, Note("-1 and null mean no budget")] = None
+    stop: Annotated[
+        str | list[str] | None, Note("vLLM's: a string or a list; maximum count set by the server")
+    ] = None
+    include_reasoning: Annotated[
+        bool | None, Note("vLLM's: false hides the reasoning; its tokens still count")
+    ] = None
+    thinking_token_budget: Annotated[
+        CountOrUnlimited | None, Note("-1 and null mean no budget")
+    ] = None
     chat_template: Annotated[str | None, Note("if the server allows it")] = None
     chat_template_kwargs: Annotated[
-        Raw, Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off")
+        Raw,
+        Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
     ] = Raw()
 
 
 def minify(raw: Raw) -> bytes:
-    """Render JSON without whitespace; `null` if absent. `raw` must be valid JSON, as after `read_json_object`."""
+    """Render JSON without whitespace; `null` if absent. `raw` must be valid JSON, as
+    after `read_json_object`.
+    """
     text = bytes(raw).strip()
     return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"
 

@@ -3,9 +3,9 @@
     created  [queued]  in_progress+  item*  completed | incomplete | failed
     item:  output_item.added  content events  output_item.done
 
-One part of the answer is one item, and one item is open at a time; parts without text produce none. Events are
-numbered from 0 without gaps, including the repeated `in_progress` events that serve as keepalives. The last event
-contains the full object.
+One part of the answer is one item, and one item is open at a time; parts without text
+produce none. Events are numbered from 0 without gaps, including the repeated
+`in_progress` events that serve as keepalives. The last event contains the full object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import DragomanError
-from ...core.events import ChoiceFinished, Delta, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    ChoiceFinished,
+    Delta,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
@@ -21,11 +36,25 @@ from ..envelope import DONE, KEEPALIVE_COMMENT
 from ..json_encoding import encode_field, encode_int, encode_string
 from . import item_writers
 from .errors import render_error_fields, render_failure
-from .item_writers import COMPLETED, ClientCallItemWriter, Echo, EventFields, INCOMPLETE, IN_PROGRESS, ItemWriter, ItemWriterFactory, MessageItemWriter, QUEUED, ReasoningItemWriter, ResponsesRenderOptions
+from .item_writers import (
+    COMPLETED,
+    ClientCallItemWriter,
+    Echo,
+    EventFields,
+    INCOMPLETE,
+    IN_PROGRESS,
+    ItemWriter,
+    ItemWriterFactory,
+    MessageItemWriter,
+    QUEUED,
+    ReasoningItemWriter,
+    ResponsesRenderOptions,
+)
 from .stored import StoredEvent, build_event
 
 _TEXT_DELTA_PREFIX = (
-    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
+    b"event: response.output_text.delta\ndata: "
+    b'{"type":"response.output_text.delta","sequence_number":%d,'
 )
 _TEXT_DELTA_SUFFIX = b',"logprobs":[]}\n\n'
 
@@ -52,7 +81,8 @@ class ResponsesWriter:
         self._choice_finished = ChoiceFinished(0, FinishReason.ABORT)
         self._is_running = self._has_ended = False
         self._recorded: list[StoredEvent] | None = None
-        # Terminal objects, cached because rendering one reads the clock and seals reasoning.
+        # Terminal objects, cached because rendering one reads the clock and seals
+        # reasoning.
         self._final_object: bytes | None = None
         self._failed_object: bytes | None = None
 
@@ -62,14 +92,16 @@ class ResponsesWriter:
 
     @property
     def keepalive(self) -> bytes:
-        """Render a keepalive: a repeated `in_progress` event, or a comment after the last event.
+        """Render a keepalive: a repeated `in_progress` event, or a comment after the
+        last event.
 
-        Each access consumes a sequence number, so access it once per keepalive that is sent.
+        Each access consumes a sequence number, so access it once per keepalive that is
+        sent.
         """
         if self._has_ended:
             return KEEPALIVE_COMMENT
-        # No comment: the idle timeout of Codex counts only events (openai/codex#31539), and openai-node rejects unknown
-        # ones.
+        # No comment: the idle timeout of Codex counts only events (openai/codex#31539),
+        # and openai-node rejects unknown ones.
         return self._render_start() or self._render_in_progress()
 
     @property
@@ -90,7 +122,9 @@ class ResponsesWriter:
     def render_queued_events(self) -> bytes:
         """Render the first two events of a background response."""
         queued_object = self.render_queued()
-        return self._render_lifecycle(b"created", queued_object) + self._render_lifecycle(QUEUED, queued_object)
+        return self._render_lifecycle(b"created", queued_object) + self._render_lifecycle(
+            QUEUED, queued_object
+        )
 
     def render_queued(self) -> bytes:
         """Render the object of a queued response."""
@@ -101,18 +135,32 @@ class ResponsesWriter:
         return self._render_response(IN_PROGRESS, [], None)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """Render both error events: some clients read only one of them. An open item never becomes done."""
-        # Codex reads only `response.failed`, and OpenAI's SDKs raise an exception only for `error`.
+        """Render both error events: some clients read only one of them. An open item
+        never becomes done.
+        """
+        # Codex reads only `response.failed`, and OpenAI's SDKs raise an exception only
+        # for `error`.
         start_events = self._render_start()
         error_event = self._render_event(b"error", render_error_fields(error))
-        return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
+        return (
+            start_events
+            + error_event
+            + self._render_lifecycle(b"failed", self.render_failure(error))
+            + DONE
+        )
 
     def render_failure(self, error: DragomanError) -> bytes:
-        """Render the final object of a stream that failed with `error`; the same bytes each time."""
+        """Render the final object of a stream that failed with `error`; the same bytes
+        each time.
+        """
         if self._failed_object is None:
-            # The output of a failed response includes what was streamed: clients show it, and `retrieve` must return
-            # the same.
-            unfinished = [] if self._open_item_writer is None else [self._open_item_writer.render(INCOMPLETE)]
+            # The output of a failed response includes what was streamed: clients show
+            # it, and `retrieve` must return the same.
+            unfinished = (
+                []
+                if self._open_item_writer is None
+                else [self._open_item_writer.render(INCOMPLETE)]
+            )
             self._failed_object = self._render_response(
                 b"failed", [*self._items, *unfinished], None, error=render_failure(error)
             )
@@ -145,9 +193,12 @@ class ResponsesWriter:
                 return self._render_part(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        """Render the full object. For a streamed answer, byte-identical to that in its last event."""
+        """Render the full object. For a streamed answer, byte-identical to that in its
+        last event.
+        """
         choice = reply.choices[0]
-        # The items that were streamed are not rendered again: encryption has a random nonce, so the bytes would differ.
+        # The items that were streamed are not rendered again: encryption has a random
+        # nonce, so the bytes would differ.
         items = self._items if self.has_started else self._render_output(choice)
         return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
@@ -168,8 +219,11 @@ class ResponsesWriter:
             case ToolCallDelta(arguments=text):
                 return self._write_delta(text, ())
 
-    def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token], seal: str = "") -> bytes:
-        """Write text. The first text of a part opens an item; the next part closes it, even one without text.
+    def _write_text(
+        self, kind: type[ReplyPart], text: str, tokens: Sequence[Token], seal: str = ""
+    ) -> bytes:
+        """Write text. The first text of a part opens an item; the next part closes it,
+        even one without text.
 
         seal: the signature of reasoning, which ends the reasoning; otherwise empty.
         """
@@ -197,9 +251,14 @@ class ResponsesWriter:
         self._open_item_writer = item
         if isinstance(item, ClientCallItemWriter):
             return b""
-        if isinstance(item, MessageItemWriter) and self._options.logprobs is None and self._recorded is None:
-            # Only text without logprobs has the fast path: logprobs are aligned with the tokens of each delta. Recorded
-            # events have none: they take longer to store than to render.
+        if (
+            isinstance(item, MessageItemWriter)
+            and self._options.logprobs is None
+            and self._recorded is None
+        ):
+            # Only text without logprobs has the fast path: logprobs are aligned with
+            # the tokens of each delta. Recorded events have none: they take longer to
+            # store than to render.
             self._open_text = item
         return self._render_item_event(b"added", item.render(IN_PROGRESS)) + b"".join(
             map(self._render_event_fields, item.begin())
@@ -215,7 +274,8 @@ class ResponsesWriter:
             return b""
         added = b""
         if isinstance(item, ClientCallItemWriter):
-            # A call of a client tool is added only now: its type depends on whether the complete arguments fit.
+            # A call of a client tool is added only now: its type depends on whether the
+            # complete arguments fit.
             item.resolve()
             added = self._render_item_event(b"added", item.render_added())
         end_events = added + b"".join(map(self._render_event_fields, item.end()))
@@ -244,7 +304,11 @@ class ResponsesWriter:
             return b""
         self._is_running = True
         # A background response has sent `created` already, with `queued`.
-        created = b"" if self.has_started else self._render_lifecycle(b"created", self.render_in_progress())
+        created = (
+            b""
+            if self.has_started
+            else self._render_lifecycle(b"created", self.render_in_progress())
+        )
         return created + self._render_in_progress()
 
     def _render_in_progress(self) -> bytes:
@@ -262,25 +326,40 @@ class ResponsesWriter:
         return self._render_event(b"response." + name, fields)
 
     def _render_event(self, name: bytes, fields: bytes) -> bytes:
-        # openai-node checks that these numbers have no gap, and a client that reconnects asks for those above the last
-        # one.
+        # openai-node checks that these numbers have no gap, and a client that
+        # reconnects asks for those above the last one.
         sequence = self._sequence
         self._sequence = self._sequence + 1
         if self._recorded is not None:
             self._recorded.append(build_event(sequence, name, fields))
-        return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)
+        return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (
+            name,
+            name,
+            sequence,
+            fields,
+        )
 
     # The object.
 
-    def _render_final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
-        """Render the final object once, and cache it. transfer: the `kv_transfer_params`, as JSON."""
+    def _render_final(
+        self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None
+    ) -> bytes:
+        """Render the final object once, and cache it. transfer: the
+        `kv_transfer_params`, as JSON.
+        """
         if self._final_object is None:
             status = _map_status(reason)
-            # Responses has no reason for an aborted answer, which is reported as truncated: it is not complete.
-            cause = b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
+            # Responses has no reason for an aborted answer, which is reported as
+            # truncated: it is not complete.
+            cause = (
+                b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
+            )
             incomplete_details = b'{"reason":"%s"}' % cause if status == INCOMPLETE else b"null"
-            response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
-            # Added last, so that the object without it has exactly OpenAI's keys in OpenAI's order.
+            response = self._render_response(
+                status, items, usage, incomplete_details=incomplete_details
+            )
+            # Added last, so that the object without it has exactly OpenAI's keys in
+            # OpenAI's order.
             self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
         return self._final_object
 
@@ -293,9 +372,13 @@ class ResponsesWriter:
         error: bytes = b"null",
         incomplete_details: bytes = b"null",
     ) -> bytes:
-        """Render a response object; all keys are always present. error, incomplete_details: as JSON."""
+        """Render a response object; all keys are always present. error,
+        incomplete_details: as JSON.
+        """
         completed = (
-            encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
+            encode_int(self._options.now())
+            if status == COMPLETED and self._options.now is not None
+            else b"null"
         )
         counts = b"null" if usage is None else item_writers.render_usage(usage)
         return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (

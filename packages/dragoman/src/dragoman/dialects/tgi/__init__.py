@@ -1,4 +1,6 @@
-"""/generate and /generate_stream, as in TGI and LightLLM: parses `inputs` and `parameters`, renders text and tokens."""
+"""/generate and /generate_stream, as in TGI and LightLLM: parses `inputs` and
+`parameters`, renders text and tokens.
+"""
 
 from .reader import is_tgi_body, read_tgi
 from .wire import map_tgi_status, render_tgi_error, render_tgi_info

@@ -38,7 +38,8 @@ class _Inputs(Struct, frozen=True):
     inputs: Raw
 
 
-# Decodes this field alone: the reader that it selects parses the body again, and reports its errors.
+# Decodes this field alone: the reader that it selects parses the body again, and
+# reports its errors.
 _inputs = msgspec.json.Decoder(_Inputs)
 
 
@@ -88,7 +89,9 @@ def read_tgi(
         writer,
         (*warnings, *param_warnings),
         (*unknown, *unknown_params),
-        field_names=FieldNames(("model", "parameters.adapter_id" if params.adapter_id else "model"), *TGI_NAMES.names),
+        field_names=FieldNames(
+            ("model", "parameters.adapter_id" if params.adapter_id else "model"), *TGI_NAMES.names
+        ),
     )
 
 
@@ -99,7 +102,9 @@ def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream
     if n > options.max_n:
         raise invalid_value("n", f"expected an integer <= {options.max_n}")
     if n > 1 and params.return_details is None:
-        raise invalid_value("n", "more than 1 needs 'return_details': TGI's own format has one answer")
+        raise invalid_value(
+            "n", "more than 1 needs 'return_details': TGI's own format has one answer"
+        )
     if n > 1 and best_of not in (1, n):
         raise invalid_value("best_of", f"it must be n={n}, as in LightLLM")
     # TGI's stream events have no index of the answer.
@@ -120,7 +125,9 @@ def _wants_logprobs(params: TgiParameters) -> bool:
     return bool(params.details or params.return_details)
 
 
-def _build_request(model: str, body: TgiBody, params: TgiParameters, options: ReaderOptions) -> GenerateRequest:
+def _build_request(
+    model: str, body: TgiBody, params: TgiParameters, options: ReaderOptions
+) -> GenerateRequest:
     choices = params.n or 1
     if params.return_details is not None:
         # LightLLM's best_of equals its n: all candidates are returned.
@@ -131,7 +138,9 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     max_tokens = params.max_new_tokens
     min_tokens = params.min_new_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+        raise invalid_value(
+            "min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}"
+        )
     if params.stop and params.stop_sequences:
         raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
     stop_name = "stop_sequences" if params.stop_sequences else "stop"
@@ -139,7 +148,8 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, stop_name),
-        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
+        # TGI's answers contain the stop sequence that ended them; other APIs cut it
+        # off.
         include_stop=True,
         ignore_eos=bool(params.ignore_eos),
         truncate_prompt=params.truncate,
@@ -151,7 +161,9 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         prompt=body.inputs if isinstance(body.inputs, str) else tuple(body.inputs),
         choices=choices,
         best_of=None if params.return_details is not None else params.best_of,
-        sampling=TGI_SAMPLING.read(params) if do_sample else TGI_SAMPLING.read(params, temperature=0.0),
+        sampling=TGI_SAMPLING.read(params)
+        if do_sample
+        else TGI_SAMPLING.read(params, temperature=0.0),
         limits=limits,
         constraint=constraint,
         constraint_param=constraint_param,
@@ -173,10 +185,14 @@ def _read_constraints(params: TgiParameters) -> list[tuple[str, Constraint]]:
                     constraint = _read_schema(raw)
                 case "json_schema":
                     constraint = _read_schema(
-                        _decode_value(_json_schema, raw, "expected an object with a `schema`").schema
+                        _decode_value(
+                            _json_schema, raw, "expected an object with a `schema`"
+                        ).schema
                     )
                 case _:
-                    pattern = _decode_value(_regex, raw, "expected a regular expression, as a string")
+                    pattern = _decode_value(
+                        _regex, raw, "expected a regular expression, as a string"
+                    )
                     constraint = Regex(check_text_size(pattern, MAX_REGEX, "value"))
         constraints.append(("grammar", constraint))
     if params.regular_constraint is not None:

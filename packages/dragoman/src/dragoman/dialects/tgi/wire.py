@@ -1,4 +1,5 @@
-"""The wire formats of TGI and LightLLM: request structs, the table of parameters, errors, and TGI's /info.
+"""The wire formats of TGI and LightLLM: request structs, the table of parameters,
+errors, and TGI's /info.
 
 Only shapes and bounds are checked here; the reader interprets the values.
 """
@@ -12,7 +13,16 @@ from msgspec import Meta, Raw, Struct
 
 from ...core.errors import DragomanError, FieldNames, RateLimited, RequestError
 from ..errors import MAX_MESSAGE
-from ..fields import AtLeastOne, Count, CountOrUnlimited, MAX_LOGPROBS, Penalty, Probability, SamplingFields, TokenId
+from ..fields import (
+    AtLeastOne,
+    Count,
+    CountOrUnlimited,
+    MAX_LOGPROBS,
+    Penalty,
+    Probability,
+    SamplingFields,
+    TokenId,
+)
 from ..json_encoding import escape_line_breaks, replace_surrogates
 from ..parameter_table import Note, ParameterTable, accept, reject
 
@@ -39,8 +49,12 @@ class TgiNamedSchema(Struct, frozen=True):
 class TgiParameters(Struct, frozen=True, kw_only=True):
     """TGI's parameters, then those that only LightLLM has or names differently."""
 
-    max_new_tokens: Annotated[AtLeastOne | None, Note("the default is the rest of the context, as in TGI 3")] = None
-    do_sample: Annotated[bool | None, Note("greedy without it, temperature, top_k and top_p, as in TGI")] = None
+    max_new_tokens: Annotated[
+        AtLeastOne | None, Note("the default is the rest of the context, as in TGI 3")
+    ] = None
+    do_sample: Annotated[
+        bool | None, Note("greedy without it, temperature, top_k and top_p, as in TGI")
+    ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
     top_p: Probability | None = None
     top_k: Annotated[CountOrUnlimited | None, Note("-1 disables it")] = None
@@ -50,33 +64,50 @@ class TgiParameters(Struct, frozen=True, kw_only=True):
     stop: Annotated[str | list[str] | None, Note("stays in the text, as in TGI")] = None
     best_of: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None,
-        Note("returns the candidate with the highest likelihood per token; no streaming if greater than 1"),
+        Note(
+            "returns the candidate with the highest likelihood per token; no streaming if greater "
+            "than 1"
+        ),
     ] = None
     details: Annotated[
-        bool | None, Note("requires an engine with logprobs; without it logprobs in a stream are null")
+        bool | None,
+        Note("requires an engine with logprobs; without it logprobs in a stream are null"),
     ] = None
     decoder_input_details: Annotated[
         bool | None, Note("logprobs of the prompt, as `prefill`; requires details, not with stream")
     ] = None
-    top_n_tokens: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20, requires details")] = (
-        None
-    )
-    return_full_text: Annotated[bool | None, Note("false by default on every route; not with token ids")] = None
+    top_n_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20, requires details")
+    ] = None
+    return_full_text: Annotated[
+        bool | None, Note("false by default on every route; not with token ids")
+    ] = None
     truncate: AtLeastOne | None = None
-    grammar: Annotated[TgiGrammar | None, Note("of type json, json_schema or regex; at most one constraint")] = None
+    grammar: Annotated[
+        TgiGrammar | None, Note("of type json, json_schema or regex; at most one constraint")
+    ] = None
     adapter_id: Annotated[str | None, Note("the name of a loaded adapter")] = None
 
     return_details: Annotated[
-        bool | None, Note("LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details")
+        bool | None,
+        Note(
+            "LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details"
+        ),
     ] = None
-    n: Annotated[AtLeastOne | None, Note("LightLLM's; requires return_details, not with stream")] = None
-    stop_sequences: Annotated[str | list[str] | None, Note("LightLLM's name for stop: strings")] = None
+    n: Annotated[
+        AtLeastOne | None, Note("LightLLM's; requires return_details, not with stream")
+    ] = None
+    stop_sequences: Annotated[str | list[str] | None, Note("LightLLM's name for stop: strings")] = (
+        None
+    )
     presence_penalty: Annotated[Penalty | None, Note("LightLLM's")] = None
     min_new_tokens: Annotated[Count | None, Note("LightLLM's")] = None
     ignore_eos: Annotated[bool | None, Note("LightLLM's")] = None
     skip_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
     add_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
-    allowed_token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)] | None, Note("LightLLM's")] = None
+    allowed_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(min_length=1)] | None, Note("LightLLM's")
+    ] = None
     regular_constraint: Annotated[str | None, Note("LightLLM's")] = None
     guided_json: Annotated[Raw, Note("LightLLM's: a schema, a string or an object")] = Raw()
     guided_grammar: Annotated[str | None, Note("LightLLM's")] = None
@@ -88,9 +119,13 @@ class TgiBody(Struct, frozen=True, kw_only=True):
     model: an extension; TGI and LightLLM serve one model.
     """
 
-    inputs: Annotated[str | list[TokenId], Note("raw text, without a chat template; or token ids, as in LightLLM")]
+    inputs: Annotated[
+        str | list[TokenId], Note("raw text, without a chat template; or token ids, as in LightLLM")
+    ]
     parameters: Annotated[Raw, Note("see below")] = Raw()
-    stream: Annotated[bool | None, Note("also on `/generate`; `/generate_stream` always streams")] = None
+    stream: Annotated[
+        bool | None, Note("also on `/generate`; `/generate_stream` always streams")
+    ] = None
     add_special_tokens: bool | None = None
     model: Annotated[str | None, Note("extension to TGI: selects one of several models")] = None
 
@@ -165,7 +200,9 @@ TGI_NAMES = FieldNames(
     ("(n|best_of|stop|ignore_eos)", r"parameters.\1"),
     *TGI_SAMPLING.list_paths("parameters"),
 )
-"""This dialect's names of core fields, for errors and warnings that are raised after parsing."""
+"""This dialect's names of core fields, for errors and warnings that are raised after
+parsing.
+"""
 
 
 class TgiError(Struct, frozen=True):
@@ -174,9 +211,11 @@ class TgiError(Struct, frozen=True):
 
 
 def render_tgi_error(error: DragomanError) -> bytes:
-    """Render the JSON body of a response with status `map_tgi_status`, or the payload of a stream's last event.
+    """Render the JSON body of a response with status `map_tgi_status`, or the payload
+    of a stream's last event.
 
-    The body has no field for a parameter's name, so a message that does not contain the name is prefixed with it.
+    The body has no field for a parameter's name, so a message that does not contain the
+    name is prefixed with it.
     """
     TGI_NAMES.translate(error)
     message = replace_surrogates(error.message)

@@ -2,8 +2,9 @@
 
 the stream:  one event for each token; the last one has the full text and the finish reason; only an error may follow
 
-Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's counts, `finished` and
-`finish_reason`. In full responses the type of `generated_text` differs, so one format must be chosen.
+Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's
+counts, `finished` and `finish_reason`. In full responses the type of `generated_text`
+differs, so one format must be chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import DragomanError
-from ...core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, RefusalDelta, Started, TextDelta, Token, UNKNOWN_TOKEN_ID
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    UNKNOWN_TOKEN_ID,
+)
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..envelope import KEEPALIVE_COMMENT
@@ -29,7 +41,8 @@ class TgiRenderOptions(Struct, frozen=True, kw_only=True):
 
     details: TGI's `details`.
     logprobs: tokens have logprobs.
-    lightllm_tokens: use LightLLM's format, with or without tokens; None is TGI's format.
+    lightllm_tokens: use LightLLM's format, with or without tokens; None is TGI's
+        format.
     as_list: render TGI's format as an array with one entry.
     prefill: return the prompt's tokens.
     top_tokens: maximum alternatives for each token.
@@ -63,7 +76,8 @@ class TgiPrefillToken(Struct, frozen=True):
 class TgiToken(Struct, frozen=True):
     """A token.
 
-    id: -1 if the engine reports none, or if an event has no token of its own: the official client's is an integer.
+    id: -1 if the engine reports none, or if an event has no token of its own: the
+        official client's is an integer.
     count_output_tokens, prompt_tokens: LightLLM's.
     """
 
@@ -109,7 +123,8 @@ class TgiResponse(Struct, frozen=True):
 class LightllmResponse(Struct, frozen=True):
     """LightLLM's full response.
 
-    With one choice only the text is an array. With several, counts are null if the engine reports no tokens.
+    With one choice only the text is an array. With several, counts are null if the
+    engine reports no tokens.
     """
 
     generated_text: list[str]
@@ -136,9 +151,11 @@ class _PendingEvent(Struct):
 
 
 class _TokenPieces:
-    """Pairs each token with its part of the text, in the same way for streams and full responses.
+    """Pairs each token with its part of the text, in the same way for streams and full
+    responses.
 
-    The parts add up to the text, except those of control tokens: each has its name, as in TGI.
+    The parts add up to the text, except those of control tokens: each has its name, as
+    in TGI.
     """
 
     def __init__(self) -> None:
@@ -163,7 +180,10 @@ class _TokenPieces:
 
     def _read(self, matches: Sequence[Matched]) -> list[tuple[Token, str]]:
         return [
-            (match.token, match.token.text if match.token.special else self._decoder.decode(match.data))
+            (
+                match.token,
+                match.token.text if match.token.special else self._decoder.decode(match.data),
+            )
             for match in matches
         ]
 
@@ -171,9 +191,9 @@ class _TokenPieces:
 class TgiWriter:
     """Renders one answer, streamed or full. A stream has one choice.
 
-    The last token's event also contains the finish reason, so a token that may be the last is held back until that is
-    known. If the end comes unexpectedly and without a token, it is sent in an event of its own, whose token has neither
-    id nor text.
+    The last token's event also contains the finish reason, so a token that may be the
+    last is held back until that is known. If the end comes unexpectedly and without a
+    token, it is sent in an event of its own, whose token has neither id nor text.
     """
 
     def __init__(self, options: TgiRenderOptions = DEFAULT_OPTIONS) -> None:
@@ -181,7 +201,8 @@ class TgiWriter:
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
-        # Only the end of the text decides whether a stop string was reached, so only the end is kept.
+        # Only the end of the text decides whether a stop string was reached, so only
+        # the end is kept.
         self._text_tail = ""
         self._longest_stop = max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
@@ -212,13 +233,18 @@ class TgiWriter:
                 return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
                 assert self._choice_finished is not None, "Finished comes after every choice's end"
-                # Every stream needs an event that finishes it, even one without any token.
-                pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+                # Every stream needs an event that finishes it, even one without any
+                # token.
+                pending = (
+                    self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+                )
                 # Some engines report only the number of tokens, not the tokens.
                 finish = self._choice_finished
                 generated_tokens = self._count or usage.completion
                 seed = self._options.seed
-                details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, seed)
+                details = TgiStreamDetails(
+                    _map_reason(finish), generated_tokens, self._prompt_tokens, seed
+                )
                 last_event = msgspec.structs.replace(
                     self._build_event(pending),
                     generated_text=self._add_prefix("".join(self._texts)),
@@ -228,13 +254,20 @@ class TgiWriter:
                 )
                 return _render_event(last_event)
             case _:
-                # A raw prompt's answer has one text; tokens of other parts are listed without text.
+                # A raw prompt's answer has one text; tokens of other parts are listed
+                # without text.
                 return self._add("", self._pieces.skip(event.tokens))
 
     def render_full(self, reply: Reply) -> bytes:
-        answer = self._build_tgi(reply) if self._options.lightllm_tokens is None else self._build_lightllm(reply)
+        answer = (
+            self._build_tgi(reply)
+            if self._options.lightllm_tokens is None
+            else self._build_lightllm(reply)
+        )
         return escape_line_breaks(
-            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, TgiResponse) else answer)
+            msgspec.json.encode(
+                [answer] if self._options.as_list and isinstance(answer, TgiResponse) else answer
+            )
         )
 
     def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
@@ -244,8 +277,8 @@ class TgiWriter:
             self._pending.append(_PendingEvent(token, token_text, self._count))
         if self._choice_finished is not None or not self._pieces.has_tokens:
             unmatched_text = self._pieces.rest()
-            # The text of a control token is its name, which is not part of the answer: what is left gets an event of
-            # its own.
+            # The text of a control token is its name, which is not part of the answer:
+            # what is left gets an event of its own.
             if self._pending and not self._pending[-1].is_special:
                 self._pending[-1].text += unmatched_text
             elif unmatched_text:
@@ -253,9 +286,14 @@ class TgiWriter:
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
         limit = self._options.max_tokens
         reached_limit = limit is not None and self._count >= limit
-        # The last token's event carries the full text and the details, which are known with the finish reason: it is
-        # kept if the last token has arrived, or probably has.
-        is_last = self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
+        # The last token's event carries the full text and the details, which are known
+        # with the finish reason: it is kept if the last token has arrived, or probably
+        # has.
+        is_last = (
+            self._choice_finished is not None
+            or reached_limit
+            or self._text_tail.endswith(self._options.stops)
+        )
         sent_count = max(0, len(self._pending) - is_last)
         ready = self._pending[:sent_count]
         self._pending = self._pending[sent_count:]
@@ -280,7 +318,9 @@ class TgiWriter:
             count_output_tokens=pending.token_count,
             prompt_tokens=self._prompt_tokens,
         )
-        return TgiStreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
+        return TgiStreamEvent(
+            self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET
+        )
 
     def _build_tgi(self, reply: Reply) -> TgiResponse:
         choice = reply.choices[0]
@@ -303,7 +343,9 @@ class TgiWriter:
             seed=options.seed,
             prefill=prefill,
             tokens=self._build_tokens(choice),
-            top_tokens=[self._build_top(token) for token in choice.tokens] if options.top_tokens else UNSET,
+            top_tokens=[self._build_top(token) for token in choice.tokens]
+            if options.top_tokens
+            else UNSET,
         )
         return TgiResponse(text, details)
 
@@ -311,11 +353,16 @@ class TgiWriter:
         choices = reply.choices
         is_single = len(reply.choices) == 1
         # The engine's total belongs to one choice only if there is no other.
-        counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
+        counts = [
+            len(choice.tokens) or (reply.usage.completion if is_single else None)
+            for choice in choices
+        ]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
         tokens = [
             [
-                msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=reply.usage.prompt)
+                msgspec.structs.replace(
+                    token, count_output_tokens=count, prompt_tokens=reply.usage.prompt
+                )
                 for count, token in enumerate(self._build_tokens(choice), start=1)
             ]
             for choice in choices
@@ -334,7 +381,9 @@ class TgiWriter:
         token_texts = list[tuple[Token, str]]()
         for part in choice.parts:
             token_texts += (
-                pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)
+                pieces.feed(part.text, part.tokens)
+                if isinstance(part, Text | Refusal)
+                else pieces.skip(part.tokens)
             )
         token_texts += pieces.skip(choice.trailing_tokens) + pieces.close()
         return [
@@ -350,7 +399,9 @@ class TgiWriter:
         return TgiToken(token.id, replace_surrogates(token.text), logprob_value, token.special)
 
     def _build_top(self, token: Token) -> list[TgiToken]:
-        """Build the alternatives. Only for the sampled token is it known whether it is a control token."""
+        """Build the alternatives. Only for the sampled token is it known whether it is
+        a control token.
+        """
         return [
             TgiToken(
                 alternative.id,
@@ -371,7 +422,9 @@ def _join_text(choice: Choice) -> str:
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:
-    """Map a finish reason. TGI has none for an aborted answer: it is reported as `length`, like a truncated one."""
+    """Map a finish reason. TGI has none for an aborted answer: it is reported as
+    `length`, like a truncated one.
+    """
     if finish.reason is not FinishReason.STOP:
         return "length"
     return "eos_token" if finish.stop is None else "stop_sequence"

@@ -1,11 +1,19 @@
-"""Continuous batching for any model that computes logits from token ids; the base of the local engines.
+"""Continuous batching for any model that computes logits from token ids; the base of
+the local engines.
 
-A model implements one forward step (`Model`, `Runner`); queueing, the block pool, prefix caching, sampling,
-constraints and logprobs are shared by all of them.
+A model implements one forward step (`Model`, `Runner`); queueing, the block pool,
+prefix caching, sampling, constraints and logprobs are shared by all of them.
 """
 
 from .blocks import BLOCK_SIZE
-from .engine import BatchingEngine, EngineConfig, EngineLimits, build_capabilities, build_rng, check_request
+from .engine import (
+    BatchingEngine,
+    EngineConfig,
+    EngineLimits,
+    build_capabilities,
+    build_rng,
+    check_request,
+)
 from .model import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
 from .offload import BlockFiles, compute_fingerprint
 from .sampler import GREEDY_BELOW, NumpySampledRows, SamplingState

@@ -1,7 +1,9 @@
-"""The pool of KV cache blocks and its prefix cache, by vLLM's rules. It handles block numbers only and does no I/O.
+"""The pool of KV cache blocks and its prefix cache, by vLLM's rules. It handles block
+numbers only and does no I/O.
 
-A full block is identified by the hash of its tokens and of all tokens before them. A free block keeps its contents
-and its hash until it is reallocated; the least recently used block is evicted first.
+A full block is identified by the hash of its tokens and of all tokens before them. A
+free block keeps its contents and its hash until it is reallocated; the least recently
+used block is evicted first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ NULL_BLOCK = 0
 
 
 def hash_block(parent: bytes, tokens: Sequence[int], image_key: bytes = b"") -> bytes:
-    """Compute the hash of a full block. It is cryptographic: a collision would reveal one client's prompt to another.
+    """Compute the hash of a full block. It is cryptographic: a collision would reveal
+    one client's prompt to another.
 
     image_key: see `encode_image_key`.
     """
@@ -30,7 +33,9 @@ def hash_block(parent: bytes, tokens: Sequence[int], image_key: bytes = b"") -> 
 
 
 def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> bytes:
-    """Encode which images the tokens from begin to end belong to: all images share the same placeholder id."""
+    """Encode which images the tokens from begin to end belong to: all images share the
+    same placeholder id.
+    """
     # The position is negative where the image begins within the block.
     return b"".join(
         image.digest + (begin - image.begin).to_bytes(8, "big", signed=True)
@@ -40,7 +45,8 @@ def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> byt
 
 
 def hash_root(cache_salt: str, adapter: int = 0, *, is_long: bool = False) -> bytes:
-    """Compute the parent hash of a first block: only requests with equal salts, weights and RoPE share blocks.
+    """Compute the parent hash of a first block: only requests with equal salts, weights
+    and RoPE share blocks.
 
     adapter: number of the LoRA adapter; 0 for none.
     is_long: the keys have the model's long RoPE factors, see `Model.rope_window`.
@@ -50,8 +56,12 @@ def hash_root(cache_salt: str, adapter: int = 0, *, is_long: bool = False) -> by
     return blake2b(salt, digest_size=16, key=adapter.to_bytes(8, "big") + suffix).digest()
 
 
-def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False) -> Iterator[bytes]:
-    """Yield the hashes of a prompt's cacheable blocks. The last token is always computed: its logits are needed."""
+def hash_prefix(
+    tokens: Sequence[int], cache_salt: str, *, is_long: bool = False
+) -> Iterator[bytes]:
+    """Yield the hashes of a prompt's cacheable blocks. The last token is always
+    computed: its logits are needed.
+    """
     parent = hash_root(cache_salt, is_long=is_long)
     for begin in range(0, (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
         parent = hash_block(parent, tokens[begin : begin + BLOCK_SIZE])
@@ -59,9 +69,11 @@ def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False
 
 
 class StateSlots:
-    """Slots for the state that a running sequence has besides keys and values (recurrent and convolutional layers).
+    """Slots for the state that a running sequence has besides keys and values
+    (recurrent and convolutional layers).
 
-    The lowest free slot is allocated first, so running sequences mostly have consecutive slots.
+    The lowest free slot is allocated first, so running sequences mostly have
+    consecutive slots.
     """
 
     def __init__(self, size: int) -> None:
@@ -73,7 +85,9 @@ class StateSlots:
         return len(self._free)
 
     def allocate(self) -> int:
-        """Allocate a slot. At least one must be free. Its contents are those of its last owner."""
+        """Allocate a slot. At least one must be free. Its contents are those of its
+        last owner.
+        """
         return heappop(self._free)
 
     def release(self, slot: int) -> None:
@@ -87,7 +101,8 @@ class StateSlots:
 class BlockPool:
     """A pool of `size` blocks; all but NULL_BLOCK can be allocated.
 
-    A block is either held (its reference count is the number of users) or free; a free block may still be cached.
+    A block is either held (its reference count is the number of users) or free; a free
+    block may still be cached.
     """
 
     def __init__(self, size: int) -> None:
@@ -107,7 +122,9 @@ class BlockPool:
         return len(self._ref_counts) - 1
 
     def allocate(self, count: int) -> list[int]:
-        """Allocate blocks and evict what was cached in them. At least `count` blocks must be free."""
+        """Allocate blocks and evict what was cached in them. At least `count` blocks
+        must be free.
+        """
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
@@ -117,7 +134,9 @@ class BlockPool:
         return blocks
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """Find the cached blocks of the longest prefix of these hashes. Does not acquire them."""
+        """Find the cached blocks of the longest prefix of these hashes. Does not
+        acquire them.
+        """
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_by_hash.get(block_hash)
@@ -131,7 +150,9 @@ class BlockPool:
         return self._block_by_hash.get(block_hash)
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """Count how many of these blocks are free: acquiring them reduces `num_free` by that number."""
+        """Count how many of these blocks are free: acquiring them reduces `num_free` by
+        that number.
+        """
         return sum(block in self._free for block in blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:
@@ -142,10 +163,11 @@ class BlockPool:
             self._ref_counts[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Decrement the reference counts of a sequence's blocks, given in sequence order.
+        """Decrement the reference counts of a sequence's blocks, given in sequence
+        order.
 
-        The last blocks are reused first, since a prefix has more cache hits than what follows it; blocks without
-        cached contents are reused before all others.
+        The last blocks are reused first, since a prefix has more cache hits than what
+        follows it; blocks without cached contents are reused before all others.
         """
         for block in reversed(blocks):
             self._ref_counts[block] -= 1
@@ -155,9 +177,11 @@ class BlockPool:
                     self._free.move_to_end(block, last=False)
 
     def cache(self, block: int, block_hash: bytes) -> None:
-        """Register a held, full block under its hash. If another block has the same contents, that one stays."""
-        # Sequences that compute the same prompt at once each have a copy; the copies are not merged, since block tables
-        # of running sequences do not change.
+        """Register a held, full block under its hash. If another block has the same
+        contents, that one stays.
+        """
+        # Sequences that compute the same prompt at once each have a copy; the copies
+        # are not merged, since block tables of running sequences do not change.
         if block_hash not in self._block_by_hash and block not in self._hash_by_block:
             self._block_by_hash[block_hash] = block
             self._hash_by_block[block] = block_hash

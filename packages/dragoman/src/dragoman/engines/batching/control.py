@@ -41,7 +41,9 @@ class Rejection(Struct, frozen=True):
 
 
 PAUSED = Rejection("Generation is paused; retry after it resumes.", "engine_paused")
-NO_WEIGHTS = Rejection("The weights were discarded (sleep level 2); send new weights first.", "no_weights")
+NO_WEIGHTS = Rejection(
+    "The weights were discarded (sleep level 2); send new weights first.", "no_weights"
+)
 
 
 class ControlledEngine(Protocol):
@@ -65,7 +67,9 @@ class BatchingControl:
         self._engine = engine
         self._model = model
         self._pause_token: object | None = None
-        """Identifies the current pause: a pause that waits compares it to detect that it was ended or replaced."""
+        """Identifies the current pause: a pause that waits compares it to detect that
+        it was ended or replaced.
+        """
         self._sleep_level = 0
         self._lacks_weights = False
         """Whether the weights were discarded."""
@@ -74,7 +78,8 @@ class BatchingControl:
         """Whether the weights differ from those loaded at startup."""
         self._num_updates = 0
         self._lost_version: str | None = None
-        """The version of the weights that the predecessor had, until they are replaced."""
+        """The version of the weights that the predecessor had, until they are replaced.
+        """
         self._update_lock = asyncio.Lock()
 
     @property
@@ -95,7 +100,8 @@ class BatchingControl:
         return WeightHistory(self._version, self._num_updates, version)
 
     async def succeed(self, history: WeightHistory) -> None:
-        # The count of updates continues, so that no version name is given to two sets of weights.
+        # The count of updates continues, so that no version name is given to two sets
+        # of weights.
         self._num_updates = history.updates
         self._lost_version = history.run_time_version
         if history.run_time_version is None:
@@ -108,8 +114,9 @@ class BatchingControl:
         self._engine.rejection = self._find_rejection()
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause steps. In modes abort and wait new requests are rejected (Overloaded), as in vLLM; in keep they
-        wait."""
+        """Pause steps. In modes abort and wait new requests are rejected (Overloaded),
+        as in vLLM; in keep they wait.
+        """
         if await self._pause_steps(mode):
             await self._engine.run_between_steps(_clear_and_restart if clear_cache else _do_nothing)
 
@@ -118,16 +125,20 @@ class BatchingControl:
         self._resume_steps()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        # Checked before anything is paused, so that an engine that cannot discard its weights keeps running.
+        # Checked before anything is paused, so that an engine that cannot discard its
+        # weights keeps running.
         discard = self._model.prepare_discard() if level == 2 else _keep_weights
         if discard is None:
-            raise Unsupported("This engine cannot release its weights: use sleep level 1.", param="level")
+            raise Unsupported(
+                "This engine cannot release its weights: use sleep level 1.", param="level"
+            )
 
         def free_memory(stepper: Stepper) -> None:
             stepper.close()
             discard()
 
-        # `resume` was called while this waited for the requests. The later command wins: the engine stays awake.
+        # `resume` was called while this waited for the requests. The later command
+        # wins: the engine stays awake.
         if not await self._pause_steps(mode):
             return
         await self._engine.run_between_steps(_clear_and_restart if level == 0 else free_memory)
@@ -141,16 +152,22 @@ class BatchingControl:
 
     async def abort_all(self) -> int:
         count = self._engine.abort_all()
-        # The aborts are commands in the worker's queue; this task is queued behind them, so it runs after them.
+        # The aborts are commands in the worker's queue; this task is queued behind
+        # them, so it runs after them.
         await self._engine.run_between_steps(_do_nothing)
         return count
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._update_lock:
-            # Reading and checking takes seconds to minutes and runs concurrently with steps; only the swap pauses them.
+            # Reading and checking takes seconds to minutes and runs concurrently with
+            # steps; only the swap pauses them.
             apply = await asyncio.to_thread(self._prepare_weights, weights)
             self._num_updates += 1
-            new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version
+            new_version = (
+                f"{self._version.partition('+')[0]}+{self._num_updates}"
+                if version is None
+                else version
+            )
 
             def swap(stepper: Stepper) -> None:
                 apply()
@@ -175,13 +192,17 @@ class BatchingControl:
             self._accept_weights()
 
     def _accept_weights(self) -> None:
-        """Serve the current weights: they were sent or named after those of the predecessor were lost."""
+        """Serve the current weights: they were sent or named after those of the
+        predecessor were lost.
+        """
         self._lost_version = None
         if self._engine.rejection is not PAUSED:
             self._engine.rejection = self._find_rejection()
 
     async def _pause_steps(self, mode: PauseMode) -> bool:
-        """Pause steps before returning True. Returns False if this pause was ended or replaced meanwhile."""
+        """Pause steps before returning True. Returns False if this pause was ended or
+        replaced meanwhile.
+        """
         token = self._pause_token = object()
         if mode != "keep":
             self._engine.rejection = PAUSED
@@ -201,15 +222,18 @@ class BatchingControl:
             self._engine.set_paused(paused=self._sleep_level > 0 or self._lacks_weights)
 
     def _find_rejection(self) -> Rejection | None:
-        """Find the reason to reject new requests. During sleep they queue, except after the weights were discarded:
-        new weights may never arrive."""
+        """Find the reason to reject new requests. During sleep they queue, except after
+        the weights were discarded: new weights may never arrive.
+        """
         if self._lost_version is not None:
             error = build_lost_weights_error(self._lost_version)
             return Rejection(error.message, error.code)
         return NO_WEIGHTS if self._lacks_weights and not self._sleep_level else None
 
     def _prepare_weights(self, weights: Weights) -> Callable[[], None]:
-        """Read and check new weights. Every fault is a RequestError, since the weights come with the request."""
+        """Read and check new weights. Every fault is a RequestError, since the weights
+        come with the request.
+        """
         try:
             match weights:
                 case WeightsOnDisk(path):
@@ -231,4 +255,6 @@ def _keep_weights() -> None:
 
 
 def _do_nothing(_: Stepper) -> None:
-    """Serve as a barrier: tasks run in order, so when this has run, all earlier tasks have run."""
+    """Serve as a barrier: tasks run in order, so when this has run, all earlier tasks
+    have run.
+    """

@@ -1,4 +1,6 @@
-"""The batching engine: a TokenEngine on the event loop, over a Worker on a thread; and the limits of its size."""
+"""The batching engine: a TokenEngine on the event loop, over a Worker on a thread; and
+the limits of its size.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,10 @@ class EngineConfig(Struct, frozen=True):
 
     max_model_len: tokens of prompt and output together.
     num_kv_tokens: capacity of the KV cache in tokens; its memory is allocated on use.
-    max_num_waiting: sequences that may be active beyond `max_num_seqs`; further ones are rejected with QueueFull.
-    stall_after: seconds without a step, while there is work, after which the engine is not ready.
+    max_num_waiting: sequences that may be active beyond `max_num_seqs`; further ones
+        are rejected with QueueFull.
+    stall_after: seconds without a step, while there is work, after which the engine is
+        not ready.
     step_timeout: seconds after which a step counts as hung and the engine as failed.
     """
 
@@ -87,7 +91,9 @@ class EngineConfig(Struct, frozen=True):
 
 
 class _KeyedSequence(ActiveSequence):
-    """A sequence and its key on the worker thread, where an aborted one may still have its id."""
+    """A sequence and its key on the worker thread, where an aborted one may still have
+    its id.
+    """
 
     __slots__ = ("key",)
 
@@ -99,12 +105,13 @@ class _KeyedSequence(ActiveSequence):
 class BatchingEngine:
     """A `core.engine.TokenEngine` with continuous batching on its own thread.
 
-    A step that raises fails the sequences in it; the engine goes on. A request with prompt_logprobs does not read the
-    prefix cache.
+    A step that raises fails the sequences in it; the engine goes on. A request with
+    prompt_logprobs does not read the prefix cache.
 
     name: name of the worker thread.
     adapters: the registry of LoRA adapters; None if the model does not support them.
-    files: offloads blocks to files beyond the pool and beyond this process; None disables offloading.
+    files: offloads blocks to files beyond the pool and beyond this process; None
+        disables offloading.
     vision_runner: prepares images; None for a text-only model.
     """
 
@@ -120,10 +127,12 @@ class BatchingEngine:
         files: BlockFiles | None = None,
         vision_runner: VisionRunner | None = None,
     ) -> None:
-        # A sequence alone in the cache has to fit, or preempting all others would not let it finish.
+        # A sequence alone in the cache has to fit, or preempting all others would not
+        # let it finish.
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
-                f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of num_kv_tokens"
+                f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} "
+                f"tokens of num_kv_tokens"
             )
         self._model = model
         self._config = config
@@ -144,7 +153,9 @@ class BatchingEngine:
         self.control = BatchingControl(self, model)
         """Pause, sleep and weight updates."""
         self.rejection: Rejection | None = None
-        """The reason why new requests are currently rejected; None while they are accepted."""
+        """The reason why new requests are currently rejected; None while they are
+        accepted.
+        """
         self._capabilities = build_capabilities(
             model.vocab, lora=adapters is not None, images=vision_runner is not None
         )
@@ -168,12 +179,15 @@ class BatchingEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # The files belong to the startup weights; other weights give other keys and values.
+        # The files belong to the startup weights; other weights give other keys and
+        # values.
         files = None if self.control.has_new_weights else self._files
         if files:
             await asyncio.to_thread(files.open)
         version = self.control.weight_version
-        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, files, version)
+        stepper = Stepper(
+            self._model, self._config.scheduler, self._config.num_kv_tokens, files, version
+        )
         self._worker = Worker(stepper, self._post, self._clock, self._name, self._vision_runner)
         # A pause outlasts a restart of the engine.
         self._worker.submit(Pause(self._paused))
@@ -189,7 +203,8 @@ class BatchingEngine:
         if remaining_seconds > 0:
             await asyncio.to_thread(worker.join, remaining_seconds)
         if worker.is_alive:
-            # Python cannot kill a thread. If the hung step ever ends, its outputs are dropped.
+            # Python cannot kill a thread. If the hung step ever ends, its outputs are
+            # dropped.
             worker.abandon()
         if self._files:
             await asyncio.to_thread(self._files.close)
@@ -203,9 +218,12 @@ class BatchingEngine:
         num_active = len(self._active)
         if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=num_active)
-        # The worker's loop catches everything, so this is a bug or the interpreter is exiting; only a restart helps.
+        # The worker's loop catches everything, so this is a bug or the interpreter is
+        # exiting; only a restart helps.
         if not worker.is_alive:
-            return Health(ready=False, reason="the engine's thread has died", waiting=num_active, failed=True)
+            return Health(
+                ready=False, reason="the engine's thread has died", waiting=num_active, failed=True
+            )
         # The worker's count is that of its last step; requests may have ended since.
         running = min(worker.num_running, num_active)
         stalled_seconds = self._compute_stalled_seconds(worker)
@@ -213,19 +231,30 @@ class BatchingEngine:
         if stalled_seconds > min(config.stall_after, config.step_timeout):
             has_failed = stalled_seconds > config.step_timeout
             reason = f"no step completed for {stalled_seconds:.0f} s"
-            return Health(ready=False, reason=reason, waiting=num_active - running, running=running, failed=has_failed)
-        return Health(waiting=num_active - running, running=running, kv_cache_usage=worker.kv_cache_usage)
+            return Health(
+                ready=False,
+                reason=reason,
+                waiting=num_active - running,
+                running=running,
+                failed=has_failed,
+            )
+        return Health(
+            waiting=num_active - running, running=running, kv_cache_usage=worker.kv_cache_usage
+        )
 
     def _compute_stalled_seconds(self, worker: Worker) -> float:
         """Compute the seconds since the last step ended while there was work.
 
-        A step that hangs counts even if its clients have left or the engine was paused meanwhile.
+        A step that hangs counts even if its clients have left or the engine was paused
+        meanwhile.
         """
         step_started_at = worker.step_started_at
         now = self._clock()
         step_seconds = 0.0 if step_started_at is None else now - step_started_at
         has_work = self._active and not self._paused
-        return max(step_seconds, now - max(worker.last_step_at, self._busy_since) if has_work else 0.0)
+        return max(
+            step_seconds, now - max(worker.last_step_at, self._busy_since) if has_work else 0.0
+        )
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
@@ -239,7 +268,8 @@ class BatchingEngine:
         """See `TokenEngine.add`.
 
         Raises:
-            RequestError: a token id is outside the vocabulary, or the adapter is not loaded.
+            RequestError: a token id is outside the vocabulary, or the adapter is not
+                loaded.
             ContextTooLong: the prompt leaves no room for output tokens.
             Unsupported: the engine does not support a field of the request.
             QueueFull: the limit of active sequences is reached.
@@ -261,13 +291,16 @@ class BatchingEngine:
                 raise RequestError(f"The LoRA adapter `{name}` is not loaded.", param="model")
         if request.images and self._vision_runner is None:
             raise Unsupported("This engine does not accept images.", param="messages")
-        self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
-        # No step ends while the engine is idle: without this its first request would count as stalled at once.
+        self._active.check_admission(
+            request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting
+        )
+        # No step ends while the engine is idle: without this its first request would
+        # count as stalled at once.
         if not self._active:
             self._busy_since = self._clock()
         self._num_arrived += 1
-        # Outputs are matched by key, not by id: the client may use an id again while outputs of the aborted request are
-        # still in flight.
+        # Outputs are matched by key, not by id: the client may use an id again while
+        # outputs of the aborted request are still in flight.
         key = self._num_arrived
         sequence = Sequence(
             key,
@@ -288,11 +321,15 @@ class BatchingEngine:
             self._notify_if_idle()
 
     def abort_all(self) -> int:
-        """Abort all waiting and running sequences; they end with the output so far. Returns how many there were."""
+        """Abort all waiting and running sequences; they end with the output so far.
+        Returns how many there were.
+        """
         return self._active.abort_all(self.abort)
 
     async def wait_until_idle(self) -> None:
-        """Wait until no sequence is waiting or running. Raises EngineError if the engine stops first."""
+        """Wait until no sequence is waiting or running. Raises EngineError if the
+        engine stops first.
+        """
         while self._active:
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(idle)
@@ -305,12 +342,15 @@ class BatchingEngine:
             self._worker.submit(Pause(paused))
 
     async def run_between_steps(self, work: Callable[[Stepper], None]) -> None:
-        """Run `work` on the worker thread, after all earlier tasks. Raises what it raises."""
+        """Run `work` on the worker thread, after all earlier tasks. Raises what it
+        raises.
+        """
         if self._worker is None:
             raise EngineError("The engine is not running.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        # `stop` fails the tasks in this set that the worker did not reach, or their callers would wait forever.
+        # `stop` fails the tasks in this set that the worker did not reach, or their
+        # callers would wait forever.
         self._pending_tasks.add(done)
         self._worker.submit(StepTask(work, partial(_complete_future, loop, done)))
         try:
@@ -340,7 +380,8 @@ class BatchingEngine:
         for sequence_output in outputs:
             output = sequence_output.output
             sequence = self._active.get(output.id)
-            # The sequence was aborted while its output was in flight from the worker thread.
+            # The sequence was aborted while its output was in flight from the worker
+            # thread.
             if sequence is None or sequence.key != sequence_output.key:
                 continue
             if type(output) is Sampled:
@@ -350,7 +391,9 @@ class BatchingEngine:
         self._notify_if_idle()
 
 
-def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:
+def _complete_future(
+    loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None
+) -> None:
     """Complete the future of a StepTask on its event loop. Called on the worker thread."""
 
     def complete() -> None:
@@ -367,12 +410,16 @@ def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]
 
 
 def build_rng(seed: int | None) -> Callable[[], float]:
-    """Build a random generator for one sequence. Seeded with text, since `random.Random` drops the sign of a number."""
+    """Build a random generator for one sequence. Seeded with text, since
+    `random.Random` drops the sign of a number.
+    """
     return random.Random(None if seed is None else str(seed)).random
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    """Validate a request. Raises RequestError for ids outside the vocabulary, ContextTooLong like `check_prompt`."""
+    """Validate a request. Raises RequestError for ids outside the vocabulary,
+    ContextTooLong like `check_prompt`.
+    """
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
@@ -387,7 +434,9 @@ DEFAULT_MAX_NUM_SEQS = 64
 
 
 class EngineLimits(Struct, frozen=True, kw_only=True):
-    """Operator limits, named as in EngineConfig and SchedulerConfig; None selects the engine's default."""
+    """Operator limits, named as in EngineConfig and SchedulerConfig; None selects the
+    engine's default.
+    """
 
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -398,29 +447,42 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     step_timeout: float = 300.0
 
     def build_config(
-        self, *, max_positions: int, num_kv_tokens: int, max_num_batched_tokens: int, max_step_pairs: int = 1 << 20
+        self,
+        *,
+        max_positions: int,
+        num_kv_tokens: int,
+        max_num_batched_tokens: int,
+        max_step_pairs: int = 1 << 20,
     ) -> EngineConfig:
         """Apply these limits over an engine's defaults.
 
         max_positions: the longest context of the model, tokens.
 
-        A batch holds at least one token of every sequence. Raises EngineError for inconsistent limits.
+        A batch holds at least one token of every sequence. Raises EngineError for
+        inconsistent limits.
         """
         if self.max_model_len is not None and not 1 < self.max_model_len <= max_positions:
             raise EngineError(
-                f"max_model_len must be between 2 and the model's {max_positions}, not {self.max_model_len}"
+                f"max_model_len must be between 2 and the model's {max_positions}, not "
+                f"{self.max_model_len}"
             )
         kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
         batched = self.max_num_batched_tokens
         seqs = self.max_num_seqs
         if seqs is None:
-            seqs = DEFAULT_MAX_NUM_SEQS if batched is None else min(DEFAULT_MAX_NUM_SEQS, max(batched, 1))
+            seqs = (
+                DEFAULT_MAX_NUM_SEQS
+                if batched is None
+                else min(DEFAULT_MAX_NUM_SEQS, max(batched, 1))
+            )
         if batched is None:
-            # Every running sequence decodes one token a step, so a smaller budget would leave some out.
+            # Every running sequence decodes one token a step, so a smaller budget would
+            # leave some out.
             batched = max(max_num_batched_tokens, seqs)
         if not 1 <= seqs <= batched:
             raise EngineError(
-                f"max_num_seqs must be at least 1 and at most max_num_batched_tokens, not {seqs} with {batched}"
+                f"max_num_seqs must be at least 1 and at most max_num_batched_tokens, not {seqs} "
+                f"with {batched}"
             )
         return EngineConfig(
             max_model_len=self.max_model_len or min(max_positions, kv_tokens),

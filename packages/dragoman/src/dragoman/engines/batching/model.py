@@ -28,7 +28,8 @@ class SampledRows(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
     def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
-        """Compute the logprobs that each request asks for; None for a request without logprobs and for NO_TOKEN.
+        """Compute the logprobs that each request asks for; None for a request without
+        logprobs and for NO_TOKEN.
 
         tokens: the sampled tokens, or replacements of them.
         """
@@ -43,35 +44,44 @@ class StepStates(Protocol):
     """Hidden states of one step's chunks; valid until the next step."""
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
-        """Compute [n, vocab] logits after the last token of each chunk, given by index in the step. A fresh array."""
+        """Compute [n, vocab] logits after the last token of each chunk, given by index
+        in the step. A fresh array.
+        """
         ...
 
     def sample(
         self, indices: Sequence[int], states: Sequence[SamplingState], masks: Sequence[bytes | None]
     ) -> SampledRows:
-        """Sample the token after the last token of each chunk, given by index in the step.
+        """Sample the token after the last token of each chunk, given by index in the
+        step.
 
         states: sampling states of the chunks' sequences.
-        masks: allowed tokens of each sequence, as `Matcher.mask` returns them; None allows all.
+        masks: allowed tokens of each sequence, as `Matcher.mask` returns them; None
+            allows all.
 
         A row's result does not depend on the other rows.
         """
         ...
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
-        """Compute [end - begin, vocab] logits after tokens begin to end of one chunk, relative to the chunk's start."""
+        """Compute [end - begin, vocab] logits after tokens begin to end of one chunk,
+        relative to the chunk's start.
+        """
         ...
 
 
 class Runner(Protocol):
-    """A model with a KV cache: blocks of BLOCK_SIZE tokens, written at the slots of each sequence.
+    """A model with a KV cache: blocks of BLOCK_SIZE tokens, written at the slots of
+    each sequence.
 
     Called from one thread at a time.
     """
 
     def forward(self, chunks: Sequence[Chunk]) -> StepStates:
-        """Compute these tokens and write their keys and values. Their blocks are already allocated; all tokens before
-        a chunk were computed earlier, or are computed in this step by another chunk (a shared prefix)."""
+        """Compute these tokens and write their keys and values. Their blocks are
+        already allocated; all tokens before a chunk were computed earlier, or are
+        computed in this step by another chunk (a shared prefix).
+        """
         ...
 
     def save(self, block: int) -> bytes:
@@ -79,7 +89,9 @@ class Runner(Protocol):
         ...
 
     def restore(self, block: int, contents: bytes) -> None:
-        """Load a block from the output of `save`, of this process or another one with the same model."""
+        """Load a block from the output of `save`, of this process or another one with
+        the same model.
+        """
         ...
 
     def close(self) -> None:
@@ -91,7 +103,9 @@ class VisionRunner(Protocol):
     """The vision encoder of a model. Called on the worker thread."""
 
     def prepare_images(self, images: Sequence[PromptImage]) -> None:
-        """Prepare the images of a sequence before it runs. An exception fails only that sequence."""
+        """Prepare the images of a sequence before it runs. An exception fails only that
+        sequence.
+        """
         ...
 
 
@@ -100,10 +114,12 @@ class Model(Protocol):
 
     vocab: number of token ids.
     max_positions: the longest context that it can compute, tokens.
-    rope_window: longest sequence with the short RoPE factors (longrope), tokens: when a sequence grows beyond it, its
-        keys are computed again with the long factors. None if all lengths have the same factors.
-    has_state: whether a running sequence has state besides keys and values (recurrent or convolutional layers). It then
-        owns the slot `Sequence.state_slot`, and each of its chunks follows the last one or begins at token 0.
+    rope_window: longest sequence with the short RoPE factors (longrope), tokens: when a
+        sequence grows beyond it, its keys are computed again with the long factors.
+        None if all lengths have the same factors.
+    has_state: whether a running sequence has state besides keys and values (recurrent
+        or convolutional layers). It then owns the slot `Sequence.state_slot`, and each
+        of its chunks follows the last one or begins at token 0.
     """
 
     @property
@@ -129,16 +145,19 @@ class Model(Protocol):
         ...
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
-        """Read and validate new weights for this model: all of its tensors by their names in the checkpoint.
+        """Read and validate new weights for this model: all of its tensors by their
+        names in the checkpoint.
 
-        The returned function swaps them in and cannot fail; it is called between two steps. This may be called on
-        another thread, while steps are computed. Raises EngineError, naming the tensor.
+        The returned function swaps them in and cannot fail; it is called between two
+        steps. This may be called on another thread, while steps are computed. Raises
+        EngineError, naming the tensor.
         """
         ...
 
     def prepare_discard(self) -> Callable[[], None] | None:
-        """Return a function that frees the weights' memory between two steps until new weights are loaded; None if
-        the model does not support that."""
+        """Return a function that frees the weights' memory between two steps until new
+        weights are loaded; None if the model does not support that.
+        """
         ...
 
 
@@ -152,9 +171,12 @@ def place_images(
     """
     positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(positions) != sum(counts):
-        raise RequestError("The prompt does not contain every image exactly once.", param="messages")
+        raise RequestError(
+            "The prompt does not contain every image exactly once.", param="messages"
+        )
     placements: list[PromptImage] = []
-    # A placeholder does not tell which image it belongs to, but placeholders are in the order of the images.
+    # A placeholder does not tell which image it belongs to, but placeholders are in the
+    # order of the images.
     start = 0
     for image, count in zip(images, counts, strict=True):
         begin = positions[start]

@@ -1,7 +1,9 @@
-"""KV cache offload to files: computed prompts need not be computed again, not even after a restart.
+"""KV cache offload to files: computed prompts need not be computed again, not even
+after a restart.
 
-A file is named by the block's hash, which covers its tokens and all before them. Two models have different keys and
-values for the same tokens, so each model has its own directory, named by `compute_fingerprint`.
+A file is named by the block's hash, which covers its tokens and all before them. Two
+models have different keys and values for the same tokens, so each model has its own
+directory, named by `compute_fingerprint`.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".kv"
 _DIGEST_SIZE = 16
 _MAX_IN_FLIGHT = 256 << 20
-"""Limit of bytes in flight to the writer. Further blocks stay in the pool, and are lost if they are evicted first."""
+"""Limit of bytes in flight to the writer. Further blocks stay in the pool, and are lost
+if they are evicted first.
+"""
 
 
 def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
-    """Compute a hash of all that determines keys and values: the model's files (name, size, modification time) and the
-    settings of the computation."""
+    """Compute a hash of all that determines keys and values: the model's files (name,
+    size, modification time) and the settings of the computation.
+    """
     digest = blake2b("\n".join(settings).encode(), digest_size=16)
     for file in sorted(files):
         info = file.stat()
@@ -39,11 +44,12 @@ def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
 class BlockFiles:
     """Blocks in files of one directory, with LRU eviction.
 
-    directory: created with access for this user only, since a prompt can be inferred from its keys.
+    directory: created with access for this user only, since a prompt can be inferred
+        from its keys.
     max_bytes: limit of all files together; the least recently used are evicted first.
 
-    Several processes may share a directory: each enforces its own limit, and a file that another one deleted is a
-    cache miss. Used by one thread; `contains` by any.
+    Several processes may share a directory: each enforces its own limit, and a file
+    that another one deleted is a cache miss. Used by one thread; `contains` by any.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
@@ -54,14 +60,20 @@ class BlockFiles:
         self._pending: OrderedDict[bytes, int] = OrderedDict()
         self._writer: ThreadPoolExecutor | None = None
         self._lock = Lock()
-        """Guards the file sizes, which the writer thread also changes, and the bytes in flight."""
+        """Guards the file sizes, which the writer thread also changes, and the bytes in
+        flight.
+        """
         self._in_flight = 0
         self._generation = 0
 
     def open(self) -> None:
         """Scan the directory. Raises OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        entries = [(entry.stat(), entry) for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
+        entries = [
+            (entry.stat(), entry)
+            for entry in os.scandir(self._directory)
+            if entry.name.endswith(_SUFFIX)
+        ]
         self._sizes.clear()
         self._pending.clear()
         # The oldest first: the order of the dict is that of eviction.
@@ -90,13 +102,15 @@ class BlockFiles:
             path = self._build_path(block_hash)
             try:
                 data = path.read_bytes()
-                # A restart orders the files by their times, so that the least recently used is still evicted first.
+                # A restart orders the files by their times, so that the least recently
+                # used is still evicted first.
                 os.utime(path)
             except OSError:
                 data = b""
             digest = data[:_DIGEST_SIZE]
             contents = data[_DIGEST_SIZE:]
-            # A file that is missing, or was cut off by a crash or a full disk: the prompt is computed instead.
+            # A file that is missing, or was cut off by a crash or a full disk: the
+            # prompt is computed instead.
             if digest != _compute_digest(block_hash, contents):
                 for stale_hash in hashes[len(loaded) :]:
                     with self._lock:
@@ -113,8 +127,11 @@ class BlockFiles:
         if block_hash not in self._sizes:
             self._pending[block_hash] = block
 
-    def offload(self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], max_blocks: int) -> bool:
-        """Write at most `max_blocks` queued blocks. Returns whether more could be written now.
+    def offload(
+        self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], max_blocks: int
+    ) -> bool:
+        """Write at most `max_blocks` queued blocks. Returns whether more could be
+        written now.
 
         find: returns the block that is cached under a hash, or None.
         save: serializes a block's contents.
@@ -146,7 +163,8 @@ class BlockFiles:
         path = self._build_path(block_hash)
         temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            # Write and rename, so that a concurrent reader in another process never sees a partial file.
+            # Write and rename, so that a concurrent reader in another process never
+            # sees a partial file.
             temporary.write_bytes(_compute_digest(block_hash, contents) + contents)
             temporary.replace(path)
             size = _DIGEST_SIZE + len(contents)

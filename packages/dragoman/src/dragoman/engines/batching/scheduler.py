@@ -1,9 +1,11 @@
-"""The scheduler: chooses the tokens that the next step computes, by the rules of vLLM's V1 scheduler.
+"""The scheduler: chooses the tokens that the next step computes, by the rules of vLLM's
+V1 scheduler.
 
-Running sequences come first; the rest of the token budget goes to waiting ones. Prompts are computed in chunks
-alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is computed again later (preemption by recompute). `engines/simulator/scheduler.py` explains
-why the simulator has another scheduler.
+Running sequences come first; the rest of the token budget goes to waiting ones. Prompts
+are computed in chunks alongside decoding (chunked prefill). When the pool is exhausted,
+the sequence of lowest priority loses its blocks and is computed again later (preemption
+by recompute). `engines/simulator/scheduler.py` explains why the simulator has another
+scheduler.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ class SchedulerConfig(Struct, frozen=True):
     """Limits of a step.
 
     max_num_seqs: maximum running sequences.
-    max_num_batched_tokens: maximum tokens; at least max_num_seqs, so that every step includes all decoding sequences.
-    max_step_pairs: maximum query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than
-        an early one and does not delay the decoding of other sequences.
+    max_num_batched_tokens: maximum tokens; at least max_num_seqs, so that every step
+        includes all decoding sequences.
+    max_step_pairs: maximum query-key pairs of prompt chunks, so that a chunk late in a
+        long prompt takes no longer than an early one and does not delay the decoding of
+        other sequences.
     enable_prefix_caching: has no effect on a model with state besides keys and values.
     num_state_slots: maximum running sequences of such a model; None means max_num_seqs.
     """
@@ -80,14 +84,18 @@ class _Budget:
         self._pairs = config.max_step_pairs
 
     def grant(self, sequence: Sequence, computed: int) -> int:
-        """Return the number of tokens that the sequence may compute: all that it needs, if the budget allows."""
+        """Return the number of tokens that the sequence may compute: all that it needs,
+        if the budget allows.
+        """
         count = min(sequence.num_tokens - computed, self._tokens)
-        # A decoding sequence always gets its token: the limit of pairs applies to chunks of prompts only.
+        # A decoding sequence always gets its token: the limit of pairs applies to
+        # chunks of prompts only.
         if count <= 1:
             return count
         if self._pairs <= 0:
             return 0
-        # At least one block, so that the last chunks of a very long prompt make progress too.
+        # At least one block, so that the last chunks of a very long prompt make
+        # progress too.
         return min(count, max(self._pairs // (computed + count), BLOCK_SIZE))
 
     def spend(self, chunk: Chunk, sign: int = 1) -> None:
@@ -97,11 +105,13 @@ class _Budget:
 
 
 class Scheduler:
-    """The waiting queue and the running set, over a pool that fits at least one sequence of maximum length.
+    """The waiting queue and the running set, over a pool that fits at least one
+    sequence of maximum length.
 
     rope_window: see `Model.rope_window`.
-    slots: slots for the state that each running sequence has besides its blocks; None if the model has no such state.
-        With slots the prefix cache is not used, because blocks alone do not hold the state of a prefix.
+    slots: slots for the state that each running sequence has besides its blocks; None
+        if the model has no such state. With slots the prefix cache is not used, because
+        blocks alone do not hold the state of a prefix.
     """
 
     def __init__(
@@ -155,7 +165,9 @@ class Scheduler:
             self._store.clear()
 
     def restart_all(self) -> None:
-        """Recompute all running sequences from their beginning and empty the prefix cache."""
+        """Recompute all running sequences from their beginning and empty the prefix
+        cache.
+        """
         for sequence in list(self._running):
             self._requeue(sequence)
             sequence.reset_prompt_logprobs()
@@ -166,7 +178,9 @@ class Scheduler:
         self._store = None
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """Count the prompt tokens that are in the cache now. May be called on any thread: it only reads."""
+        """Count the prompt tokens that are in the cache now. May be called on any
+        thread: it only reads.
+        """
         if not self._caches_prefixes:
             return 0
         is_long = self._rope_window is not None and len(prompt) > self._rope_window
@@ -177,7 +191,9 @@ class Scheduler:
         return num_cached * BLOCK_SIZE
 
     def reset(self) -> list[Sequence]:
-        """Reset after a failed step: remove and return all running sequences and clear the pool."""
+        """Reset after a failed step: remove and return all running sequences and clear
+        the pool.
+        """
         failed = self._running
         self._running = []
         self._loads = []
@@ -187,7 +203,9 @@ class Scheduler:
         return failed
 
     def schedule(self) -> list[Chunk]:
-        """Schedule the next step. A sequence whose last token is computed in it samples the next one."""
+        """Schedule the next step. A sequence whose last token is computed in it samples
+        the next one.
+        """
         # A list, since `_requeue` changes the running set.
         for sequence in [running for running in self._running if self._outgrows_window(running)]:
             self._requeue(sequence)
@@ -196,7 +214,8 @@ class Scheduler:
         chunks = self._schedule_running(budget)
         for chunk in chunks:
             self._cache_full_blocks(chunk)
-        # After a preemption in this step, admitting a new sequence would soon cause another one.
+        # After a preemption in this step, admitting a new sequence would soon cause
+        # another one.
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
@@ -215,7 +234,8 @@ class Scheduler:
     def _schedule_running(self, budget: _Budget) -> list[Chunk]:
         chunks: dict[int, Chunk] = {}
         preempted: set[int] = set()
-        # Decoding sequences go before prefilling ones, so that prompts do not increase inter-token latency.
+        # Decoding sequences go before prefilling ones, so that prompts do not increase
+        # inter-token latency.
         for sequence in sorted(self._running, key=_is_prefilling):
             if sequence.key in preempted:
                 continue
@@ -237,31 +257,37 @@ class Scheduler:
         return list(chunks.values())
 
     def _admit(self, budget: _Budget) -> list[Chunk]:
-        """Admit sequences from the queue while there is room; the head is never skipped."""
+        """Admit sequences from the queue while there is room; the head is never
+        skipped.
+        """
         chunks: list[Chunk] = []
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
             hits: list[int] = []
             if self._caches_prefixes and sequence.can_read_cache:
                 # At least the last token is left to compute.
-                hits = self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
+                hits = self._pool.find(
+                    sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)
+                )
             count = budget.grant(sequence, len(hits) * BLOCK_SIZE)
             missing = -(-sequence.num_tokens // BLOCK_SIZE) - len(hits)
-            # For all of the prompt, not only this chunk: a half-admitted sequence would be preempted again. Free blocks
-            # among the hits are taken as well.
+            # For all of the prompt, not only this chunk: a half-admitted sequence would
+            # be preempted again. Free blocks among the hits are taken as well.
             if not count or missing + self._pool.count_free(hits) > self._pool.num_free:
                 break
             if self._slots and not self._slots.num_free:
                 break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
-            # Granted again: blocks loaded from the store may have reduced the tokens to compute.
+            # Granted again: blocks loaded from the store may have reduced the tokens to
+            # compute.
             count = budget.grant(sequence, sequence.num_computed_tokens)
             self._allocate(sequence, count)
             chunks.append(_build_chunk(sequence, count))
             budget.spend(chunks[-1])
-            # Cached before the step runs, as in vLLM: a step writes all keys before it reads any, so the choices of
-            # one request that start together share their prompt.
+            # Cached before the step runs, as in vLLM: a step writes all keys before it
+            # reads any, so the choices of one request that start together share their
+            # prompt.
             self._cache_full_blocks(chunks[-1])
         return chunks
 
@@ -270,9 +296,17 @@ class Scheduler:
             sequence.state_slot = self._slots.allocate()
         self._pool.acquire(hits)
         sequence.blocks = list(hits)
-        if self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache:
-            # The store may have the blocks that follow the cached ones; the step loads them.
-            hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[len(hits) :]
+        if (
+            self._store
+            and sequence.can_offload
+            and self._caches_prefixes
+            and sequence.can_read_cache
+        ):
+            # The store may have the blocks that follow the cached ones; the step loads
+            # them.
+            hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[
+                len(hits) :
+            ]
             contents = self._store.load(hashes)
             blocks = self._pool.allocate(len(contents))
             for block_hash, block, data in zip(hashes, blocks, contents, strict=False):
@@ -280,19 +314,26 @@ class Scheduler:
                 self._loads.append(BlockLoad(block, data))
             sequence.blocks += blocks
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
-        # Only the first time: after a preemption the hits are mostly its own blocks, which are no savings to report.
+        # Only the first time: after a preemption the hits are mostly its own blocks,
+        # which are no savings to report.
         if not sequence.was_admitted:
             sequence.was_admitted = True
             sequence.cached_tokens = sequence.num_computed_tokens
 
     def count_written_tokens(self, sequence: Sequence) -> int:
-        """Count the prompt tokens that the prefill of an admitted sequence writes to the cache; full blocks only."""
+        """Count the prompt tokens that the prefill of an admitted sequence writes to
+        the cache; full blocks only.
+        """
         if not self._caches_prefixes:
             return 0
-        return max(0, len(sequence.request.prompt) // BLOCK_SIZE * BLOCK_SIZE - sequence.cached_tokens)
+        return max(
+            0, len(sequence.request.prompt) // BLOCK_SIZE * BLOCK_SIZE - sequence.cached_tokens
+        )
 
     def _allocate(self, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for `count` more tokens. Returns False if the pool has too few."""
+        """Allocate blocks for `count` more tokens. Returns False if the pool has too
+        few.
+        """
         missing = -(-(sequence.num_computed_tokens + count) // BLOCK_SIZE) - len(sequence.blocks)
         if missing > self._pool.num_free:
             return False
@@ -313,8 +354,14 @@ class Scheduler:
                 self._store.enqueue(hashes[index], chunk.sequence.blocks[index])
 
     def _outgrows_window(self, sequence: Sequence) -> bool:
-        """Whether the sequence has become too long for the short RoPE factors of its keys."""
-        return self._rope_window is not None and not sequence.is_long and sequence.num_tokens > self._rope_window
+        """Whether the sequence has become too long for the short RoPE factors of its
+        keys.
+        """
+        return (
+            self._rope_window is not None
+            and not sequence.is_long
+            and sequence.num_tokens > self._rope_window
+        )
 
     def _requeue(self, sequence: Sequence) -> None:
         self._running.remove(sequence)

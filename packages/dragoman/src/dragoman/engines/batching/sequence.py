@@ -1,7 +1,8 @@
-"""The state of one sequence: its tokens, how many are computed, its stop conditions and its reasoning budget.
+"""The state of one sequence: its tokens, how many are computed, its stop conditions and
+its reasoning budget.
 
-Also the registry of loaded LoRA adapters, and a wrapper around a request's grammar matcher that isolates its failures
-from other sequences.
+Also the registry of loaded LoRA adapters, and a wrapper around a request's grammar
+matcher that isolates its failures from other sequences.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ...core.engine import Ended, Failed, Matcher, ReasoningBudget, Rejected, TokenLogprob, TokenRequest
+from ...core.engine import (
+    Ended,
+    Failed,
+    Matcher,
+    ReasoningBudget,
+    Rejected,
+    TokenLogprob,
+    TokenRequest,
+)
 from ...core.errors import RequestError
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, encode_image_key, hash_block, hash_root
@@ -25,7 +34,8 @@ class LoadedAdapter(Struct, frozen=True):
     """A loaded adapter.
 
     weights: in the form that the model's runner expects.
-    number: unique to this load, so that cached blocks of one load never match another's, even under the same name.
+    number: unique to this load, so that cached blocks of one load never match
+        another's, even under the same name.
     """
 
     number: int
@@ -35,8 +45,8 @@ class LoadedAdapter(Struct, frozen=True):
 class AdapterRegistry:
     """Loaded adapters by name.
 
-    read: loads the weights from a directory, on any thread; raises RequestError for an adapter that the model does not
-        support.
+    read: loads the weights from a directory, on any thread; raises RequestError for an
+        adapter that the model does not support.
     """
 
     def __init__(self, read: Callable[[Path], object]) -> None:
@@ -61,10 +71,11 @@ class AdapterRegistry:
 
 
 class ReasoningBudgetState:
-    """The state of one sequence under a ReasoningBudget, which covers all reasoning of the output together.
+    """The state of one sequence under a ReasoningBudget, which covers all reasoning of
+    the output together.
 
-    If a grammar does not allow `forced_token`, `reject_forced` is called: the sequence goes on, and forced tokens that
-    were already begun are abandoned.
+    If a grammar does not allow `forced_token`, `reject_forced` is called: the sequence
+    goes on, and forced tokens that were already begun are abandoned.
     """
 
     def __init__(self, limit: ReasoningBudget) -> None:
@@ -94,7 +105,8 @@ class ReasoningBudgetState:
         window = max(len(self._limit.begin_ids), len(self._limit.end_ids))
         self._recent = (*self._recent, token)[-window:] if window else ()
         if not self._is_reasoning:
-            # Reset, since the same tokens must not be taken for the end as well (markers may overlap).
+            # Reset, since the same tokens must not be taken for the end as well
+            # (markers may overlap).
             if self._ends_with(self._limit.begin_ids):
                 self._is_reasoning = True
                 self._recent = ()
@@ -179,8 +191,10 @@ class Sequence:
     key: number of the sequence, in order of arrival; never reused.
     tokens: the prompt, then the sampled tokens.
     blocks: blocks of the pool that hold its first tokens.
-    state_slot: its slot while it runs, if the model has state besides keys and values; otherwise None.
-    cached_tokens: prompt tokens found in the cache when the sequence was first admitted.
+    state_slot: its slot while it runs, if the model has state besides keys and values;
+        otherwise None.
+    cached_tokens: prompt tokens found in the cache when the sequence was first
+        admitted.
     prompt_logprobs: computed so far; None once delivered or if not requested.
     adapter: the LoRA adapter; None for the base model.
     version: version of the weights that sampled the last token.
@@ -209,10 +223,14 @@ class Sequence:
         self.is_announced = False
         self.version: str | None = None
         self.is_long = False
-        self.prompt_logprobs: list[TokenLogprob | None] | None = None if request.prompt_logprobs is None else [None]
+        self.prompt_logprobs: list[TokenLogprob | None] | None = (
+            None if request.prompt_logprobs is None else [None]
+        )
         self.sampling = SamplingState(request, vocab, rng_factory)
         self.matcher = SafeMatcher(request.id, request.matcher) if request.matcher else None
-        self.reasoning_budget = ReasoningBudgetState(request.reasoning_budget) if request.reasoning_budget else None
+        self.reasoning_budget = (
+            ReasoningBudgetState(request.reasoning_budget) if request.reasoning_budget else None
+        )
         self._max_tokens = min(len(request.prompt) + request.max_tokens, max_model_len)
         self._hashes = [hash_root(request.cache_salt, 0 if adapter is None else adapter.number)]
 
@@ -231,12 +249,16 @@ class Sequence:
 
     @property
     def can_read_cache(self) -> bool:
-        """Whether the prefix cache may be read: as in vLLM, not for prompt_logprobs, which need the whole prompt."""
+        """Whether the prefix cache may be read: as in vLLM, not for prompt_logprobs,
+        which need the whole prompt.
+        """
         return self.prompt_logprobs is None
 
     @property
     def can_offload(self) -> bool:
-        """Whether blocks may be stored outside the pool. Not with an adapter: its number changes with a restart."""
+        """Whether blocks may be stored outside the pool. Not with an adapter: its
+        number changes with a restart.
+        """
         return self.adapter is None
 
     def compute_block_hashes(self, count: int) -> list[bytes]:
@@ -249,14 +271,22 @@ class Sequence:
         return self._hashes[1 : count + 1]
 
     def use_long_factors(self) -> None:
-        """Use long RoPE factors from now on. Nothing of the sequence may be computed yet."""
+        """Use long RoPE factors from now on. Nothing of the sequence may be computed
+        yet.
+        """
         self.is_long = True
         self._hashes = [
-            hash_root(self.request.cache_salt, 0 if self.adapter is None else self.adapter.number, is_long=True)
+            hash_root(
+                self.request.cache_salt,
+                0 if self.adapter is None else self.adapter.number,
+                is_long=True,
+            )
         ]
 
     def find_slot(self, position: int) -> int:
-        """Compute the slot of the token at this position in the pool, counted in tokens."""
+        """Compute the slot of the token at this position in the pool, counted in
+        tokens.
+        """
         return self.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
     def reset_prompt_logprobs(self) -> None:
@@ -265,14 +295,19 @@ class Sequence:
             self.prompt_logprobs = [None]
 
     def append(self, token: int) -> Ended | Failed | Rejected | None:
-        """Append the next token. Returns the end of the sequence, or None if it goes on."""
+        """Append the next token. Returns the end of the sequence, or None if it goes
+        on.
+        """
         self.tokens.append(token)
         self.sampling.observe(token)
         if self.reasoning_budget:
             self.reasoning_budget.observe(token)
         id = self.request.id
         request = self.request
-        if token in request.stop_token_ids and self.num_tokens - self.num_prompt_tokens > request.min_tokens:
+        if (
+            token in request.stop_token_ids
+            and self.num_tokens - self.num_prompt_tokens > request.min_tokens
+        ):
             return Ended(id, FinishReason.STOP, stop=token)
         if self.matcher:
             self.matcher.advance(token)

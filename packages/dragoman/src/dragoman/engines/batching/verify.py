@@ -1,7 +1,8 @@
-"""A self-check at startup: the paged KV cache and the state slots must reproduce the model's own logits.
+"""A self-check at startup: the paged KV cache and the state slots must reproduce the
+model's own logits.
 
-It rejects models with state that is in neither of them, with attention that cannot be paged, and with results that
-depend on the other sequences of a batch.
+It rejects models with state that is in neither of them, with attention that cannot be
+paged, and with results that depend on the other sequences of a batch.
 """
 
 from __future__ import annotations
@@ -25,31 +26,47 @@ Floats = NDArray[np.float32]
 
 _SHORT = 21
 _LONG = 72
-"""Tokens of the trial's prompts. Windows, chunks and RoPE limits of the model should be reduced to less than _LONG."""
+"""Tokens of the trial's prompts. Windows, chunks and RoPE limits of the model should be
+reduced to less than _LONG.
+"""
 _SHORT_CUTS = (BLOCK_SIZE + 1, _SHORT - 1)
 _LONG_CUTS = (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 1, _LONG - 1)
-"""Ends of chunks: across the end of a block, within a block, and before a single last token."""
+"""Ends of chunks: across the end of a block, within a block, and before a single last
+token.
+"""
 _NUM_CACHED_BLOCKS = 2
 """Blocks of the long prompt that are reused as a cached prefix."""
 _NUM_DECODED = 3
-"""Last tokens of both prompts that are computed one by one in the same steps, in slots of other sequences."""
+"""Last tokens of both prompts that are computed one by one in the same steps, in slots
+of other sequences.
+"""
 _SLOTS = (0, 2)
-"""State slots of the short and the long prompt; exchanged when both are computed again."""
+"""State slots of the short and the long prompt; exchanged when both are computed again.
+"""
 
 
 def build_trial_prompts(vocab: int, max_positions: int) -> tuple[list[int], list[int]]:
-    """Build the prompts of the trial: a short and a long one, computed in the same steps."""
+    """Build the prompts of the trial: a short and a long one, computed in the same
+    steps.
+    """
     short = [(31 * position + 7) % vocab for position in range(min(_SHORT, max_positions))]
     return short, [17 * position % vocab for position in range(min(_LONG, max_positions))]
 
 
 def check_paging(
-    model: Model, build_runner: Callable[[int, int], Runner], expected: Tokens[Floats], *, kind: str, tolerance: float
+    model: Model,
+    build_runner: Callable[[int, int], Runner],
+    expected: Tokens[Floats],
+    *,
+    kind: str,
+    tolerance: float,
 ) -> None:
-    """Compare paged logits with the model's own, without and with a cached prefix, or in reused state slots.
+    """Compare paged logits with the model's own, without and with a cached prefix, or
+    in reused state slots.
 
     build_runner: builds a runner over numbers of blocks and state slots.
-    expected: [tokens, vocab] logits of the model without paging, for each of `build_trial_prompts`.
+    expected: [tokens, vocab] logits of the model without paging, for each of
+        `build_trial_prompts`.
     kind: the model's type, for the error message.
     tolerance: relative to the largest logit.
 
@@ -62,19 +79,28 @@ def check_paging(
         cached = None if model.has_state else trial.compute_after_prefix(runner)
         reused = trial.compute_in_reused_slots(runner) if model.has_state else ()
     except Exception as error:  # the library's code may raise anything
-        message = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        message = (
+            error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        )
         first_line = message.strip().partition("\n")[0]
         raise EngineError(f"{kind} cannot be batched: {first_line}") from error
     for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
         if not _is_near(logits, reference, tolerance):
             raise EngineError(
-                f"{kind} cannot be batched: its output with paged attention differs, for {name} prompt beside another"
+                f"{kind} cannot be batched: its output with paged attention differs, for {name} "
+                f"prompt beside another"
             )
     if cached is not None and not _is_near(cached, expected[1][-len(cached) :], tolerance):
-        raise EngineError(f"{kind} cannot be batched: its output with paged attention differs after a cached prefix")
+        raise EngineError(
+            f"{kind} cannot be batched: its output with paged attention differs after a cached "
+            f"prefix"
+        )
     for logits, reference in zip(reused, expected, strict=False):
         if not _is_near(logits, reference, tolerance):
-            raise EngineError(f"{kind} cannot be batched: its output differs token by token in a reused state slot")
+            raise EngineError(
+                f"{kind} cannot be batched: its output differs token by token in a reused state "
+                f"slot"
+            )
 
 
 def _is_near(actual: Floats, expected: Floats, tolerance: float) -> bool:
@@ -99,7 +125,13 @@ class _Trial:
 
     def _build_sequence(self, prompt: list[int], shared: Tokens[int] = ()) -> Sequence:
         request = TokenRequest(id="trial", prompt=tuple(prompt), max_tokens=1, prompt_logprobs=0)
-        sequence = Sequence(0, request, vocab=self._model.vocab, max_model_len=len(prompt) + 1, rng_factory=build_rng)
+        sequence = Sequence(
+            0,
+            request,
+            vocab=self._model.vocab,
+            max_model_len=len(prompt) + 1,
+            rng_factory=build_rng,
+        )
         if self._model.rope_window is not None and len(prompt) > self._model.rope_window:
             sequence.use_long_factors()
         count = -(-len(prompt) // BLOCK_SIZE) - len(shared)
@@ -108,12 +140,15 @@ class _Trial:
         return sequence
 
     def compute_in_chunks(self, runner: Runner) -> list[Floats]:
-        """Compute both prompts in chunks, in the same steps. Returns the logits of each."""
+        """Compute both prompts in chunks, in the same steps. Returns the logits of
+        each.
+        """
         return self._compute(runner, _cut(self._short, _SHORT_CUTS), _cut(self._long, _LONG_CUTS))
 
     def compute_in_reused_slots(self, runner: Runner) -> list[Floats]:
-        """Compute both prompts again, each in the other's state slot, with single tokens of both in the same steps.
-        Returns the logits of each."""
+        """Compute both prompts again, each in the other's state slot, with single
+        tokens of both in the same steps. Returns the logits of each.
+        """
         self._long.state_slot, self._short.state_slot = _SLOTS
         chunks = [
             _cut(sequence, tuple(sequence.num_tokens - left for left in range(_NUM_DECODED, 0, -1)))
@@ -127,11 +162,15 @@ class _Trial:
             scheduled = [chunk for chunk in step if chunk is not None]
             states = runner.forward(scheduled)
             for index, chunk in enumerate(scheduled):
-                spans[chunk.sequence is self._long].append(states.compute_span_logits(index, 0, chunk.num_tokens))
+                spans[chunk.sequence is self._long].append(
+                    states.compute_span_logits(index, 0, chunk.num_tokens)
+                )
         return [np.concatenate(rows) for rows in spans]
 
     def compute_after_prefix(self, runner: Runner) -> Floats:
-        """Compute the long prompt over its cached prefix, in a batch with the short one. Returns the new logits."""
+        """Compute the long prompt over its cached prefix, in a batch with the short
+        one. Returns the new logits.
+        """
         long = Chunk(self._next_long, self._num_cached_tokens, self._next_long.num_tokens)
         states = runner.forward([Chunk(self._next_short, 0, self._next_short.num_tokens), long])
         return states.compute_span_logits(1, 0, long.num_tokens)
@@ -143,12 +182,18 @@ def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
 
 
 def find_reason(error: Exception) -> str:
-    """Return the first line of the message of an exception that a library raised while it loaded a model."""
-    first, *other_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """Return the first line of the message of an exception that a library raised while
+    it loaded a model.
+    """
+    first, *other_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     if first.startswith("Unrecognized configuration class"):
         return "it is not a causal language model; transformers generates text only with those"
     if first.endswith(":") and other_lines:
         # A list of names follows, one per line.
-        first = f"{first} {other_lines[0].removesuffix(',')}" + (", ..." if other_lines[0].endswith(",") else "")
+        first = f"{first} {other_lines[0].removesuffix(',')}" + (
+            ", ..." if other_lines[0].endswith(",") else ""
+        )
     # The message of a KeyError is only the key.
     return f"{type(error).__name__}: {first}" if isinstance(error, KeyError) else first

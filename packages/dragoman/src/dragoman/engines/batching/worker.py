@@ -1,4 +1,5 @@
-"""The engine's steps, and the thread that runs them: it takes commands from a queue and passes outputs to a callback.
+"""The engine's steps, and the thread that runs them: it takes commands from a queue and
+passes outputs to a callback.
 
 No lock is held during a step, so submitting a command never blocks.
 """
@@ -33,7 +34,8 @@ from .sampler import NO_TOKEN, build_logprob, log_softmax
 from .scheduler import Chunk, Scheduler, SchedulerConfig
 from .sequence import Sequence, is_allowed
 
-# Steps, without the thread: every call of `step` computes one step for all running sequences.
+# Steps, without the thread: every call of `step` computes one step for all running
+# sequences.
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""
@@ -51,7 +53,8 @@ class SequenceOutput(Struct, frozen=True, gc=False):
 
 
 class Stepper:
-    """A model, its scheduler and its KV cache, which holds at least one sequence of maximum length.
+    """A model, its scheduler and its KV cache, which holds at least one sequence of
+    maximum length.
 
     version: the name of the model's weights.
     """
@@ -68,7 +71,9 @@ class Stepper:
         self._model = model
         self._runner: Runner | None = None
         self._files = files
-        num_slots = config.max_num_seqs if config.num_state_slots is None else config.num_state_slots
+        num_slots = (
+            config.max_num_seqs if config.num_state_slots is None else config.num_state_slots
+        )
         self._slots = StateSlots(num_slots) if model.has_state else None
         self.scheduler = Scheduler(config, self._pool, files, model.rope_window, self._slots)
         self.version = version
@@ -80,12 +85,15 @@ class Stepper:
             return []
         if self._runner is None:
             # Built in the first step, and again after a sleep has freed its memory.
-            self._runner = self._model.build_runner(self._pool.size + 1, self._slots.size if self._slots else 0)
+            self._runner = self._model.build_runner(
+                self._pool.size + 1, self._slots.size if self._slots else 0
+            )
         # Restored before the forward pass, which reads these blocks as cached.
         for load in self.scheduler.take_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
-        # Only now, so that after an exception above no sequence counts tokens that were not computed.
+        # Only now, so that after an exception above no sequence counts tokens that were
+        # not computed.
         self.scheduler.commit(chunks)
         outputs: list[SequenceOutput] = []
         for sequence in [chunk.sequence for chunk in chunks if not chunk.sequence.is_announced]:
@@ -95,7 +103,9 @@ class Stepper:
             outputs.append(SequenceOutput(sequence.key, scheduled))
         for index, chunk in enumerate(chunks):
             outputs += self._compute_prompt_logprobs(chunk, states, index)
-        indices = [index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
+        indices = [
+            index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens
+        ]
         if indices:
             outputs += self._sample([chunks[index].sequence for index in indices], states, indices)
         return outputs
@@ -106,53 +116,73 @@ class Stepper:
         return 1 - self._pool.num_free / self._pool.size
 
     def offload(self, max_blocks: int = 1) -> bool:
-        """Write at most `max_blocks` computed blocks to the store. Returns whether more could be written."""
+        """Write at most `max_blocks` computed blocks to the store. Returns whether more
+        could be written.
+        """
         if self._files is None or self._runner is None:
             return False
         return self._files.offload(self._pool.find_block, self._runner.save, max_blocks)
 
     def replace_weights(self, version: str) -> None:
-        """Recompute running sequences with new weights. Offload ends: its files belong to the startup weights."""
+        """Recompute running sequences with new weights. Offload ends: its files belong
+        to the startup weights.
+        """
         self.version = version
         self._files = None
         self.scheduler.restart_all()
         self.scheduler.disable_offload()
 
     def close(self) -> None:
-        """Free the pool's memory; the next step allocates it again and recomputes running sequences."""
+        """Free the pool's memory; the next step allocates it again and recomputes
+        running sequences.
+        """
         self.scheduler.restart_all()
         if self._runner is not None:
             self._runner.close()
             self._runner = None
 
     def recover(self) -> list[SequenceOutput]:
-        """Recover from a step that raised: fail running sequences; waiting ones will run, with an empty cache."""
+        """Recover from a step that raised: fail running sequences; waiting ones will
+        run, with an empty cache.
+        """
         failed = self.scheduler.reset()
         return [
-            SequenceOutput(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed
+            SequenceOutput(s.key, Failed(s.request.id, "The engine failed while computing a step."))
+            for s in failed
         ]
 
-    def _compute_prompt_logprobs(self, chunk: Chunk, states: StepStates, index: int) -> list[SequenceOutput]:
+    def _compute_prompt_logprobs(
+        self, chunk: Chunk, states: StepStates, index: int
+    ) -> list[SequenceOutput]:
         """Compute the logprob of each prompt token that follows a token of the chunk."""
         sequence = chunk.sequence
         scores = chunk.sequence.prompt_logprobs
         if scores is None:
             return []
         stop = min(chunk.end, sequence.num_prompt_tokens - 1)
-        # A preempted sequence computes some tokens for the second time; their logprobs are known.
+        # A preempted sequence computes some tokens for the second time; their logprobs
+        # are known.
         for begin in range(max(chunk.begin, len(scores) - 1), stop, _PROMPT_LOGPROBS_PER_BATCH):
             end = min(begin + _PROMPT_LOGPROBS_PER_BATCH, stop)
-            rows = log_softmax(states.compute_span_logits(index, begin - chunk.begin, end - chunk.begin))
+            rows = log_softmax(
+                states.compute_span_logits(index, begin - chunk.begin, end - chunk.begin)
+            )
             targets = sequence.tokens[begin + 1 : end + 1]
             count = sequence.request.prompt_logprobs or 0
-            scores += [build_logprob(row, token, count) for row, token in zip(rows, targets, strict=True)]
+            scores += [
+                build_logprob(row, token, count) for row, token in zip(rows, targets, strict=True)
+            ]
         if len(scores) < sequence.num_prompt_tokens:
             return []
         sequence.prompt_logprobs = None
         return [SequenceOutput(sequence.key, PromptLogprobs(sequence.request.id, tuple(scores)))]
 
-    def _sample(self, sequences: list[Sequence], states: StepStates, indices: list[int]) -> list[SequenceOutput]:
-        """Sample a token for each sequence. indices: indices of their chunks in the step."""
+    def _sample(
+        self, sequences: list[Sequence], states: StepStates, indices: list[int]
+    ) -> list[SequenceOutput]:
+        """Sample a token for each sequence. indices: indices of their chunks in the
+        step.
+        """
         masks = [sequence.matcher.mask() if sequence.matcher else None for sequence in sequences]
         rows = states.sample(indices, [sequence.sampling for sequence in sequences], masks)
         tokens = list(rows.tokens)
@@ -168,8 +198,14 @@ class Stepper:
             if token != NO_TOKEN:
                 if sequence.version != self.version:
                     sequence.version = self.version
-                    outputs.append(SequenceOutput(sequence.key, WeightVersionSet(sequence.request.id, self.version)))
-                outputs.append(SequenceOutput(sequence.key, Sampled(sequence.request.id, token, value)))
+                    outputs.append(
+                        SequenceOutput(
+                            sequence.key, WeightVersionSet(sequence.request.id, self.version)
+                        )
+                    )
+                outputs.append(
+                    SequenceOutput(sequence.key, Sampled(sequence.request.id, token, value))
+                )
                 end = sequence.append(token)
             elif sequence.matcher and sequence.matcher.is_broken:
                 end = sequence.build_grammar_failure()
@@ -181,14 +217,17 @@ class Stepper:
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
-        # Removed last: if anything above raises, all of them still run, and `recover` fails them.
+        # Removed last: if anything above raises, all of them still run, and `recover`
+        # fails them.
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
 
 
 def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) -> int:
-    """Return the token that a spent reasoning budget forces, unless the grammar rejects it; else `token`."""
+    """Return the token that a spent reasoning budget forces, unless the grammar rejects
+    it; else `token`.
+    """
     forced = sequence.reasoning_budget.forced_token if sequence.reasoning_budget else None
     if forced is None:
         return token
@@ -236,7 +275,8 @@ Command = AddSequence | AbortSequence | Pause | StepTask
 class Worker:
     """A thread that computes steps until it is stopped.
 
-    A step that raises fails only the sequences that ran in it: the next step begins with an empty cache.
+    A step that raises fails only the sequences that ran in it: the next step begins
+    with an empty cache.
 
     post: called on the worker thread, once per step, with all of its outputs.
     name: name of the thread.
@@ -323,7 +363,8 @@ class Worker:
             has_more_blocks = self._offload(1)
             if not (has_more_blocks or self._can_step):
                 self._wake.wait()
-            # Cleared before the commands are read: a command that arrives in between sets it again, so none is missed.
+            # Cleared before the commands are read: a command that arrives in between
+            # sets it again, so none is missed.
             self._wake.clear()
         # Blocks are written between steps only; what is left is written at the end.
         self._offload(_UNLIMITED)
@@ -336,18 +377,26 @@ class Worker:
             return False
 
     def _handle_commands(self) -> list[SequenceOutput]:
-        """Handle the commands that have arrived. Returns the failures of sequences whose images cannot be processed."""
+        """Handle the commands that have arrived. Returns the failures of sequences
+        whose images cannot be processed.
+        """
         failures: list[SequenceOutput] = []
         while self._commands:
             match self._commands.popleft():
                 case AddSequence(sequence):
-                    # Before it is scheduled, so that a faulty image fails no other sequence.
+                    # Before it is scheduled, so that a faulty image fails no other
+                    # sequence.
                     try:
                         if self._vision_runner is not None and sequence.request.images:
                             self._vision_runner.prepare_images(sequence.request.images)
                     except BaseException:
-                        log.exception("the images of %s could not be processed", sequence.request.id)
-                        failed = Failed(sequence.request.id, "The model failed to process an image of this request.")
+                        log.exception(
+                            "the images of %s could not be processed", sequence.request.id
+                        )
+                        failed = Failed(
+                            sequence.request.id,
+                            "The model failed to process an image of this request.",
+                        )
                         failures.append(SequenceOutput(sequence.key, failed))
                         continue
                     self._sequences[sequence.key] = sequence
@@ -373,7 +422,8 @@ class Worker:
             outputs = self._stepper.step()
         finally:
             self.step_started_at = None
-        # The step announces the sequences that it takes from the queue before its other outputs.
+        # The step announces the sequences that it takes from the queue before its other
+        # outputs.
         for index, output in enumerate(outputs):
             if not isinstance(output.output, Scheduled):
                 break

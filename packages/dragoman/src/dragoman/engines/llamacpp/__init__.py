@@ -1,4 +1,6 @@
-"""The llama.cpp engine: runs GGUF models in a separate process. Needs the extra `llamacpp`."""
+"""The llama.cpp engine: runs GGUF models in a separate process. Needs the extra
+`llamacpp`.
+"""
 
 from .gguf import GgufMetadata, find_end_tokens, find_parts, read_metadata, read_pooling_type
 from .load import (

@@ -1,7 +1,9 @@
-"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings as JSON on standard input.
+"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings
+as JSON on standard input.
 
-It is a separate process because llama.cpp aborts its process on internal errors. It runs while its standard input is
-open, and prints one line when the model is loaded. Requests arrive at a Unix socket.
+It is a separate process because llama.cpp aborts its process on internal errors. It
+runs while its standard input is open, and prints one line when the model is loaded.
+Requests arrive at a Unix socket.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from numpy.typing import NDArray
 
 from .process import LaunchSettings, READY
 
-# Returning zeroed memory to the system, on Linux only: llama.cpp clears its whole KV cache at load time, which makes it
-# resident.
+# Returning zeroed memory to the system, on Linux only: llama.cpp clears its whole KV
+# cache at load time, which makes it resident.
 #
-# A private anonymous page that is all zeros reads as zeros again after it was returned to the system, so the process is
-# not affected. The KV cache then takes only as much memory as sequences have filled.
+# A private anonymous page that is all zeros reads as zeros again after it was returned
+# to the system, so the process is not affected. The KV cache then takes only as much
+# memory as sequences have filled.
 
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
@@ -38,12 +41,14 @@ _MEMORY = Path("/proc/self/mem")
 
 
 def return_untouched_memory() -> int:
-    """Return the zero pages of large mappings to the system, and the number of bytes as the result.
+    """Return the zero pages of large mappings to the system, and the number of bytes as
+    the result.
 
     The result is 0 where the system does not support it.
 
-    No other thread may write to a large mapping meanwhile: call it before the first request. Nor may Python's own
-    objects be in one: `CHILD_VARIABLES` keep them on the heap.
+    No other thread may write to a large mapping meanwhile: call it before the first
+    request. Nor may Python's own objects be in one: `CHILD_VARIABLES` keep them on the
+    heap.
     """
     if not _MAPS.exists() or not hasattr(mmap, "MADV_DONTNEED"):
         return 0
@@ -60,12 +65,17 @@ def return_untouched_memory() -> int:
             for address in range(begin, end, _CHUNK_BYTES):
                 size = min(_CHUNK_BYTES, end - address)
                 try:
-                    # Read from the file: a mapping that has ended is an OSError here, not a crash of the process.
+                    # Read from the file: a mapping that has ended is an OSError here,
+                    # not a crash of the process.
                     content = os.pread(memory.fileno(), size, address)
                 except OSError:
                     continue
                 words: NDArray[np.uint64] = np.frombuffer(content, np.uint64)
-                if len(content) == size and not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
+                if (
+                    len(content) == size
+                    and not words.any()
+                    and advise(address, size, mmap.MADV_DONTNEED) == 0
+                ):
                     returned += size
     return returned
 
@@ -74,11 +84,16 @@ def main() -> int:
     # Settings arrive on stdin, so that they stay out of the process list.
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
-        os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # llama.cpp reads the marker only from the environment
+        os.environ["LLAMA_MEDIA_MARKER"] = (
+            launch.marker
+        )  # llama.cpp reads the marker only from the environment
     try:
         xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
-        print(f"{error}; this engine needs `pip install '.[llamacpp]'` in the clone of Dragoman", file=sys.stderr)  # noqa: T201 - its report
+        print(
+            f"{error}; this engine needs `pip install '.[llamacpp]'` in the clone of Dragoman",
+            file=sys.stderr,
+        )  # noqa: T201 - its report
         return 1
     try:
         server = xllamacpp.Server(build_parameters(xllamacpp, launch))
@@ -88,14 +103,17 @@ def main() -> int:
     # Before READY, because no request may write to the memory meanwhile.
     return_untouched_memory()
     print(READY, flush=True)  # noqa: T201 - the parent waits for this line
-    # Returns when the parent closes the pipe or dies, so that the server does not outlive it.
+    # Returns when the parent closes the pipe or dies, so that the server does not
+    # outlive it.
     sys.stdin.buffer.read()
     del server
     return 0
 
 
 def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: ANN401 - the library has no types
-    """Build llama.cpp's parameters. It listens only on the Unix socket and requires the key."""
+    """Build llama.cpp's parameters. It listens only on the Unix socket and requires the
+    key.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = launch.path
     params.hostnames = [launch.socket]
@@ -111,11 +129,13 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     params.kv_unified = launch.unified
     params.n_batch = launch.batch
     params.n_ubatch = launch.ubatch
-    # The engine assigns slots, so that cached prompts are never shared between cache salts.
+    # The engine assigns slots, so that cached prompts are never shared between cache
+    # salts.
     params.cache_ram_mib = 0
     params.cache_idle_slots = False
     params.ctx_shift = False
-    # Every open completion occupies a thread; four more serve short requests, such as `/tokenize`.
+    # Every open completion occupies a thread; four more serve short requests, such as
+    # `/tokenize`.
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
     has_gpu = any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
@@ -132,7 +152,8 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     if launch.mmproj is not None:
         params.mmproj.path = launch.mmproj
         params.mmproj_use_gpu = launch.gpu_layers != 0
-        # llama.cpp treats other files as video and would start ffmpeg; this directory contains none.
+        # llama.cpp treats other files as video and would start ffmpeg; this directory
+        # contains none.
         params.video_ffmpeg_bin_dir = str(Path(launch.socket).parent)
     return params
 

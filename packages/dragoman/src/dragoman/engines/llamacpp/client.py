@@ -1,4 +1,6 @@
-"""An HTTP client of llama.cpp's server over its Unix socket, and the connection that engines share."""
+"""An HTTP client of llama.cpp's server over its Unix socket, and the connection that
+engines share.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from ...core.errors import EngineError, RequestError
 from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
 from .process import LlamaCppProcess
 
-# Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as used.
+# Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as
+# used.
 
 
 class TopLogprob(Struct, frozen=True):
@@ -51,7 +54,8 @@ class LlamaCppErrorBody(Struct, frozen=True):
 class CompletionChunk(Struct, frozen=True):
     """One event of a completion, or a non-streamed one.
 
-    tokens_predicted: number of tokens so far, including unreported ones (see `tokens.TokenText`).
+    tokens_predicted: number of tokens so far, including unreported ones (see
+        `tokens.TokenText`).
     stop: whether it is the last event.
     """
 
@@ -69,7 +73,9 @@ decode_chunk = msgspec.json.Decoder(CompletionChunk).decode
 
 
 class MultimodalPrompt(Struct, frozen=True):
-    """A prompt with images: a text with a marker for each image, and the images in base64."""
+    """A prompt with images: a text with a marker for each image, and the images in
+    base64.
+    """
 
     prompt_string: str
     multimodal_data: tuple[str, ...]
@@ -78,12 +84,15 @@ class MultimodalPrompt(Struct, frozen=True):
 SAMPLERS = ("penalties", "top_k", "temperature", "min_p", "top_p")
 """vLLM's samplers; llama.cpp's defaults differ.
 
-top_k comes before temperature, which leaves the same tokens and gives the later samplers fewer of them.
+top_k comes before temperature, which leaves the same tokens and gives the later
+samplers fewer of them.
 """
 
 
 class CompletionBody(Struct, frozen=True):
-    """The body of a request to `/completion`. samplers: in the order of their application."""
+    """The body of a request to `/completion`. samplers: in the order of their
+    application.
+    """
 
     prompt: tuple[int, ...] | MultimodalPrompt
     n_predict: int
@@ -121,8 +130,9 @@ class InputTokensResponse(Struct, frozen=True):
 class EmbeddingItem(Struct, frozen=True):
     """An embedding.
 
-    embedding: a list with one vector, since the model pools; null is a non-finite number. For a reranker only the first
-    value, the score, is valid: llama.cpp leaves the others uninitialized.
+    embedding: a list with one vector, since the model pools; null is a non-finite
+    number. For a reranker only the first value, the score, is valid: llama.cpp leaves
+    the others uninitialized.
     """
 
     index: int
@@ -141,20 +151,28 @@ _NO_TIMEOUT = 7 * 86_400.0
 
 
 class LlamaCppClient:
-    """An HTTP client in which every request has its own connection: closing it cancels the request."""
+    """An HTTP client in which every request has its own connection: closing it cancels
+    the request.
+    """
 
     def __init__(self, socket: str, key: str) -> None:
         self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), uds=socket)
         # Not kept alive: each idle connection occupies a thread of llama.cpp.
-        self._headers = {"authorization": f"Bearer {key}", "connection": "close", "content-type": "application/json"}
+        self._headers = {
+            "authorization": f"Bearer {key}",
+            "connection": "close",
+            "content-type": "application/json",
+        }
 
     async def close(self) -> None:
         await self._client.close()
 
     async def complete(self, body: CompletionBody, receive: ChunkReceiver) -> None:
-        """Request a completion, and pass the events of a stream, or the single non-streamed one, to `receive`.
+        """Request a completion, and pass the events of a stream, or the single
+        non-streamed one, to `receive`.
 
-        A stream's events are passed on in the callback of the transport, without resuming this coroutine.
+        A stream's events are passed on in the callback of the transport, without
+        resuming this coroutine.
 
         Raises: EngineError; whatever `receive` raises.
         """
@@ -183,18 +201,27 @@ class LlamaCppClient:
         Raises: EngineError.
         """
         # -1: as pooled, not normalized.
-        status, content = await self._post("/embeddings", _encode({"input": inputs, "embd_normalize": -1}))
+        status, content = await self._post(
+            "/embeddings", _encode({"input": inputs, "embd_normalize": -1})
+        )
         try:
             if status != 200:
                 failure = decode_chunk(content).error
-                message = "llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}"
+                message = (
+                    "llama.cpp rejected the request."
+                    if failure is None
+                    else f"llama.cpp: {failure.message}"
+                )
                 raise EngineError(message)
-            embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
+            embedded = sorted(
+                msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index
+            )
         except msgspec.DecodeError as error:
             raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
         # Pooling yields one vector per input, in a list.
         return [
-            np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
+            np.array([nan if value is None else value for value in item.embedding[0]], np.float32)
+            for item in embedded
         ]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
@@ -252,7 +279,9 @@ class _EventStream:
 
 
 def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
-    """Return the tokens of a non-streamed completion; none if llama.cpp rejects it. Blocking."""
+    """Return the tokens of a non-streamed completion; none if llama.cpp rejects it.
+    Blocking.
+    """
     return decode_chunk(_post(socket, key, "/completion", _encode(body)).content).tokens
 
 
@@ -262,7 +291,10 @@ def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> 
     add_special: add the vocabulary's BOS and EOS tokens.
     """
     response = _post(
-        socket, key, "/tokenize", _encode_tokenize_body(text, add_special=add_special, parse_special=False)
+        socket,
+        key,
+        "/tokenize",
+        _encode_tokenize_body(text, add_special=add_special, parse_special=False),
     )
     return msgspec.json.decode(response.content, type=ServerTokens).tokens
 
@@ -270,7 +302,8 @@ def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> 
 def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
     """Count the tokens of a conversation with only this message part. Blocking.
 
-    Raises: RequestError with llama.cpp's reason if it rejects the part, EngineError if it does not respond.
+    Raises: RequestError with llama.cpp's reason if it rejects the part, EngineError if
+        it does not respond.
     """
     body = _encode({"messages": [{"role": "user", "content": [part]}]})
     try:
@@ -297,7 +330,9 @@ def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
 
 
 class LlamaCppConnection:
-    """A llama.cpp process and its client: the lifecycle and health that all engines over it share. Initially closed."""
+    """A llama.cpp process and its client: the lifecycle and health that all engines
+    over it share. Initially closed.
+    """
 
     def __init__(self, process: LlamaCppProcess) -> None:
         self._process = process

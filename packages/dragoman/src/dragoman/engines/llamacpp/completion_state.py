@@ -1,4 +1,5 @@
-"""The state of one sequence over llama.cpp completions: builds requests, and processes events.
+"""The state of one sequence over llama.cpp completions: builds requests, and processes
+events.
 
 Also the grammars for llama.cpp, and the computation of prompt logprobs. Does no I/O.
 """
@@ -10,18 +11,37 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
+from ...core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+)
 from ...core.errors import EngineError
 from ...core.events import FinishReason
 from ..batching import GREEDY_BELOW, ReasoningBudgetState
 from .client import CompletionBody, CompletionChunk, SAMPLERS, ScoredToken
-from .tokens import Bias, FORCING_BIAS, PromptPenaltyBias, TokenFilter, TokenText, ends_mid_character
+from .tokens import (
+    Bias,
+    FORCING_BIAS,
+    PromptPenaltyBias,
+    TokenFilter,
+    TokenText,
+    ends_mid_character,
+)
 
-# Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to generate the prompt's tokens.
+# Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to
+# generate the prompt's tokens.
 #
-# A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp reports are the model's own,
-# before any grammar. One completion computes many tokens. It reports no logprob for a token that ends within a
-# character, and may not follow a grammar to its end: then a completion of one token lists the whole vocabulary.
+# A grammar of token ids allows only the prompt's next tokens; the logprobs that
+# llama.cpp reports are the model's own, before any grammar. One completion computes
+# many tokens. It reports no logprob for a token that ends within a character, and may
+# not follow a grammar to its end: then a completion of one token lists the whole
+# vocabulary.
 
 _TOKENS_PER_COMPLETION = 256
 
@@ -44,13 +64,16 @@ class PromptCompletion(Struct, frozen=True):
 
 
 class PromptScorer:
-    """Collects the logprobs of a prompt, in order. Until `is_finished`, another completion is needed.
+    """Collects the logprobs of a prompt, in order. Until `is_finished`, another
+    completion is needed.
 
     alternatives: number of alternatives to list for each token.
     eog: ids at which llama.cpp ends a completion.
     """
 
-    def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
+    def __init__(
+        self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]
+    ) -> None:
         self._prompt = prompt
         self._alternatives = alternatives
         self._token_text = token_text
@@ -74,19 +97,28 @@ class PromptScorer:
         begin = self._missing[0] if self._missing else len(self._logprobs)
         prompt = self._prompt[:begin]
         if self._missing:
-            # Forces a letter, because llama.cpp reports no logprobs at a token that ends within a character.
+            # Forces a letter, because llama.cpp reports no logprobs at a token that
+            # ends within a character.
             bias = ((self._token_text.find_letter(), FORCING_BIAS),)
             self._completion = PromptCompletion(prompt, 1, len(self._token_text), bias=bias)
         else:
             end = min(begin + _TOKENS_PER_COMPLETION, len(self._prompt))
-            ends = (position + 1 for position in range(begin, end) if self._prompt[position] in self._eog)
+            ends = (
+                position + 1
+                for position in range(begin, end)
+                if self._prompt[position] in self._eog
+            )
             tokens = self._prompt[begin : next(ends, end)]
             grammar = "%llguidance {}\nstart: " + " ".join(f"<[{id}]>" for id in tokens) + "\n"
-            self._completion = PromptCompletion(prompt, len(tokens), max(self._alternatives, 1), grammar)
+            self._completion = PromptCompletion(
+                prompt, len(tokens), max(self._alternatives, 1), grammar
+            )
         return self._completion
 
     def feed(self, chunk: CompletionChunk) -> None:
-        """Process the response. Raises EngineError if it does not contain the requested tokens."""
+        """Process the response. Raises EngineError if it does not contain the requested
+        tokens.
+        """
         completion = self._completion
         self._completion = None
         if completion is None or not chunk.tokens:
@@ -116,15 +148,17 @@ class PromptScorer:
                 self._logprobs.append(None)
             else:
                 self._logprobs.append(build_logprob(scored, token, self._alternatives))
-        # Not even the first token followed the grammar: without this, the same completion would be requested
-        # forever.
+        # Not even the first token followed the grammar: without this, the same
+        # completion would be requested forever.
         if len(self._logprobs) == begin:
             self._missing.append(begin)
             self._logprobs.append(None)
 
 
 def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLogprob:
-    """Build the logprob of a token from those that llama.cpp lists. Raises EngineError if it is not among them."""
+    """Build the logprob of a token from those that llama.cpp lists. Raises EngineError
+    if it is not among them.
+    """
     top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
     rank = next((position for position, (id, _) in enumerate(top, start=1) if id == token), None)
     if scored.id == token:
@@ -134,25 +168,30 @@ def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLo
     return TokenLogprob(top[rank - 1][1], rank, top[:alternatives])
 
 
-# Grammars for llama.cpp: every end token of the vocabulary may follow a complete answer.
+# Grammars for llama.cpp: every end token of the vocabulary may follow a complete
+# answer.
 #
-# llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if the file declares none. A model
-# that ends its turns with another token could never stop, so the grammar itself allows all end tokens.
+# llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if
+# the file declares none. A model that ends its turns with another token could never
+# stop, so the grammar itself allows all end tokens.
 
 _HEADER = "%llguidance"
 _LEXEME = re.compile(
     r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|<[^<>\s]*>|[{}]|(?<![\w%@-])start(?![\w-])'
 )
-"""Matches comments, strings, regular expressions, special tokens, braces, and the name of the first rule, `start`.
+"""Matches comments, strings, regular expressions, special tokens, braces, and the name
+of the first rule, `start`.
 
-Comments, strings, expressions and tokens are matched so that braces and `start` within them are skipped.
+Comments, strings, expressions and tokens are matched so that braces and `start` within
+them are skipped.
 """
 _TRIAL_GRAMMAR = 'start: "x"?'
 _FORCING_BIAS = 200.0
 
 
 def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
-    """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts only a single Lark grammar.
+    """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts
+    only a single Lark grammar.
 
     grammar: in llguidance's syntax.
     end_tokens: ids, at least one.
@@ -179,7 +218,8 @@ def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
 def find_impossible_end(
     end_tokens: Mapping[int, str], complete: Callable[[CompletionBody], tuple[int, ...]]
 ) -> str | None:
-    """Find an end token, by name, that llama.cpp does not sample at the end of a grammar. None if it samples all.
+    """Find an end token, by name, that llama.cpp does not sample at the end of a
+    grammar. None if it samples all.
 
     complete: returns the tokens of a completion; none if llama.cpp rejects it.
     """
@@ -208,26 +248,33 @@ def find_impossible_end(
 
 
 _MAX_SEED = 2**32 - 1
-"""Exclusive maximum: llama.cpp's LLAMA_DEFAULT_SEED, 2**32 - 1, stands for a random seed."""
+"""Exclusive maximum: llama.cpp's LLAMA_DEFAULT_SEED, 2**32 - 1, stands for a random
+seed.
+"""
 
 _RESPONSE_FIELDS = ("tokens", "tokens_predicted", "stop", "stop_type", "completion_probabilities")
 """Fields of the last event; the others repeat the whole prompt."""
 
 
 _GREEDY_SAMPLERS = ("penalties", "temperature", "top_k")
-"""Used with `top_k` 1. The temperature comes first because it resolves ties: the lowest id wins."""
+"""Used with `top_k` 1. The temperature comes first because it resolves ties: the lowest
+id wins.
+"""
 
 _CONTEXT_EXCEEDED = "Context size has been exceeded"
 
 
 class ContextExceeded(EngineError):
-    """The sequences together exceeded llama.cpp's context, because it generates ahead of what it reports."""
+    """The sequences together exceeded llama.cpp's context, because it generates ahead
+    of what it reports.
+    """
 
 
 class _NextCompletion(Struct, frozen=True):
     """The next completion request.
 
-    count: number of tokens of a non-streamed completion, which lists all of its tokens; 0 streams all that remain.
+    count: number of tokens of a non-streamed completion, which lists all of its tokens;
+        0 streams all that remain.
     mask: a bias that excludes all but the tokens allowed by the filter.
     forced: the token that ends reasoning; nothing else is possible.
     """
@@ -238,16 +285,18 @@ class _NextCompletion(Struct, frozen=True):
 
 
 class CompletionState:
-    """State of one sequence. Until it has finished, a new completion is requested when one ends or is stale.
+    """State of one sequence. Until it has finished, a new completion is requested when
+    one ends or is stale.
 
     is_finished: Ended or Failed was returned.
-    is_stale: further events of the current completion are useless: they follow a token that was rejected, that could
-        not be recovered, or that changes how the next tokens are sampled.
+    is_stale: further events of the current completion are useless: they follow a token
+        that was rejected, that could not be recovered, or that changes how the next
+        tokens are sampled.
     eog: ids at which llama.cpp ends generation.
     context: maximum tokens of prompt and output.
     seed: seed of the first completion.
-    has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here does, at one request per
-        rejected token.
+    has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here
+        does, at one request per rejected token.
     """
 
     def __init__(
@@ -267,11 +316,17 @@ class CompletionState:
         self._token_text = token_text
         self._seed = seed
         self._context = context
-        self._native_grammar = build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
+        self._native_grammar = (
+            build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
+        )
         self._next = self._current = _NextCompletion()
         self._is_announced = False
         self._penalty_bias = PromptPenaltyBias(request)
-        self._budget = None if request.reasoning_budget is None else ReasoningBudgetState(request.reasoning_budget)
+        self._budget = (
+            None
+            if request.reasoning_budget is None
+            else ReasoningBudgetState(request.reasoning_budget)
+        )
         self._scorer: PromptScorer | None = None
         if request.prompt_logprobs is not None and len(request.prompt) > 1:
             self._scorer = PromptScorer(request.prompt, request.prompt_logprobs, token_text, eog)
@@ -283,7 +338,9 @@ class CompletionState:
         return (*self.request.prompt, *self.output)
 
     def build_body(self, slot: int, *, cached: bool) -> CompletionBody:
-        """Build the next completion request. cached: whether the slot's contents may be reused."""
+        """Build the next completion request. cached: whether the slot's contents may be
+        reused.
+        """
         request = self.request
         sampling = self.request.sampling
         if self._scorer is not None:
@@ -295,7 +352,8 @@ class CompletionState:
         if completion.forced is not None:
             bias = ((completion.forced, FORCING_BIAS),)
         is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
-        # A bias applies to a whole completion, so it ends at `min_tokens`: from there on, end tokens are allowed.
+        # A bias applies to a whole completion, so it ends at `min_tokens`: from there
+        # on, end tokens are allowed.
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
         self._next = _NextCompletion()
@@ -303,10 +361,12 @@ class CompletionState:
         self.is_stale = False
         self._num_predicted = 0
         self._num_completions += 1
-        # llama.cpp restarts the random numbers of a seed with each completion, so each completion gets another seed.
+        # llama.cpp restarts the random numbers of a seed with each completion, so each
+        # completion gets another seed.
         return CompletionBody(
             prompt=self.tokens,
-            n_predict=completion.count or (min(until_min_tokens, remaining) if until_min_tokens > 0 else remaining),
+            n_predict=completion.count
+            or (min(until_min_tokens, remaining) if until_min_tokens > 0 else remaining),
             id_slot=slot,
             stream=completion.count == 0,
             cache_prompt=cached,
@@ -323,13 +383,16 @@ class CompletionState:
             return_progress=completion.count == 0,
             logit_bias=bias,
             n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
-            # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
+            # Only in the first completion: a grammar starts at the first sampled token
+            # and ignores earlier ones.
             grammar=self._native_grammar if self._num_completions == 1 else "",
             response_fields=_RESPONSE_FIELDS,
             samplers=_GREEDY_SAMPLERS if is_greedy else SAMPLERS,
         )
 
-    def _build_scoring_body(self, scorer: PromptScorer, slot: int, *, cached: bool) -> CompletionBody:
+    def _build_scoring_body(
+        self, scorer: PromptScorer, slot: int, *, cached: bool
+    ) -> CompletionBody:
         completion = scorer.build_completion()
         self.is_stale = False
         return CompletionBody(
@@ -354,10 +417,13 @@ class CompletionState:
         )
 
     def feed(self, chunk: CompletionChunk) -> list[TokenOutput]:
-        """Process one event. Raises EngineError if llama.cpp reports a failure, ContextExceeded if it ran out of
-        context."""
+        """Process one event. Raises EngineError if llama.cpp reports a failure,
+        ContextExceeded if it ran out of context.
+        """
         if chunk.error is not None:
-            error_type = ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
+            error_type = (
+                ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
+            )
             raise error_type(f"llama.cpp: {chunk.error.message or chunk.error.type}")
         if self._scorer is not None:
             return self._feed_scores(self._scorer, chunk)
@@ -369,14 +435,21 @@ class CompletionState:
             self._is_announced = True
             outputs.append(Scheduled(self.request.id, progress.cache if progress else 0))
             if self.request.prompt_logprobs is not None:
-                outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
+                outputs.append(
+                    PromptLogprobs(self.request.id, (None,))
+                )  # nothing precedes its only token
         if progress is None:
             tokens = chunk.tokens
             missing = chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
             self._num_predicted = chunk.tokens_predicted
             if missing:
-                # Tokens that the event does not report. If they cannot be recovered, they are computed again.
-                recovered = self._token_text.recover_tokens(chunk.content, missing, tokens[-1]) if tokens else None
+                # Tokens that the event does not report. If they cannot be recovered,
+                # they are computed again.
+                recovered = (
+                    self._token_text.recover_tokens(chunk.content, missing, tokens[-1])
+                    if tokens
+                    else None
+                )
                 if recovered is None:
                     self._schedule_completion(_NextCompletion(missing + len(tokens)))
                 tokens = (*(recovered or ()), *tokens)
@@ -406,11 +479,15 @@ class CompletionState:
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
         request = self.request
         token_filter = self._filter
-        # The grammar in llama.cpp does not cover all restrictions of a request, so each token is checked here too.
+        # The grammar in llama.cpp does not cover all restrictions of a request, so each
+        # token is checked here too.
         if token != self._current.forced and not token_filter.is_allowed(token, self.output):
-            # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
+            # Under the mask only allowed tokens had a probability, so another attempt
+            # would end the same way.
             if self._current.mask is not None:
-                return [self._finish(Failed(request.id, "The model returned invalid probabilities."))]
+                return [
+                    self._finish(Failed(request.id, "The model returned invalid probabilities."))
+                ]
             mask = token_filter.build_mask(self.output)
             if mask is None:
                 return [self._finish(Ended(request.id, FinishReason.STOP))]
@@ -420,7 +497,11 @@ class CompletionState:
             return [self._finish(Failed(request.id, "The grammar of this request failed."))]
         self.output.append(token)
         outputs: list[TokenOutput] = [
-            Sampled(request.id, token, None if scored is None else build_logprob(scored, token, request.logprobs or 0))
+            Sampled(
+                request.id,
+                token,
+                None if scored is None else build_logprob(scored, token, request.logprobs or 0),
+            )
         ]
         has_new_bias = self._penalty_bias.observe(token)
         if self._budget is not None:
@@ -436,7 +517,8 @@ class CompletionState:
         return outputs
 
     def _force_reasoning_end(self) -> bool:
-        """Request the token that a spent reasoning budget forces, unless the grammar rejects it.
+        """Request the token that a spent reasoning budget forces, unless the grammar
+        rejects it.
 
         Returns whether it was requested.
         """

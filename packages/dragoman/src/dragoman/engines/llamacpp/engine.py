@@ -1,4 +1,6 @@
-"""The TokenEngine over llama.cpp's server: capabilities, queueing, slots and delivery of outputs."""
+"""The TokenEngine over llama.cpp's server: capabilities, queueing, slots and delivery
+of outputs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from .vision import PromptWriter
 
 
 def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
-    """Build cache keys that are equal only for equal images: image positions get negative keys, unlike any token id."""
+    """Build cache keys that are equal only for equal images: image positions get
+    negative keys, unlike any token id.
+    """
     if not images:
         return tokens
     keys = list(tokens)
@@ -66,20 +70,25 @@ class SlotPool:
         can_reuse = self._count_shared(best, prompt, salt) > 0
         slot = best
         if not can_reuse:
-            # The least recently used one, preferably adjacent to a slot in use: llama.cpp computes a step in as many
-            # passes as there are runs of adjacent slots in use.
+            # The least recently used one, preferably adjacent to a slot in use:
+            # llama.cpp computes a step in as many passes as there are runs of adjacent
+            # slots in use.
             used = set(range(len(self._contents))) - set(self._free)
             slot = next((free for free in self._free if used & {free - 1, free + 1}), self._free[0])
         self._free.remove(slot)
         return slot, can_reuse
 
     def release(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
-        """Release a slot. tokens: the cache keys of the sequence whose computed prefix it holds."""
+        """Release a slot. tokens: the cache keys of the sequence whose computed prefix
+        it holds.
+        """
         self._contents[slot] = (salt, tokens)
         self._free.append(slot)
 
     def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
-        """See `PrefixCache.count_cached_tokens`, over free slots. The last token is always computed."""
+        """See `PrefixCache.count_cached_tokens`, over free slots. The last token is
+        always computed.
+        """
         longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 
@@ -91,7 +100,8 @@ class SlotPool:
         if not self._caching or slot_salt != salt:
             return 0
         return next(
-            (n for n, (a, b) in enumerate(zip(tokens, prompt, strict=False)) if a != b), min(len(tokens), len(prompt))
+            (n for n, (a, b) in enumerate(zip(tokens, prompt, strict=False)) if a != b),
+            min(len(tokens), len(prompt)),
         )
 
 
@@ -133,7 +143,9 @@ _PARAMETERS = frozenset(
 
 
 def build_capabilities(vocab: int, *, images: bool = False) -> Capabilities:
-    """Build the capabilities. vocab: number of token ids. images: whether a projector is loaded."""
+    """Build the capabilities. vocab: number of token ids. images: whether a projector
+    is loaded.
+    """
     features = _FEATURES | {Feature.IMAGES} if images else _FEATURES
     return Capabilities(features, _PARAMETERS, max_logprobs=vocab)
 
@@ -144,7 +156,9 @@ MARGIN_TOKENS = 8
 """Extra tokens per slot: llama.cpp generates somewhat ahead of what it has reported."""
 
 MAX_REJECTIONS = 100
-"""Times that a sequence is queued again after llama.cpp ran out of context, before it fails."""
+"""Times that a sequence is queued again after llama.cpp ran out of context, before it
+fails.
+"""
 
 _CANNOT_RESUME_IMAGES = (
     "This answer to images cannot resume after preemption: llama.cpp accepts it only as text and "
@@ -178,10 +192,11 @@ class _QueuedSequence(ActiveSequence):
 
 
 class LlamaCppEngine:
-    """A `core.engine.TokenEngine` over a llama.cpp process, which may be running before the engine is started.
+    """A `core.engine.TokenEngine` over a llama.cpp process, which may be running before
+    the engine is started.
 
-    Sequences queue here and get a slot each. When their tokens exceed the context, the one of lowest priority is
-    preempted and resumed later, as in vLLM.
+    Sequences queue here and get a slot each. When their tokens exceed the context, the
+    one of lowest priority is preempted and resumed later, as in vLLM.
 
     prompt_writer: encodes prompts with images; None for a text-only model.
     has_native_grammars: see CompletionState.
@@ -207,7 +222,8 @@ class LlamaCppEngine:
         self._clock = clock
         self._last_event_at = 0.0
         scheduler = config.scheduler
-        # Tokens are counted after each event only if all sequences together can exceed the cache.
+        # Tokens are counted after each event only if all sequences together can exceed
+        # the cache.
         self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
         self._active: ActiveSequences[_QueuedSequence] = ActiveSequences()
         self._waiting: list[_QueuedSequence] = []
@@ -222,8 +238,13 @@ class LlamaCppEngine:
 
     @property
     def num_kv_tokens(self) -> int:
-        """Capacity of the KV cache, in tokens; at most what all sequences together can use."""
-        return min(self._config.num_kv_tokens, self._config.scheduler.max_num_seqs * self._config.max_model_len)
+        """Capacity of the KV cache, in tokens; at most what all sequences together can
+        use.
+        """
+        return min(
+            self._config.num_kv_tokens,
+            self._config.scheduler.max_num_seqs * self._config.max_model_len,
+        )
 
     @property
     def max_model_len(self) -> int:
@@ -255,7 +276,9 @@ class LlamaCppEngine:
             problem = f"no message from llama.cpp for {silent_seconds:.0f} s"
             failed = silent_seconds > config.step_timeout
         usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
-        return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
+        return Health(
+            problem is None, problem, len(self._waiting), len(self._running), failed, usage
+        )
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
@@ -271,10 +294,15 @@ class LlamaCppEngine:
         if not self._connection.is_open:
             raise EngineError("The engine is not running.")
         if request.images and self._prompt_writer is None:
-            raise Unsupported("This model was loaded without a projector and does not accept images.", param="messages")
+            raise Unsupported(
+                "This model was loaded without a projector and does not accept images.",
+                param="messages",
+            )
         check_request(request, len(self._token_text), self.max_model_len)
         check_supported(request)
-        self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
+        self._active.check_admission(
+            request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting
+        )
         self._num_arrived += 1
         seed = request.sampling.seed
         remaining = self.max_model_len - len(request.prompt)
@@ -308,22 +336,27 @@ class LlamaCppEngine:
         return SlotPool(scheduler.max_num_seqs, caching=scheduler.enable_prefix_caching)
 
     def _admit(self) -> None:
-        """Admit waiting sequences while there are slots and room for their current tokens."""
+        """Admit waiting sequences while there are slots and room for their current
+        tokens.
+        """
         while self._waiting and self._slots.num_free:
-            # Room for its tokens, and for some more of each sequence. A sequence alone always fits.
+            # Room for its tokens, and for some more of each sequence. A sequence alone
+            # always fits.
             sequences = [*self._running, self._waiting[0]]
             needed = self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences)
             if self._running and needed > self._config.num_kv_tokens:
                 return
             sequence = self._waiting.pop(0)
-            # `health` measures the time without events from the first sequence on; idle time does not count.
+            # `health` measures the time without events from the first sequence on; idle
+            # time does not count.
             if not self._running:
                 self._last_event_at = self._clock()
             self._running.append(sequence)
             slot, cached = self._slots.acquire(sequence.keys, sequence.request.cache_salt)
             sequence.has_begun = False
             sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
-            # A callback rather than code in the task: a task that is cancelled before its first step never runs.
+            # A callback rather than code in the task: a task that is cancelled before
+            # its first step never runs.
             sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
     def _count_tokens(self, sequences: list[_QueuedSequence]) -> int:
@@ -335,11 +368,14 @@ class LlamaCppEngine:
         try:
             while not state.is_finished:
                 num_before = len(state.output)
-                # After the first completion the slot holds this sequence's own tokens, so they may be reused.
+                # After the first completion the slot holds this sequence's own tokens,
+                # so they may be reused.
                 body = state.build_body(slot, cached=cached)
                 cached = True
                 if request.images and self._prompt_writer is not None:
-                    prompt = await self._prompt_writer.write(self._connection.client, state.tokens, request.images)
+                    prompt = await self._prompt_writer.write(
+                        self._connection.client, state.tokens, request.images
+                    )
                     body = msgspec.structs.replace(body, prompt=prompt)
                 await self._connection.client.complete(body, partial(self._receive, sequence))
                 if not state.is_finished and not state.is_stale and len(state.output) == num_before:
@@ -350,12 +386,16 @@ class LlamaCppEngine:
                 self._active.deliver(sequence, Failed(request.id, error.message))
         except RequestError as error:
             self._active.deliver(
-                sequence, Failed(request.id, _CANNOT_RESUME_IMAGES) if state.output else Rejected(request.id, error)
+                sequence,
+                Failed(request.id, _CANNOT_RESUME_IMAGES)
+                if state.output
+                else Rejected(request.id, error),
             )
         except DragomanError as error:
             self._active.deliver(sequence, Failed(request.id, error.message))
         except BaseException:
-            # For example a matcher raised: only this sequence fails. Our own cancellation ends the task.
+            # For example a matcher raised: only this sequence fails. Our own
+            # cancellation ends the task.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -375,7 +415,9 @@ class LlamaCppEngine:
             self._admit()
 
     def _receive(self, sequence: _QueuedSequence, chunk: CompletionChunk) -> bool:
-        """Deliver what an event contains. Returns whether the rest of the completion is wanted."""
+        """Deliver what an event contains. Returns whether the rest of the completion is
+        wanted.
+        """
         self._last_event_at = self._clock()
         sequence.has_begun = True
         for output in sequence.state.feed(chunk):
@@ -384,9 +426,13 @@ class LlamaCppEngine:
             return False
         if not self._can_fill:
             return True
-        # Preempt the sequence of lowest priority if the context is full; those that are already being cancelled do not
-        # count. A single sequence always fits.
-        remaining = [running for running in self._running if running.task is not None and not running.task.cancelling()]
+        # Preempt the sequence of lowest priority if the context is full; those that are
+        # already being cancelled do not count. A single sequence always fits.
+        remaining = [
+            running
+            for running in self._running
+            if running.task is not None and not running.task.cancelling()
+        ]
         if len(remaining) > 1 and self._count_tokens(remaining) > self._config.num_kv_tokens:
             task = max(remaining, key=lambda running: running.rank).task
             if task is not None:
@@ -399,11 +445,15 @@ def check_supported(request: TokenRequest) -> None:
     sampling = request.sampling
     if request.images and request.prompt_logprobs is not None:
         raise Unsupported(
-            "The llamacpp engine does not support prompt logprobs of prompts with images.", param="prompt_logprobs"
+            "The llamacpp engine does not support prompt logprobs of prompts with images.",
+            param="prompt_logprobs",
         )
-    if sampling.repetition_penalty != 1 and (sampling.presence_penalty or sampling.frequency_penalty):
+    if sampling.repetition_penalty != 1 and (
+        sampling.presence_penalty or sampling.frequency_penalty
+    ):
         raise Unsupported(
-            "The llamacpp engine does not support repetition_penalty together with presence_penalty or "
+            "The llamacpp engine does not support repetition_penalty together with "
+            "presence_penalty or "
             "frequency_penalty: llama.cpp would penalize the prompt's tokens too.",
             param="repetition_penalty",
         )

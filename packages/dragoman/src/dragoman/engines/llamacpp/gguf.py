@@ -1,7 +1,9 @@
-"""Reads the metadata of GGUF files, without tensors, and derives engine settings from it.
+"""Reads the metadata of GGUF files, without tensors, and derives engine settings from
+it.
 
 Format: magic, version, counts, then key, type and value of each entry
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked
+before it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +24,19 @@ Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
 
 # Value types of GGUF, with the format of each in Python's `struct`.
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING = 8
 _ARRAY = 9
 _VERSIONS = (2, 3)
@@ -76,7 +90,9 @@ class GgufMetadata(Struct, frozen=True):
 
 
 def read_metadata(path: Path) -> GgufMetadata:
-    """Read metadata. Raises EngineError for an invalid GGUF file, or a split model with missing files."""
+    """Read metadata. Raises EngineError for an invalid GGUF file, or a split model with
+    missing files.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             values = _Reader(path, data).read()
@@ -95,11 +111,16 @@ def read_metadata(path: Path) -> GgufMetadata:
 
 
 def count_parameters(path: Path) -> int:
-    """Count the weights in a GGUF file, or in all files of a split model. Raises EngineError."""
+    """Count the weights in a GGUF file, or in all files of a split model. Raises
+    EngineError.
+    """
     total = 0
     for part in find_parts(path):
         try:
-            with part.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with (
+                part.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
                 reader = _Reader(part, data)
                 reader.read()
                 total += reader.count_parameters()
@@ -113,7 +134,10 @@ def find_parts(path: Path) -> tuple[Path, ...]:
     match = _PART.fullmatch(path.name)
     if match is None:
         return (path,)
-    return tuple(path.with_name(f"{match[1]}-{n:05d}-of-{match[3]}.gguf") for n in range(1, int(match[3]) + 1))
+    return tuple(
+        path.with_name(f"{match[1]}-{n:05d}-of-{match[3]}.gguf")
+        for n in range(1, int(match[3]) + 1)
+    )
 
 
 class _Reader:
@@ -131,7 +155,9 @@ class _Reader:
         self._position = 4
         version = self._unpack("I")
         if version not in _VERSIONS:
-            raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
+            raise EngineError(
+                f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported"
+            )
         self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
         values: dict[str, Value] = {}
         for _ in range(int(count)):
@@ -140,11 +166,17 @@ class _Reader:
             if kind == _ARRAY:
                 values[key] = self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
             else:
-                values[key] = self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
+                values[key] = (
+                    self._read_string()
+                    if kind == _STRING
+                    else self._unpack(self._find_format(kind))
+                )
         return values
 
     def count_parameters(self) -> int:
-        """Count the numbers in all tensors, from the list that follows the metadata. Call `read` first."""
+        """Count the numbers in all tensors, from the list that follows the metadata.
+        Call `read` first.
+        """
         total = 0
         for _ in range(self._n_tensors):
             self._read_string()
@@ -194,12 +226,39 @@ class _Reader:
 
 _EOG = frozenset(
     [
-        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
-        *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<EOS>"),
-        *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+        *(
+            "<|eot_id|>",
+            "<|im_end|>",
+            "<|end|>",
+            "<|return|>",
+            "<|call|>",
+            "<|flush|>",
+            "<|calls|>",
+            "<end_of_turn>",
+        ),
+        *(
+            "<|endoftext|>",
+            "</s>",
+            "<|eom_id|>",
+            "<EOT>",
+            "_<EOT>",
+            "[EOT]",
+            "[EOS]",
+            "<|end_of_text|>",
+            "<EOS>",
+        ),
+        *(
+            "<end_of_utterance>",
+            "<eos>",
+            "<turn|>",
+            "<|tool_response>",
+            "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        ),
     ]
 )
-"""Token names at which llama.cpp always ends generation (src/llama-vocab.cpp, special_eog_ids)."""
+"""Token names at which llama.cpp always ends generation (src/llama-vocab.cpp,
+special_eog_ids).
+"""
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _MEAN_POOLING = 1
@@ -212,9 +271,13 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
     declared = (metadata.get_number(f"tokenizer.ggml.{name}") for name in _END_KEYS)
     tokens = metadata.get_texts("tokenizer.ggml.tokens")
     named_ids = {id for id, name in enumerate(tokens) if name in _EOG}
-    if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: <|end|> ends a message, not the response
+    if {"<|return|>", "<|call|>"} <= set(
+        tokens
+    ):  # gpt-oss: <|end|> ends a message, not the response
         named_ids -= {id for id in named_ids if tokens[id] == "<|end|>"}
-    end_ids = frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | named_ids
+    end_ids = (
+        frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | named_ids
+    )
     if not end_ids:
         raise EngineError(f"{metadata.path} names no end-of-sequence token")
     return end_ids
@@ -229,9 +292,14 @@ def read_max_positions(metadata: GgufMetadata) -> int:
 
 
 def read_pooling_type(metadata: GgufMetadata) -> int | None:
-    """Read the pooling type (llama.cpp's llama_pooling_type); None for a generative model."""
+    """Read the pooling type (llama.cpp's llama_pooling_type); None for a generative
+    model.
+    """
     declared = metadata.get_number(metadata.build_architecture_key("pooling_type"))
-    if declared is None and metadata.get_flag(metadata.build_architecture_key("attention.causal")) is False:
+    if (
+        declared is None
+        and metadata.get_flag(metadata.build_architecture_key("attention.causal")) is False
+    ):
         return _MEAN_POOLING
     return declared or None
 
@@ -249,8 +317,27 @@ def compute_bytes_per_token(metadata: GgufMetadata) -> int:
     """Compute the KV cache bytes per token, assuming attention in every layer."""
     layers = metadata.get_number(metadata.build_architecture_key("block_count")) or 1
     hidden = metadata.get_number(metadata.build_architecture_key("embedding_length")) or 1
-    heads = max(int(max(metadata.get_numbers(metadata.build_architecture_key("attention.head_count")), default=1)), 1)
-    kv_heads = int(max(metadata.get_numbers(metadata.build_architecture_key("attention.head_count_kv")), default=heads))
-    key = metadata.get_number(metadata.build_architecture_key("attention.key_length")) or hidden // heads
-    value = metadata.get_number(metadata.build_architecture_key("attention.value_length")) or hidden // heads
+    heads = max(
+        int(
+            max(
+                metadata.get_numbers(metadata.build_architecture_key("attention.head_count")),
+                default=1,
+            )
+        ),
+        1,
+    )
+    kv_heads = int(
+        max(
+            metadata.get_numbers(metadata.build_architecture_key("attention.head_count_kv")),
+            default=heads,
+        )
+    )
+    key = (
+        metadata.get_number(metadata.build_architecture_key("attention.key_length"))
+        or hidden // heads
+    )
+    value = (
+        metadata.get_number(metadata.build_architecture_key("attention.value_length"))
+        or hidden // heads
+    )
     return max(layers * kv_heads * (key + value) * _BYTES_PER_NUMBER, 1)

@@ -1,4 +1,5 @@
-"""Loads a GGUF file: starts llama.cpp, checks that both tokenizers agree, and builds the engine.
+"""Loads a GGUF file: starts llama.cpp, checks that both tokenizers agree, and builds
+the engine.
 
 The engines of pooling models, for embeddings and scores, are defined here too.
 """
@@ -18,7 +19,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings, Pooling, RelevanceScores, ScoreRequest
+from ...core.embeddings import (
+    EmbedRequest,
+    EmbeddingInfo,
+    Embeddings,
+    Pooling,
+    RelevanceScores,
+    ScoreRequest,
+)
 from ...core.engine import Health, Tokenizer, check_ids
 from ...core.errors import EngineError, Overloaded
 from ..arrays import build_embeddings, compute_sigmoid
@@ -60,9 +68,12 @@ _RANK_POOLING = 4
 """llama.cpp's LLAMA_POOLING_TYPE_RANK, of rerankers."""
 
 _DEFAULT_MAX_INPUT_TOKENS = 8192
-"""Default maximum input of a pooling model, tokens: an input is computed in one step, which takes memory."""
+"""Default maximum input of a pooling model, tokens: an input is computed in one step,
+which takes memory.
+"""
 
-# Texts on which tokenizers typically differ: contractions, white space, Unicode, digits, mixed case.
+# Texts on which tokenizers typically differ: contractions, white space, Unicode,
+# digits, mixed case.
 _TEST_TEXTS = (
     "Hello, world! It's 12345 o'clock, don't you think?",
     "  two  spaces\n\n\tand a tab \r\n \n",
@@ -77,8 +88,8 @@ class LlamaCppOptions(Struct, frozen=True):
 
     dtype: type of the KV cache; weights stay as in the file.
     gpu_layers, threads: as in LaunchSettings.
-    deterministic: disables flash attention on a CPU, where it makes a sequence's logits depend much more on the rest
-        of the batch.
+    deterministic: disables flash attention on a CPU, where it makes a sequence's logits
+        depend much more on the rest of the batch.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -109,30 +120,36 @@ def load(
     clock: Callable[[], float] = time.monotonic,
     projector: Projector | None = None,
 ) -> LoadedGguf:
-    """Load the engine for a GGUF file. Blocking. Afterwards llama.cpp runs, but the engine is not started yet.
+    """Load the engine for a GGUF file. Blocking. Afterwards llama.cpp runs, but the
+    engine is not started yet.
 
     tokenizer: built from the file's vocabulary.
 
-    Raises: EngineError if the model is not supported, or llama.cpp tokenizes a text differently.
+    Raises: EngineError if the model is not supported, or llama.cpp tokenizes a text
+        differently.
     """
     config = _build_config(metadata, limits)
     if config.max_model_len > config.num_kv_tokens:
         raise EngineError(
-            f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
+            f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens "
+            f"of the KV cache"
         )
     eog = find_end_tokens(metadata)
     launch = _build_launch(metadata, config, options or LlamaCppOptions())
     kv_bytes = launch.context * compute_bytes_per_token(metadata)
     log.info("%s: KV cache of %d tokens, %d MiB", metadata.path, launch.context, kv_bytes >> 20)
     if projector is not None:
-        if projector.metadata.architecture != "clip" or not projector.metadata.get_flag("clip.has_vision_encoder"):
+        if projector.metadata.architecture != "clip" or not projector.metadata.get_flag(
+            "clip.has_vision_encoder"
+        ):
             raise EngineError(f"{projector.metadata.path} is not a projector for images")
         launch = msgspec.structs.replace(
             launch,
             mmproj=str(projector.metadata.path),
             # Random, so that no client can insert the marker into a text.
             marker=f"<__media_{secrets.token_hex(16)}__>",
-            # Models with non-causal attention within an image need all of its tokens in one ubatch.
+            # Models with non-causal attention within an image need all of its tokens in
+            # one ubatch.
             ubatch=launch.batch,
         )
     process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
@@ -166,10 +183,13 @@ def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozen
     """
     names = metadata.get_texts("tokenizer.ggml.tokens")
     end_tokens = {id: names[id] for id in sorted(eog)}
-    impossible = find_impossible_end(end_tokens, lambda body: complete(process.socket, process.key, body))
+    impossible = find_impossible_end(
+        end_tokens, lambda body: complete(process.socket, process.key, body)
+    )
     if impossible is not None:
         log.warning(
-            "%s: llama.cpp does not end a grammar with %s; Dragoman applies grammars itself, which is slower",
+            "%s: llama.cpp does not end a grammar with %s; Dragoman applies grammars itself, "
+            "which is slower",
             metadata.path,
             impossible,
         )
@@ -177,7 +197,9 @@ def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozen
 
 
 def measure_kv_cache(metadata: GgufMetadata, limits: EngineLimits) -> int:
-    """Measure the bytes of the KV cache that llama.cpp allocates for a generative model. Raises EngineError."""
+    """Measure the bytes of the KV cache that llama.cpp allocates for a generative
+    model. Raises EngineError.
+    """
     if read_pooling_type(metadata) is not None:
         return 0
     launch = _build_launch(metadata, _build_config(metadata, limits), LlamaCppOptions())
@@ -192,33 +214,45 @@ def _build_config(metadata: GgufMetadata, limits: EngineLimits) -> EngineConfig:
     )
 
 
-def _start_checked(process: LlamaCppProcess, tokenizer: Tokenizer, metadata: GgufMetadata) -> LlamaCppProcess:
+def _start_checked(
+    process: LlamaCppProcess, tokenizer: Tokenizer, metadata: GgufMetadata
+) -> LlamaCppProcess:
     """Start the process and check that it tokenizes as the tokenizer does."""
     process.start()
     try:
-        check_tokenizer(tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path))
+        check_tokenizer(
+            tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path)
+        )
     except EngineError:
         process.stop()
         raise
     return process
 
 
-def check_tokenizer(tokenizer: Tokenizer, tokenize_there: Callable[[str], Sequence[int]], name: str) -> None:
-    """Compare tokenizers. Raises EngineError at the first text that they tokenize differently."""
+def check_tokenizer(
+    tokenizer: Tokenizer, tokenize_there: Callable[[str], Sequence[int]], name: str
+) -> None:
+    """Compare tokenizers. Raises EngineError at the first text that they tokenize
+    differently.
+    """
     for text in _TEST_TEXTS:
         if tokenizer.encode(text, special=False) != list(tokenize_there(text)):
             raise EngineError(
-                f"{name}: llama.cpp tokenizes {text!r} differently from its vocabulary; it cannot be served yet"
+                f"{name}: llama.cpp tokenizes {text!r} differently from its vocabulary; it cannot "
+                f"be served yet"
             )
 
 
-def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCppOptions) -> LaunchSettings:
+def _build_launch(
+    metadata: GgufMetadata, config: EngineConfig, options: LlamaCppOptions
+) -> LaunchSettings:
     sequences = config.scheduler.max_num_seqs
     batch = config.scheduler.max_num_batched_tokens
     longest = sequences * config.max_model_len
     return LaunchSettings(
         path=str(metadata.path),
-        # The margin leaves room for generated but unreported tokens at the end of the context.
+        # The margin leaves room for generated but unreported tokens at the end of the
+        # context.
         context=min(config.num_kv_tokens, longest) + MARGIN_TOKENS * sequences,
         unified=config.num_kv_tokens < longest,
         sequences=sequences,
@@ -232,7 +266,9 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
 
 
 def _choose_threads(threads: int | None) -> int | None:
-    """Choose the number of threads. llama.cpp's default, one per physical core, ignores affinity and CPU quota."""
+    """Choose the number of threads. llama.cpp's default, one per physical core, ignores
+    affinity and CPU quota.
+    """
     cores = count_usable_cores()
     return cores if threads is None and cores < (os.cpu_count() or 1) else threads
 
@@ -241,9 +277,13 @@ def _choose_threads(threads: int | None) -> int | None:
 
 
 class _PoolingEngine:
-    """The base of pooling engines. Inputs are computed one at a time, so that results do not depend on a batch."""
+    """The base of pooling engines. Inputs are computed one at a time, so that results
+    do not depend on a batch.
+    """
 
-    def __init__(self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int) -> None:
+    def __init__(
+        self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int
+    ) -> None:
         self._connection = connection
         self._vocab = vocab
         self._max_waiting = max_waiting
@@ -266,12 +306,16 @@ class _PoolingEngine:
         count = len(self._tasks)
         running = min(count, 1)
         problem = self._connection.problem
-        return Health(problem is None, problem, count - running, running, self._connection.is_broken)
+        return Health(
+            problem is None, problem, count - running, running, self._connection.is_broken
+        )
 
     async def _compute(self, inputs: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
         check_ids([id for ids in inputs for id in ids], self._vocab, "input")
         if len(self._tasks) > self._max_waiting:
-            raise Overloaded(f"{len(self._tasks)} requests are already queued or running; retry later.")
+            raise Overloaded(
+                f"{len(self._tasks)} requests are already queued or running; retry later."
+            )
         task = asyncio.create_task(self._embed(inputs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -293,7 +337,11 @@ class LlamaCppEmbedder(_PoolingEngine):
     """Implements `core.engine.Embedder`."""
 
     def __init__(
-        self, connection: LlamaCppConnection, vocab: int, embedding_info: EmbeddingInfo, max_waiting: int
+        self,
+        connection: LlamaCppConnection,
+        vocab: int,
+        embedding_info: EmbeddingInfo,
+        max_waiting: int,
     ) -> None:
         super().__init__(connection, vocab, embedding_info.max_tokens, max_waiting)
         self._embedding_info = embedding_info
@@ -309,7 +357,9 @@ class LlamaCppEmbedder(_PoolingEngine):
 
 
 class LlamaCppScorer(_PoolingEngine):
-    """Implements `core.engine.Scorer`: a score is the first output of a reranker's head."""
+    """Implements `core.engine.Scorer`: a score is the first output of a reranker's
+    head.
+    """
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
         vectors = await self._compute([pair.ids for pair in request.pairs])
@@ -334,14 +384,20 @@ def load_pooling_engine(
     max_waiting: int = 1024,
     options: LlamaCppOptions | None = None,
 ) -> LlamaCppEmbedder | LlamaCppScorer:
-    """Load a pooling engine, for embeddings or scores. max_model_len: maximum input, tokens."""
+    """Load a pooling engine, for embeddings or scores. max_model_len: maximum input,
+    tokens.
+    """
     pooling = read_pooling_type(metadata)
     longest = read_max_positions(metadata)
     resolved = options or LlamaCppOptions()
     if pooling is None or (pooling != _RANK_POOLING and pooling not in _POOLINGS):
-        raise EngineError(f"{metadata.path}: a model with pooling {pooling} does not support embeddings")
+        raise EngineError(
+            f"{metadata.path}: a model with pooling {pooling} does not support embeddings"
+        )
     if max_model_len is not None and not 1 < max_model_len <= longest:
-        raise EngineError(f"max_model_len must be between 2 and the model's {longest}, not {max_model_len}")
+        raise EngineError(
+            f"max_model_len must be between 2 and the model's {longest}, not {max_model_len}"
+        )
     tokens = max_model_len or min(longest, _DEFAULT_MAX_INPUT_TOKENS)
     launch = LaunchSettings(
         path=str(metadata.path),

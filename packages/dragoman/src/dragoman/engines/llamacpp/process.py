@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 READY = "dragoman: ready"
 CHILD_VARIABLES = {"PYTHONMALLOC": "malloc"}
-"""Environment variables of the process. With `malloc`, Python's objects are on the heap, and not in the mappings whose
-zero pages `child.return_untouched_memory` returns."""
+"""Environment variables of the process. With `malloc`, Python's objects are on the
+heap, and not in the mappings whose zero pages `child.return_untouched_memory` returns.
+"""
 
 _MAX_LOG_LINES = 20
 
@@ -33,13 +34,15 @@ class LaunchSettings(Struct, frozen=True):
     """Settings of the llama.cpp process.
 
     context: tokens of all sequences together.
-    batch, ubatch: maximum tokens of one logical and one physical batch, as in llama.cpp.
+    batch, ubatch: maximum tokens of one logical and one physical batch, as in
+        llama.cpp.
     unified: all sequences share one KV cache; otherwise each has an equal part.
     kv_type: type of the cache's numbers, as in ggml.
     gpu_layers: number of layers on the GPU; -1 is llama.cpp's choice.
     threads: number of CPU threads; None is llama.cpp's choice.
     flash_attention: llama.cpp uses it where it can.
-    pooling: llama.cpp's llama_pooling_type for an embedding model; None for a generative one.
+    pooling: llama.cpp's llama_pooling_type for an embedding model; None for a
+        generative one.
     mmproj: path of the multimodal projector.
     marker: image placeholder in texts.
     socket: path of the Unix socket to listen on.
@@ -64,7 +67,9 @@ class LaunchSettings(Struct, frozen=True):
 
 
 class LlamaCppProcess:
-    """The llama.cpp process, which can be restarted after it has ended. `start` and `stop` block."""
+    """The llama.cpp process, which can be restarted after it has ended. `start` and
+    `stop` block.
+    """
 
     def __init__(self, launch: LaunchSettings) -> None:
         self._launch = launch
@@ -86,7 +91,9 @@ class LlamaCppProcess:
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Start and wait until the model is loaded. Raises EngineError with llama.cpp's reason if loading fails."""
+        """Start and wait until the model is loaded. Raises EngineError with llama.cpp's
+        reason if loading fails.
+        """
         self.stop()
         # The directory is accessible to this user only; the key is a second barrier.
         self._directory = Path(tempfile.mkdtemp(prefix="dragoman-"))
@@ -97,7 +104,8 @@ class LlamaCppProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A new session, so that Ctrl-C reaches only the server, which then stops this process itself.
+            # A new session, so that Ctrl-C reaches only the server, which then stops
+            # this process itself.
             start_new_session=True,
             env={**os.environ, **CHILD_VARIABLES},
         )
@@ -106,22 +114,29 @@ class LlamaCppProcess:
         assert child.stderr is not None
         self._log_lines.clear()
         # Reads continuously, because llama.cpp would block on a full pipe.
-        log_reader = threading.Thread(target=self._read_log, args=(child.stderr,), name="llamacpp-log", daemon=True)
+        log_reader = threading.Thread(
+            target=self._read_log, args=(child.stderr,), name="llamacpp-log", daemon=True
+        )
         log_reader.start()
         try:
             child.stdin.write(msgspec.json.encode(launch) + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
             pass  # It has already ended; the reason is reported below.
-        # Other lines may come first; the end of the output means that the process has ended.
+        # Other lines may come first; the end of the output means that the process has
+        # ended.
         if not any(line.decode(errors="replace").strip() == READY for line in child.stdout):
             child.wait()
             log_reader.join()
             self.stop()
             # The first error line at the end of its log.
             marker = "error loading model: "
-            errors = [line.rpartition(marker)[2] for line in self._log_lines if marker.strip(": ") in line]
-            reason = (errors or list(self._log_lines)[-1:] or ["it ended without an explanation"])[0]
+            errors = [
+                line.rpartition(marker)[2] for line in self._log_lines if marker.strip(": ") in line
+            ]
+            reason = (errors or list(self._log_lines)[-1:] or ["it ended without an explanation"])[
+                0
+            ]
             raise EngineError(f"llama.cpp cannot load {self._launch.path}: {reason}")
 
     def stop(self) -> None:

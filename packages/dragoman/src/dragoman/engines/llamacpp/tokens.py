@@ -1,7 +1,9 @@
-"""Token restrictions of a sequence, and the recovery of tokens that llama.cpp does not report. Does no I/O.
+"""Token restrictions of a sequence, and the recovery of tokens that llama.cpp does not
+report. Does no I/O.
 
-llama.cpp samples without constraints or by its own grammar; every sampled token is checked here. A rejected token is
-not delivered: the next completion samples again, under a bias that excludes all tokens that are not allowed.
+llama.cpp samples without constraints or by its own grammar; every sampled token is
+checked here. A rejected token is not delivered: the next completion samples again,
+under a bias that excludes all tokens that are not allowed.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from ...core.errors import EngineError
 Bias = tuple[int, float | bool]
 
 FORCING_BIAS = 200.0
-"""Bias that dominates all others, by a factor of e^200. It is small enough for logits to stay exact to 2^-16."""
+"""Bias that dominates all others, by a factor of e^200. It is small enough for logits
+to stay exact to 2^-16.
+"""
 
 
 class PromptPenaltyBias:
-    """Offsets the penalties of the prompt's tokens: llama.cpp counts them, whereas in vLLM only sampled tokens count.
+    """Offsets the penalties of the prompt's tokens: llama.cpp counts them, whereas in
+    vLLM only sampled tokens count.
 
-    A frequency penalty grows with each occurrence, so the offset is constant. A presence penalty is the same for any
-    number of occurrences, so its offset ends when the token is sampled. Exact only without a repetition penalty,
-    which scales the logits after the bias.
+    A frequency penalty grows with each occurrence, so the offset is constant. A
+    presence penalty is the same for any number of occurrences, so its offset ends when
+    the token is sampled. Exact only without a repetition penalty, which scales the
+    logits after the bias.
     """
 
     def __init__(self, request: TokenRequest) -> None:
@@ -72,7 +78,9 @@ class TokenFilter:
 
     def is_allowed(self, token: int, output: list[int]) -> bool:
         """Whether the token is allowed. output: the tokens so far."""
-        if token in self._find_forbidden(output) or (self._allowed is not None and token not in self._allowed):
+        if token in self._find_forbidden(output) or (
+            self._allowed is not None and token not in self._allowed
+        ):
             return False
         return self.is_in_grammar(token)
 
@@ -86,18 +94,27 @@ class TokenFilter:
         return self._matcher is None or is_stop or self._matcher.advance(token)
 
     def build_bias(self, output: list[int]) -> tuple[Bias, ...]:
-        """Build the bias of a whole completion: the client's biases, and tokens that are never allowed."""
+        """Build the bias of a whole completion: the client's biases, and tokens that
+        are never allowed.
+        """
         client_bias = self._request.sampling.logit_bias
         if self._allowed is not None:
             return (*client_bias, *((id, FORCING_BIAS) for id in self._allowed))
         bad_ids = {word[0] for word in self._request.sampling.bad_words if len(word) == 1}
-        return (*client_bias, *((id, False) for id in sorted(bad_ids | self._find_blocked_stop_ids(output))))
+        return (
+            *client_bias,
+            *((id, False) for id in sorted(bad_ids | self._find_blocked_stop_ids(output))),
+        )
 
     def build_mask(self, output: list[int]) -> tuple[Bias, ...] | None:
-        """Build the bias of a single token that excludes all but the allowed ones. None if none is allowed."""
+        """Build the bias of a single token that excludes all but the allowed ones. None
+        if none is allowed.
+        """
         allowed = np.ones(self._vocab, np.bool_)
         if self._matcher is not None:
-            packed = np.frombuffer(self._matcher.mask().ljust(-(-self._vocab // 8), b"\0"), np.uint8)
+            packed = np.frombuffer(
+                self._matcher.mask().ljust(-(-self._vocab // 8), b"\0"), np.uint8
+            )
             allowed &= np.unpackbits(packed, count=self._vocab, bitorder="little").view(np.bool_)
         if self._allowed is not None:
             listed = np.zeros(self._vocab, np.bool_)
@@ -106,8 +123,11 @@ class TokenFilter:
         allowed[[id for id in self._find_forbidden(output) if id < self._vocab]] = False
         if not allowed.any():
             return None
-        client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
-        # Both lists have the same effect. The shorter one is sent, since each entry is JSON that llama.cpp parses.
+        client_bias = tuple(
+            (id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id]
+        )
+        # Both lists have the same effect. The shorter one is sent, since each entry is
+        # JSON that llama.cpp parses.
         if 2 * int(allowed.sum()) > len(allowed):
             return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
         return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))
@@ -121,14 +141,21 @@ class TokenFilter:
         size = len(output)
         starts = [(word[:-1], word[-1]) for word in words if word]
         return blocked_ids | {
-            last for start, last in starts if size >= len(start) and tuple(output[size - len(start) :]) == start
+            last
+            for start, last in starts
+            if size >= len(start) and tuple(output[size - len(start) :]) == start
         }
 
     def _find_blocked_stop_ids(self, output: list[int]) -> frozenset[int]:
-        return self._early_stop_ids if len(output) < self._request.min_tokens else self._forbidden_stop_ids
+        return (
+            self._early_stop_ids
+            if len(output) < self._request.min_tokens
+            else self._forbidden_stop_ids
+        )
 
 
-# Recovery of tokens that llama.cpp's stream does not report: those that end within a UTF-8 character.
+# Recovery of tokens that llama.cpp's stream does not report: those that end within a
+# UTF-8 character.
 
 _MAX_CHARACTER_BYTES = 4
 """Maximum bytes of a UTF-8 character."""
@@ -153,7 +180,9 @@ class TokenText:
         return self._bytes[id] if id < len(self._bytes) else b""
 
     def find_letter(self) -> int:
-        """Find a token whose text is a whole word or letter. Raises EngineError if there is none."""
+        """Find a token whose text is a whole word or letter. Raises EngineError if
+        there is none.
+        """
         letter = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
         if letter is None:
             raise EngineError("the vocabulary has no token that is a word")
@@ -162,7 +191,8 @@ class TokenText:
     def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
         """Recover the `count` tokens before `last` that together decode to `content`.
 
-        None if they are ambiguous: the text was not UTF-8, or has several tokenizations.
+        None if they are ambiguous: the text was not UTF-8, or has several
+        tokenizations.
         """
         if "\ufffd" in content:
             return None
@@ -171,13 +201,16 @@ class TokenText:
         if not text.endswith(end):
             return None
         splits = self._find_splits(text[: len(text) - len(end)], b"", count)
-        # A second split is enough to know that the text is ambiguous: the others, possibly many, are not computed.
+        # A second split is enough to know that the text is ambiguous: the others,
+        # possibly many, are not computed.
         first = next(splits, None)
         second = next(splits, None)
         return first if second is None else None
 
     def _find_splits(self, text: bytes, prefix: bytes, count: int) -> Iterator[tuple[int, ...]]:
-        """Find each split of a text into `count` tokens that all end within a character."""
+        """Find each split of a text into `count` tokens that all end within a
+        character.
+        """
         if count == 0:
             if not text:
                 yield ()
@@ -191,10 +224,20 @@ class TokenText:
 
 
 def ends_mid_character(text: bytes) -> bool:
-    """Whether the last bytes are an incomplete UTF-8 character, as in llama.cpp's validate_utf8."""
+    """Whether the last bytes are an incomplete UTF-8 character, as in llama.cpp's
+    validate_utf8.
+    """
     for back in range(1, min(_MAX_CHARACTER_BYTES, len(text) + 1)):
         byte = text[-back]
         if byte & 0xC0 != 0x80:
-            width = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4 if byte & 0xF8 == 0xF0 else 1
+            width = (
+                2
+                if byte & 0xE0 == 0xC0
+                else 3
+                if byte & 0xF0 == 0xE0
+                else 4
+                if byte & 0xF8 == 0xF0
+                else 1
+            )
             return width > back
     return False

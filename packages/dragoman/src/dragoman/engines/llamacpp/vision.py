@@ -1,7 +1,8 @@
-"""Images for GGUF models: token counts and prompt encoding. llama.cpp decodes the images.
+"""Images for GGUF models: token counts and prompt encoding. llama.cpp decodes the
+images.
 
-llama.cpp accepts a prompt with images only as text with markers. Token ids are converted to such text; a text that
-llama.cpp tokenizes to other ids is rejected.
+llama.cpp accepts a prompt with images only as text with markers. Token ids are
+converted to such text; a text that llama.cpp tokenizes to other ids is rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .process import LlamaCppProcess
 # File signatures of PNG, JPEG and GIF.
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8")
 # A PNG of one pixel, to try whether the projector accepts images.
-_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+_PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
 
 
 class ImageToken(Struct, frozen=True):
@@ -45,7 +48,8 @@ class EncodedImage(Struct, frozen=True):
 class LlamaCppVision:
     """Implements `core.images.ImageProcessor`.
 
-    The constructor blocks, needs a running process, and raises EngineError if the projector does not support images.
+    The constructor blocks, needs a running process, and raises EngineError if the
+    projector does not support images.
     """
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
@@ -53,7 +57,8 @@ class LlamaCppVision:
         self._marker = marker
         self._token = token
         try:
-            # A control token is one token and separates its neighbors, as an image does.
+            # A control token is one token and separates its neighbors, as an image
+            # does.
             self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
             self._encode_image(_PIXEL)
         except RequestError as error:
@@ -84,12 +89,19 @@ class LlamaCppVision:
             prepared.append(PreparedImage(self._token.name * image.count, digest, image))
         return tuple(prepared)
 
-    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
-        return place_images(prompt, self._token.id, images, [get_encoded_image(image).count for image in images])
+    def locate(
+        self, prompt: Sequence[int], images: Sequence[PreparedImage]
+    ) -> tuple[PromptImage, ...]:
+        return place_images(
+            prompt, self._token.id, images, [get_encoded_image(image).count for image in images]
+        )
 
     def _encode_image(self, data: str) -> EncodedImage:
         url = {"url": f"data:image/png;base64,{data}"}  # llama.cpp detects the actual image type
-        return EncodedImage(data, self._count_tokens({"type": "image_url", "image_url": url}) - self._overhead_tokens)
+        return EncodedImage(
+            data,
+            self._count_tokens({"type": "image_url", "image_url": url}) - self._overhead_tokens,
+        )
 
     def _count_tokens(self, part: dict[str, object]) -> int:
         return count_tokens(self._process.socket, self._process.key, part)
@@ -101,7 +113,9 @@ class PromptWriter:
     prefix_ids: ids that llama.cpp prepends to any text.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]
+    ) -> None:
         self._token_bytes = token_bytes
         self._marker = marker
         self._prefix_ids = prefix_ids
@@ -109,23 +123,30 @@ class PromptWriter:
     async def write(
         self, client: LlamaCppClient, tokens: tuple[int, ...], images: Sequence[PromptImage]
     ) -> MultimodalPrompt:
-        """Write a prompt. Raises Unsupported if llama.cpp would tokenize the text to other ids."""
+        """Write a prompt. Raises Unsupported if llama.cpp would tokenize the text to
+        other ids.
+        """
         count = len(self._prefix_ids)
         if tokens[:count] != self._prefix_ids:
             raise Unsupported(
-                "llama.cpp begins every prompt with images with the model's first token; this one does not have it.",
+                "llama.cpp begins every prompt with images with the model's first token; this one "
+                "does not have it.",
                 param="messages",
             )
         if images[-1].end == len(tokens):
             # llama.cpp aborts: the last token of a prompt must have logits.
-            raise Unsupported("llama.cpp does not accept a prompt that ends with an image.", param="messages")
+            raise Unsupported(
+                "llama.cpp does not accept a prompt that ends with an image.", param="messages"
+            )
         texts: list[str] = []
         start = count
         for image in images:
             texts.append(await self._render_text(client, tokens[start : image.begin]))
             start = image.end
         texts.append(await self._render_text(client, tokens[start:]))
-        return MultimodalPrompt(self._marker.join(texts), tuple(get_encoded_image(image).data for image in images))
+        return MultimodalPrompt(
+            self._marker.join(texts), tuple(get_encoded_image(image).data for image in images)
+        )
 
     async def _render_text(self, client: LlamaCppClient, ids: tuple[int, ...]) -> str:
         try:
@@ -139,18 +160,28 @@ class PromptWriter:
         raise _build_text_error()
 
 
-def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], marker: str) -> PromptWriter:
-    """Build a prompt writer. Blocking. Raises EngineError for a vocabulary that appends tokens to a text."""
+def build_prompt_writer(
+    process: LlamaCppProcess, token_bytes: Sequence[bytes], marker: str
+) -> PromptWriter:
+    """Build a prompt writer. Blocking. Raises EngineError for a vocabulary that appends
+    tokens to a text.
+    """
     plain_ids, full_ids = (
-        tokenize(process.socket, process.key, "a", add_special=add_special) for add_special in (False, True)
+        tokenize(process.socket, process.key, "a", add_special=add_special)
+        for add_special in (False, True)
     )
     if full_ids[len(full_ids) - len(plain_ids) :] != plain_ids:
-        raise EngineError("llama.cpp ends every prompt with a token of its own: images cannot be shown to this model")
+        raise EngineError(
+            "llama.cpp ends every prompt with a token of its own: images cannot be shown to this "
+            "model"
+        )
     return PromptWriter(token_bytes, marker, full_ids[: len(full_ids) - len(plain_ids)])
 
 
 def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
-    """Return the image as `LlamaCppVision` encoded it. Raises EngineError for an image of another engine."""
+    """Return the image as `LlamaCppVision` encoded it. Raises EngineError for an image
+    of another engine.
+    """
     if not isinstance(image.model_inputs, EncodedImage):
         raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs
@@ -158,7 +189,8 @@ def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
 
 def _build_text_error() -> Unsupported:
     return Unsupported(
-        "llama.cpp takes a prompt with images as text, and would read other tokens in the text of this one; a control "
+        "llama.cpp takes a prompt with images as text, and would read other tokens in the text of "
+        "this one; a control "
         "token's name in a message does that.",
         param="messages",
     )

@@ -1,8 +1,10 @@
-"""The front end's side: a TokenEngine that forwards requests to the engine process, with its control and embedder.
+"""The front end's side: a TokenEngine that forwards requests to the engine process,
+with its control and embedder.
 
-A front end connects when it starts, and again whenever the connection is lost: the supervisor keeps the socket open, so
-the connection waits in its backlog until the next engine process accepts it. Requests of the lost process fail: streams
-end with an error, and requests that had not started are rejected as retryable.
+A front end connects when it starts, and again whenever the connection is lost: the
+supervisor keeps the socket open, so the connection waits in its backlog until the next
+engine process accepts it. Requests of the lost process fail: streams end with an error,
+and requests that had not started are rejected as retryable.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class _EngineConnection(asyncio.Protocol):
         self.transport.write(encode_frame(AttachFrontEnd()))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a protocol's
-        # Called here rather than in a task that runs later, so that no request is sent in between.
+        # Called here rather than in a task that runs later, so that no request is sent
+        # in between.
         self._client.lose_connection(self)
         if not self.lost.done():
             self.lost.set_result(None)
@@ -96,7 +99,8 @@ class _EngineConnection(asyncio.Protocol):
 
 
 class EngineClient:
-    """Implements `core.engine.TokenEngine`, `core.engine.PrefixCache` and `core.engine.AdapterLoader`.
+    """Implements `core.engine.TokenEngine`, `core.engine.PrefixCache` and
+    `core.engine.AdapterLoader`.
 
     path: path of the engine's socket.
     """
@@ -105,8 +109,9 @@ class EngineClient:
         self._path = path
         self.description = description
         self.on_adapters: Callable[[Sequence[tuple[str, str]]], None] | None = None
-        """Called with the names and paths of the adapters when they may have changed: another front end may have
-        loaded one."""
+        """Called with the names and paths of the adapters when they may have changed:
+        another front end may have loaded one.
+        """
         self._active: ActiveSequences[ActiveSequence] = ActiveSequences()
         self._connection: _EngineConnection | None = None
         """None while the engine process does not respond."""
@@ -117,7 +122,11 @@ class EngineClient:
         """The connections of control calls that have no answer yet."""
         self.control = EngineClientControl(self)
         """Pause, sleep and weight updates."""
-        self.embedder = None if description.embedding_info is None else RemoteEmbedder(self, description.embedding_info)
+        self.embedder = (
+            None
+            if description.embedding_info is None
+            else RemoteEmbedder(self, description.embedding_info)
+        )
         """Embeds with the engine's model; None without an embedder."""
 
     @property
@@ -149,28 +158,40 @@ class EngineClient:
         self._active.fail_all()
 
     def health(self) -> Health:
-        """Report the engine's health, with this front end's sequences: the counts of all front ends add up."""
+        """Report the engine's health, with this front end's sequences: the counts of
+        all front ends add up.
+        """
         running = self._active.num_started
         waiting = len(self._active) - running
         state = self._state
         if self._connection is None or state is None:
-            reason = "the engine is not running" if self._connecting is None else "the engine process is not running"
+            reason = (
+                "the engine is not running"
+                if self._connecting is None
+                else "the engine process is not running"
+            )
             return Health(ready=False, reason=reason, waiting=waiting, running=running)
-        return Health(state.ready, state.reason, waiting, running, kv_cache_usage=state.kv_cache_usage)
+        return Health(
+            state.ready, state.reason, waiting, running, kv_cache_usage=state.kv_cache_usage
+        )
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """See `TokenEngine.add`. What the engine rejects is delivered as Rejected."""
         if self._connecting is None:
             raise EngineError("The engine is not running.")
         connection = self._connection
-        # uvloop closes a transport before it calls `connection_lost`, and writing to a closed one raises.
+        # uvloop closes a transport before it calls `connection_lost`, and writing to a
+        # closed one raises.
         if connection is None or connection.transport.is_closing():
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         self._active.check_admission(request.id)
         if request.images:
             raise Unsupported("This engine does not accept images.", param="messages")
         if request.matcher is not None and request.grammar is None:
-            raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
+            raise Unsupported(
+                "This engine supports only constraints that have a grammar.",
+                param="response_format",
+            )
         message = AddRequest(
             request.id,
             request.prompt,
@@ -197,7 +218,11 @@ class EngineClient:
     def abort(self, id: str) -> None:
         sequence = self._active.pop(id)
         connection = self._connection
-        if sequence is not None and connection is not None and not connection.transport.is_closing():
+        if (
+            sequence is not None
+            and connection is not None
+            and not connection.transport.is_closing()
+        ):
             connection.transport.write(encode_frame(AbortRequest(id)))
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
@@ -220,7 +245,8 @@ class EngineClient:
             log.warning("the adapter %s was not unloaded: %s", name, error.message)
 
     async def call(self, call: EngineCall, kind: type[T] | object) -> T:
-        """Run a control call in the engine process; cancelling it here cancels it there. kind: type of the result.
+        """Run a control call in the engine process; cancelling it here cancels it
+        there. kind: type of the result.
 
         Raises:
             DragomanError: what the call raised.
@@ -231,12 +257,14 @@ class EngineClient:
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         try:
             reader, writer = await asyncio.open_unix_connection(self._path)
-            # Added so that `lose_connection` can abort it: the socket outlives the process, and a connection that was
-            # not accepted would wait for the next process.
+            # Added so that `lose_connection` can abort it: the socket outlives the
+            # process, and a connection that was not accepted would wait for the next
+            # process.
             self._calls.add(writer)
             try:
                 if self._connection is not connection:
-                    # Without this check the call would wait until the next engine process has started.
+                    # Without this check the call would wait until the next engine
+                    # process has started.
                     raise ConnectionResetError("the engine process has ended")
                 writer.write(encode_frame(call))
                 await writer.drain()
@@ -247,7 +275,8 @@ class EngineClient:
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Overloaded(_LOST, retry_after=RESTART_TIME) from error
         assert isinstance(message, CallResult)
-        # The state of a process that has been replaced meanwhile does not apply to its successor.
+        # The state of a process that has been replaced meanwhile does not apply to its
+        # successor.
         if self._state is not None and self._state.epoch == message.state.epoch:
             self._adopt_state(message.state)
         if message.error is not None:
@@ -267,15 +296,22 @@ class EngineClient:
                 self._active.deliver(sequence, output)
 
     def receive_state(self, connection: _EngineConnection, state: EngineState) -> None:
-        # Connected only now: before a process accepts it, a connection merely waits in the socket's backlog.
+        # Connected only now: before a process accepts it, a connection merely waits in
+        # the socket's backlog.
         self._connection = connection
         self._adopt_state(state)
         self._connected.set()
 
     def _adopt_state(self, state: EngineState) -> None:
-        """Keep a state, unless a later one is known: the results of calls come on other connections."""
+        """Keep a state, unless a later one is known: the results of calls come on other
+        connections.
+        """
         current = self._state
-        if current is not None and current.epoch == state.epoch and current.version >= state.version:
+        if (
+            current is not None
+            and current.epoch == state.epoch
+            and current.version >= state.version
+        ):
             return
         self._state = state
         if self.on_adapters is not None:
@@ -285,7 +321,9 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                _, connection = await loop.create_unix_connection(lambda: _EngineConnection(self), self._path)
+                _, connection = await loop.create_unix_connection(
+                    lambda: _EngineConnection(self), self._path
+                )
             except OSError:
                 # No supervisor holds the socket, or its backlog is full.
                 await asyncio.sleep(RECONNECT_INTERVAL)
@@ -296,8 +334,11 @@ class EngineClient:
                 connection.transport.close()
 
     def lose_connection(self, connection: _EngineConnection) -> None:
-        """End all sequences, because the engine process has ended. Those that had not started are retryable."""
-        # The connection was lost before a process accepted it, or after `stop`: no request depends on it.
+        """End all sequences, because the engine process has ended. Those that had not
+        started are retryable.
+        """
+        # The connection was lost before a process accepted it, or after `stop`: no
+        # request depends on it.
         if self._connection is not connection:
             return
         self._connection = None
@@ -314,7 +355,9 @@ class EngineClient:
 
 
 class EngineClientControl:
-    """Implements `core.control.EngineControl` and `core.control.Trainable` for the engine that all front ends share."""
+    """Implements `core.control.EngineControl` and `core.control.Trainable` for the
+    engine that all front ends share.
+    """
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client

@@ -1,7 +1,8 @@
-"""The messages between an engine process and its front ends, encoded as MessagePack in frames of `core.frames`.
+"""The messages between an engine process and its front ends, encoded as MessagePack in
+frames of `core.frames`.
 
-A front end has one connection for its sequences. Each control call has its own connection, so that gigabytes of weights
-do not delay tokens.
+A front end has one connection for its sequences. Each control call has its own
+connection, so that gigabytes of weights do not delay tokens.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class EngineDescription(Struct, frozen=True):
     """The properties of an engine that a front end must know before it is connected.
 
     embedding_info: properties of its embedder; None without one.
-    has_control, is_trainable, has_cache, has_adapters: whether it supports EngineControl, SucceedingTrainable,
-        PrefixCache and HostedAdapters.
+    has_control, is_trainable, has_cache, has_adapters: whether it supports
+        EngineControl, SucceedingTrainable, PrefixCache and HostedAdapters.
     """
 
     capabilities: Capabilities
@@ -58,13 +59,16 @@ class EngineDescription(Struct, frozen=True):
 
 
 class AttachFrontEnd(Struct, frozen=True, array_like=True, tag="attach"):
-    """The first message of the connection for sequences. The engine sends its state now and whenever it changes."""
+    """The first message of the connection for sequences. The engine sends its state now
+    and whenever it changes.
+    """
 
 
 class AddRequest(Struct, frozen=True, array_like=True, tag="add"):
     """A TokenRequest, without the fields that only its own process can use.
 
-    is_constrained: whether it has a matcher, which the engine process builds from the grammar.
+    is_constrained: whether it has a matcher, which the engine process builds from the
+        grammar.
     """
 
     id: str
@@ -175,19 +179,33 @@ class SentError(Struct, frozen=True, array_like=True):
         fields = error.message, error.param, error.code, error.retry_after
         if isinstance(error, ContextTooLong):
             return cls(ContextTooLong.__name__, *fields, error.limit, error.prompt, error.at_least)
-        # The nearest class that the other process can build: engines may raise their own subclasses.
+        # The nearest class that the other process can build: engines may raise their
+        # own subclasses.
         kind = next((base for base in type(error).__mro__ if base in _ERRORS.values()), EngineError)
         return cls(kind.__name__, *fields)
 
     def build(self) -> DragomanError:
         if self.kind == ContextTooLong.__name__:
-            return ContextTooLong(limit=self.limit, prompt=self.prompt, at_least=self.at_least, param=self.param)
-        return _ERRORS[self.kind](self.message, param=self.param, code=self.code, retry_after=self.retry_after)
+            return ContextTooLong(
+                limit=self.limit, prompt=self.prompt, at_least=self.at_least, param=self.param
+            )
+        return _ERRORS[self.kind](
+            self.message, param=self.param, code=self.code, retry_after=self.retry_after
+        )
 
 
 _ERRORS: dict[str, type[DragomanError]] = {
     kind.__name__: kind
-    for kind in (RequestError, Unsupported, NotFound, Conflict, EngineError, Overloaded, QueueFull, EngineTimeout)
+    for kind in (
+        RequestError,
+        Unsupported,
+        NotFound,
+        Conflict,
+        EngineError,
+        Overloaded,
+        QueueFull,
+        EngineTimeout,
+    )
 }
 
 
@@ -198,11 +216,15 @@ class SentRejection(Struct, frozen=True, array_like=True, tag=6):
     error: SentError
 
 
-SentOutput = Scheduled | PromptLogprobs | Sampled | WeightVersionSet | Ended | Failed | SentRejection
+SentOutput = (
+    Scheduled | PromptLogprobs | Sampled | WeightVersionSet | Ended | Failed | SentRejection
+)
 
 
 class OutputBatch(Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """The outputs of a front end's sequences in one step, in order; of several steps if the front end reads slowly."""
+    """The outputs of a front end's sequences in one step, in order; of several steps if
+    the front end reads slowly.
+    """
 
     outputs: list[SentOutput]
 

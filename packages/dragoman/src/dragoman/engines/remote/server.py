@@ -1,7 +1,7 @@
 """The engine's side: serves one TokenEngine to several front ends.
 
-All front ends share the engine's queue, prefix cache, adapters and weights. When a front end disconnects, its sequences
-are aborted.
+All front ends share the engine's queue, prefix cache, adapters and weights. When a
+front end disconnects, its sequences are aborted.
 """
 
 from __future__ import annotations
@@ -69,12 +69,16 @@ T = TypeVar("T")
 STATE_INTERVAL = 0.25
 """Seconds between polls of the engine's state."""
 MAX_UNSENT = 1 << 20
-"""Maximum outputs that a front end may leave unread. One that hangs is disconnected before they fill the memory."""
+"""Maximum outputs that a front end may leave unread. One that hangs is disconnected
+before they fill the memory.
+"""
 
 _FAILURE = "The engine failed; see the server's log."
 
 MatcherBuilder = Callable[[AddRequest], Awaitable[Matcher]]
-"""Builds the matcher of a constrained request. The front end has checked its grammar. Raises DragomanError."""
+"""Builds the matcher of a constrained request. The front end has checked its grammar.
+Raises DragomanError.
+"""
 
 
 class HostedAdapters(Protocol):
@@ -108,10 +112,14 @@ class HostedEngine:
     adapters: HostedAdapters | None = None
 
     def describe(self) -> EngineDescription:
-        """Describe the engine, without images: preprocessed images cannot be sent to another process."""
+        """Describe the engine, without images: preprocessed images cannot be sent to
+        another process.
+        """
         capabilities = self.engine.capabilities
         return EngineDescription(
-            msgspec.structs.replace(capabilities, features=capabilities.features - {Feature.IMAGES}),
+            msgspec.structs.replace(
+                capabilities, features=capabilities.features - {Feature.IMAGES}
+            ),
             self.max_model_len,
             self.num_kv_tokens,
             None if self.embedder is None else self.embedder.embedding_info,
@@ -125,9 +133,12 @@ class HostedEngine:
 class EngineServer:
     """Serves an engine on a listening Unix socket.
 
-    listener: stays open when the server stops, so that front ends can wait for the next engine process.
-    inherited: the changes to restore from the previous engine process; None for the first one.
-    on_change: called with the changes that a new process must restore, before the call that made them is answered.
+    listener: stays open when the server stops, so that front ends can wait for the next
+        engine process.
+    inherited: the changes to restore from the previous engine process; None for the
+        first one.
+    on_change: called with the changes that a new process must restore, before the call
+        that made them is answered.
     """
 
     def __init__(
@@ -161,7 +172,10 @@ class EngineServer:
             await self._succeed(self._inherited)
         self._changes = self._read_changes()
         self._listener.setblocking(False)
-        self._tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_state())]
+        self._tasks = [
+            asyncio.create_task(self._accept()),
+            asyncio.create_task(self._watch_state()),
+        ]
 
     async def stop(self) -> None:
         """Stop the engine; running sequences fail."""
@@ -176,7 +190,9 @@ class EngineServer:
             connection.close()
 
     async def _succeed(self, inherited: EngineChanges) -> None:
-        """Restore the weights and adapters of the previous engine process, as far as possible."""
+        """Restore the weights and adapters of the previous engine process, as far as
+        possible.
+        """
         hosted = self._hosted
         if hosted.trainable is not None:
             await hosted.trainable.succeed(inherited.weights)
@@ -192,7 +208,8 @@ class EngineServer:
             try:
                 await hosted.adapters.load(name, path)
             except Exception as error:
-                # Unloaded, so that requests for it fail rather than use another adapter of the same name.
+                # Unloaded, so that requests for it fail rather than use another adapter
+                # of the same name.
                 log.error("the adapter %s cannot be loaded again from %s: %s", name, path, error)
                 await hosted.adapters.unload(name)
 
@@ -205,7 +222,9 @@ class EngineServer:
         return self._state
 
     def broadcast_state(self) -> None:
-        """Call `on_change` if there are new changes, then send the state to all front ends if it has changed."""
+        """Call `on_change` if there are new changes, then send the state to all front
+        ends if it has changed.
+        """
         if (changes := self._read_changes()) != self._changes:
             self._changes = changes
             self._on_change(changes)
@@ -251,11 +270,14 @@ class EngineServer:
             try:
                 client, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                # For example too many open files; waiting connections are accepted later.
+                # For example too many open files; waiting connections are accepted
+                # later.
                 log.error("cannot accept a front end: %s", error)
                 await self._sleep(STATE_INTERVAL)
                 continue
-            await loop.connect_accepted_socket(lambda: _FrontEndConnection(self, self._hosted), client)
+            await loop.connect_accepted_socket(
+                lambda: _FrontEndConnection(self, self._hosted), client
+            )
 
     async def _watch_state(self) -> None:
         while True:
@@ -276,7 +298,9 @@ class _FrontEndConnection(asyncio.Protocol):
         self._buffer = FrameBuffer()
         self._outputs: list[SentOutput] = []
         self._matchers: dict[str, Matcher | None] = {}
-        """The matchers of the sequences that have not ended, by id; None for an unconstrained one."""
+        """The matchers of the sequences that have not ended, by id; None for an
+        unconstrained one.
+        """
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The task of a control call, and those that build matchers, by sequence id."""
         self._is_writable = True
@@ -310,7 +334,8 @@ class _FrontEndConnection(asyncio.Protocol):
                 case AddRequest() as request:
                     self._add(request, None)
                 case AbortRequest(id) if id in self._tasks:
-                    # Its matcher is still being built, so the engine does not have it yet.
+                    # Its matcher is still being built, so the engine does not have it
+                    # yet.
                     self._tasks[id].cancel()
                 case AbortRequest(id):
                     if id in self._matchers:
@@ -323,7 +348,8 @@ class _FrontEndConnection(asyncio.Protocol):
                     self._start_task("call", self._answer(call))
 
     def close(self) -> None:
-        # Even if the front end reads slowly: a transport that is closed still sends what it has buffered.
+        # Even if the front end reads slowly: a transport that is closed still sends
+        # what it has buffered.
         self._is_writable = True
         self._flush()
         self._transport.close()
@@ -380,7 +406,9 @@ class _FrontEndConnection(asyncio.Protocol):
         self._enqueue(SentRejection(id, SentError.of(_convert_error(error))))
 
     def _deliver(self, output: TokenOutput) -> None:
-        """Queue an output. The engine delivers all outputs of a step in one iteration of the event loop."""
+        """Queue an output. The engine delivers all outputs of a step in one iteration
+        of the event loop.
+        """
         if type(output) is Sampled:
             self._enqueue(output)
             return
@@ -389,13 +417,18 @@ class _FrontEndConnection(asyncio.Protocol):
             if isinstance(output, Rejected):
                 self._reject(output.id, output.error)
                 return
-            if isinstance(output, Ended) and isinstance(matcher, ClosableMatcher) and matcher.was_closed:
+            if (
+                isinstance(output, Ended)
+                and isinstance(matcher, ClosableMatcher)
+                and matcher.was_closed
+            ):
                 output = msgspec.structs.replace(output, was_closed=True)
         self._enqueue(output)
 
     def _enqueue(self, output: SentOutput) -> None:
         if not self._outputs:
-            # Called after the other outputs of this step are queued, so that they share one frame and one write.
+            # Called after the other outputs of this step are queued, so that they share
+            # one frame and one write.
             asyncio.get_running_loop().call_soon(self._flush)
         self._outputs.append(output)
         if len(self._outputs) > MAX_UNSENT:
@@ -403,7 +436,9 @@ class _FrontEndConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _flush(self) -> None:
-        """Send the queued outputs in one frame; they stay queued while the front end reads slowly."""
+        """Send the queued outputs in one frame; they stay queued while the front end
+        reads slowly.
+        """
         if self._outputs and self._is_writable:
             outputs = self._outputs
             self._outputs = []
@@ -416,13 +451,18 @@ class _FrontEndConnection(asyncio.Protocol):
             value = await _run_call(self._hosted, call)
         except Exception as error:
             sent_error = SentError.of(_convert_error(error))
-        # Before the result, so that the change has been sent to all front ends when the caller continues.
+        # Before the result, so that the change has been sent to all front ends when the
+        # caller continues.
         self._server.broadcast_state()
-        self._send(CallResult(self._server.state, msgspec.Raw(msgspec.msgpack.encode(value)), sent_error))
+        self._send(
+            CallResult(self._server.state, msgspec.Raw(msgspec.msgpack.encode(value)), sent_error)
+        )
 
 
 async def _run_call(hosted: HostedEngine, call: EngineCall) -> object:
-    """Run a call and return its result. Raises NotFound for a part that the engine does not have."""
+    """Run a call and return its result. Raises NotFound for a part that the engine does
+    not have.
+    """
     match call:
         case PauseCall(mode, clear_cache):
             await _require(hosted.control).pause(mode, clear_cache=clear_cache)

@@ -1,6 +1,7 @@
 """Scripted replies: entries and their matching, files, and directives in prompts.
 
-Shared by the engines that accept scripted replies. Pure, except for reading a file; independent of engines and tokens.
+Shared by the engines that accept scripted replies. Pure, except for reading a file;
+independent of engines and tokens.
 """
 
 from .files import ScriptError, load_script, read_entry

@@ -1,4 +1,5 @@
-"""Reads a script from a YAML, JSON or JSON lines file. Every error names the file, the entry and its line.
+"""Reads a script from a YAML, JSON or JSON lines file. Every error names the file, the
+entry and its line.
 
 - Hello!                                   # a text reply, used once
 - match: {contains: weather, tool: get_weather}
@@ -8,8 +9,8 @@
 - match: {role: tool}
   reply: It is 18 degrees.
   chunks: words
-- reply: [{text: So far so}, {delay: 0.5}, {error: {status: 503, message: Out of memory}}]
-  times: 2
+- reply: [{text: So far so}, {delay: 0.5}, {error: {status: 503, message: Out of
+  memory}}] times: 2
 - reply: {text: [Cut, " exactly", " so"]}
   usage: {prompt: 10, cached: 8}
   finish: length
@@ -87,7 +88,9 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
         present = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
         if len(present) != 1:
             names = " and ".join(present) or "none"
-            raise ValueError(f"a part is one of {', '.join(self.__struct_fields__)}; this has {names}")
+            raise ValueError(
+                f"a part is one of {', '.join(self.__struct_fields__)}; this has {names}"
+            )
 
     def to_part(self) -> Part:
         if self.text is not None:
@@ -159,7 +162,9 @@ def load_script(path: Path) -> Script:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise ScriptError(f"{path}: the name of a script file must end in one of {', '.join(readers)}")
+        raise ScriptError(
+            f"{path}: the name of a script file must end in one of {', '.join(readers)}"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -179,10 +184,13 @@ def load_script(path: Path) -> Script:
 
 
 def read_entry(value: object, where: str) -> ScriptEntry:
-    """Read one entry from decoded JSON or YAML. where: the place for error messages. Raises ScriptError."""
+    """Read one entry from decoded JSON or YAML. where: the place for error messages.
+    Raises ScriptError.
+    """
     try:
-        # Finds unpaired surrogates anywhere in the entry, which would fail only when the reply is sent. YAML's dates,
-        # which are not JSON, must not fail here: hence `default`.
+        # Finds unpaired surrogates anywhere in the entry, which would fail only when
+        # the reply is sent. YAML's dates, which are not JSON, must not fail here: hence
+        # `default`.
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
             return ScriptEntry((Say(value),))
@@ -223,7 +231,8 @@ def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
 def _read_json(text: str) -> Iterator[tuple[int, object]]:
     """Read item by item, so that each has its line number."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys)
-    # Parse the whole file first: its errors have positions in the file. Then parse item by item, for their lines.
+    # Parse the whole file first: its errors have positions in the file. Then parse item
+    # by item, for their lines.
     document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(document, list):
         raise ValueError("a script is a list of entries")

@@ -1,4 +1,6 @@
-"""The data model of scripts: entries with a reply and a match rule, their selection, and directives in prompts."""
+"""The data model of scripts: entries with a reply and a match rule, their selection,
+and directives in prompts.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Refuse(Struct, frozen=True):
 
 
 class CallTool(Struct, frozen=True):
-    """A tool call. arguments: JSON text, or a custom tool's input; passed on unchanged, even if invalid."""
+    """A tool call. arguments: JSON text, or a custom tool's input; passed on unchanged,
+    even if invalid.
+    """
 
     name: str
     arguments: Pieces = "{}"
@@ -65,7 +69,8 @@ class CallTool(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """An error. As the first part of a reply it is an HTTP error response; later it breaks the stream.
+    """An error. As the first part of a reply it is an HTTP error response; later it
+    breaks the stream.
 
     retry_after: seconds.
     """
@@ -149,7 +154,8 @@ class ScriptEntry(Struct, frozen=True):
     """One reply and when it applies.
 
     reply: its parts, in order.
-    more: replies of the second choice, the third, ...; further choices start again with `reply`.
+    more: replies of the second choice, the third, ...; further choices start again with
+        `reply`.
     times: number of requests it answers; None is unlimited with a match, else one.
     delay: seconds before the response begins.
     pace: seconds before each piece of it.
@@ -169,10 +175,12 @@ class ScriptEntry(Struct, frozen=True):
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):
             for index, part in enumerate(reply):
-                # The first event has sent status 200, so a client error (4xx) can no longer be reported.
+                # The first event has sent status 200, so a client error (4xx) can no
+                # longer be reported.
                 if isinstance(part, Fail) and index and part.status < 500:
                     raise ValueError(
-                        f"after the first part, the status of an error must be from 500 to 599, not {part.status}"
+                        f"after the first part, the status of an error must be from 500 to 599, "
+                        f"not {part.status}"
                     )
                 if isinstance(part, Fail) and index + 1 < len(reply):
                     raise ValueError("nothing can follow an error")
@@ -186,7 +194,8 @@ class ScriptEntry(Struct, frozen=True):
     @property
     def max_uses(self) -> int | None:
         """Number of requests it may answer; None is unlimited."""
-        # An entry with a match rule is a rule for all such requests; one without is a step of a sequence.
+        # An entry with a match rule is a rule for all such requests; one without is a
+        # step of a sequence.
         if self.repeat or (self.times is None and self.match is not None):
             return None
         return 1 if self.times is None else self.times
@@ -197,7 +206,9 @@ class ScriptEntry(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """A script. Entries with a match rule are tried first, in order; then the next one without a rule."""
+    """A script. Entries with a match rule are tried first, in order; then the next one
+    without a rule.
+    """
 
     entries: tuple[ScriptEntry, ...] = ()
 
@@ -208,7 +219,9 @@ class Script(Struct, frozen=True):
 
 
 def _matches_glob(pattern: str, text: str) -> bool:
-    """Match a glob. The pieces are searched in order without backtracking, so this takes linear time."""
+    """Match a glob. The pieces are searched in order without backtracking, so this
+    takes linear time.
+    """
     first, *rest = pattern.split("*")
     if not rest:
         return pattern == text
@@ -226,7 +239,9 @@ def _matches_glob(pattern: str, text: str) -> bool:
 
 
 def extract_text(message: Message) -> str:
-    """Extract the text of a message: its text parts and those of its tool results, joined by line breaks."""
+    """Extract the text of a message: its text parts and those of its tool results,
+    joined by line breaks.
+    """
     texts: list[str] = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -237,7 +252,9 @@ def extract_text(message: Message) -> str:
 
 
 def build_subject(request: GenerateRequest, prompt: str) -> Subject:
-    """Build the subject of a request. prompt: the text of a prompt that is not a conversation."""
+    """Build the subject of a request. prompt: the text of a prompt that is not a
+    conversation.
+    """
     if not isinstance(request.prompt, Conversation):
         return Subject(request.model, prompt, Role.USER, frozenset())
     tools = get_tool_names(request.prompt.tools)
@@ -268,7 +285,8 @@ class ScriptState:
 
     def __init__(self, script: Script) -> None:
         entries = [_EntryState(entry) for entry in script.entries]
-        # `sorted` is stable: entries with a match come first, each kind in its own order.
+        # `sorted` is stable: entries with a match come first, each kind in its own
+        # order.
         self._entries = sorted(entries, key=lambda part: part.entry.match is None)
         self._num_requests = 0
 
@@ -277,7 +295,9 @@ class ScriptState:
         return not self._entries
 
     def next_entry(self, subject: Subject) -> ScriptEntry:
-        """Select the entry for a request and count the use. Raises RequestError if there is none."""
+        """Select the entry for a request and count the use. Raises RequestError if
+        there is none.
+        """
         self._num_requests += 1
         for state in self._entries:
             if state.accepts(subject):
@@ -292,7 +312,10 @@ class ScriptState:
                 f"Add an entry, or give the last one `repeat: true`. {context}"
             )
         else:
-            message = f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+            message = (
+                f"No entry of the script matches. Change one, or add one without `match` as "
+                f"a fallback. {context}"
+            )
         raise RequestError(message, code="script_used_up")
 
 
@@ -312,21 +335,28 @@ _ERROR_TYPES: tuple[type[DragomanError], ...] = (
 
 
 def build_error(fail: Fail) -> DragomanError:
-    """Build the exception for a Fail. A status without a class of its own uses RequestError or EngineError."""
+    """Build the exception for a Fail. A status without a class of its own uses
+    RequestError or EngineError.
+    """
     general = RequestError if fail.status < 500 else EngineError
-    error_type = next((error_type for error_type in _ERROR_TYPES if error_type.status == fail.status), general)
+    error_type = next(
+        (error_type for error_type in _ERROR_TYPES if error_type.status == fail.status), general
+    )
     error = error_type(fail.message, param=fail.param, code=fail.code, retry_after=fail.retry_after)
     error.status = fail.status
     return error
 
 
-# Directives: replies that the prompt itself specifies. This section parses and selects them.
+# Directives: replies that the prompt itself specifies. This section parses and selects
+#     them.
 
 # `[[` and the name of a directive, before white space or the closing bracket.
 _OPENING = re.compile(r"\[\[(say|think|refuse|tool|error|delay|finish|then)(?=[\s\]])")
 _DECODER = json.JSONDecoder()
 
-NO_DIRECTIVE = "This is the scripted engine. Write [[say TEXT]] in your message to choose the reply."
+NO_DIRECTIVE = (
+    "This is the scripted engine. Write [[say TEXT]] in your message to choose the reply."
+)
 TOOL_RESULT_REPLY = "Done."
 
 
@@ -337,26 +367,36 @@ class _Directive(Struct, frozen=True):
 
 def to_conversation(prompt: Conversation | str) -> Conversation:
     """Convert a prompt to a conversation; a plain text becomes its only user message."""
-    return Conversation((Message(Role.USER, (Text(prompt),)),)) if isinstance(prompt, str) else prompt
+    return (
+        Conversation((Message(Role.USER, (Text(prompt),)),)) if isinstance(prompt, str) else prompt
+    )
 
 
 def parse_directives(conversation: Conversation) -> ScriptEntry | None:
-    """Parse the directed reply of a conversation; None without directives. Raises RequestError for an invalid
-    directive.
+    """Parse the directed reply of a conversation; None without directives. Raises
+    RequestError for an invalid directive.
 
-    The last message applies if it has directives. After a tool result without any, the last user message with
-    directives continues with the reply for the current turn.
+    The last message applies if it has directives. After a tool result without any, the
+    last user message with directives continues with the reply for the current turn.
     """
     try:
         messages = conversation.messages
-        last_message = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
+        last_message = next(
+            (message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}),
+            None,
+        )
         if last_message is None:
             return None
         if replies := _split_replies(extract_text(last_message)):
-            # No message follows, except an assistant message that the client wants continued.
+            # No message follows, except an assistant message that the client wants
+            # continued.
             return _build_entry(replies[0], conversation)
         for index in range(len(messages) - 1, -1, -1):
-            replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
+            replies = (
+                _split_replies(extract_text(messages[index]))
+                if messages[index].role is Role.USER
+                else []
+            )
             if replies:
                 # One turn of the assistant may consist of several consecutive messages.
                 by_assistant = (message.role is Role.ASSISTANT for message in messages[index + 1 :])
@@ -364,13 +404,21 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
                 return _build_entry(replies[turn], conversation) if turn < len(replies) else None
         return None
     except ValueError as error:
-        raise RequestError(f"Invalid directive in the prompt: {error}.", code="invalid_directive") from None
+        raise RequestError(
+            f"Invalid directive in the prompt: {error}.", code="invalid_directive"
+        ) from None
 
 
 def build_default_reply(conversation: Conversation) -> ScriptEntry:
-    """Build the reply to a prompt without directives: it ends an agent's loop, or explains directives to the user."""
-    roles = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
-    return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
+    """Build the reply to a prompt without directives: it ends an agent's loop, or
+    explains directives to the user.
+    """
+    roles = [
+        message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}
+    ]
+    return ScriptEntry(
+        (Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),)
+    )
 
 
 def _split_replies(text: str) -> list[list[_Directive]]:
@@ -410,11 +458,15 @@ def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
                 return text[start:at].rstrip(), at + 2
             # A closing bracket without an opening one is text, like that of `a]`.
             depth -= depth > 0
-    raise ValueError(f"[[{name} is not closed; brackets inside must pair up, or be in a JSON string")
+    raise ValueError(
+        f"[[{name} is not closed; brackets inside must pair up, or be in a JSON string"
+    )
 
 
 def _read_tool(text: str, start: int) -> tuple[str, int]:
-    """Read a tool's name and arguments, unsplit. JSON may contain brackets, so it is parsed as JSON."""
+    """Read a tool's name and arguments, unsplit. JSON may contain brackets, so it is
+    parsed as JSON.
+    """
     at = start
     while at < len(text) and not text[at].isspace() and not text.startswith("]]", at):
         at += 1
@@ -425,17 +477,22 @@ def _read_tool(text: str, start: int) -> tuple[str, int]:
         try:
             _, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the arguments in [[tool {text[start:at].strip()} ...]] are not JSON: {error}") from None
+            raise ValueError(
+                f"the arguments in [[tool {text[start:at].strip()} ...]] are not JSON: {error}"
+            ) from None
     closing = end
     while closing < len(text) and text[closing].isspace():
         closing += 1
     if not text.startswith("]]", closing):
-        raise ValueError(f"[[tool {text[start:at].strip()} ...]] must be closed right after its arguments")
+        raise ValueError(
+            f"[[tool {text[start:at].strip()} ...]] must be closed right after its arguments"
+        )
     return text[start:end], closing + 2
 
 
 def _build_entry(directives: list[_Directive], conversation: Conversation) -> ScriptEntry:
-    """Build an entry. Tool calls are dropped if the request declares no tools or forbids calls.
+    """Build an entry. Tool calls are dropped if the request declares no tools or
+    forbids calls.
 
     Agents also send the same message without tools, to ask for a title.
     """
@@ -445,9 +502,13 @@ def _build_entry(directives: list[_Directive], conversation: Conversation) -> Sc
     for directive in directives:
         if directive.name == "finish":
             text = directive.text
-            allowed = {reason.value: reason for reason in FinishReason if reason is not FinishReason.ABORT}
+            allowed = {
+                reason.value: reason for reason in FinishReason if reason is not FinishReason.ABORT
+            }
             if text not in allowed:
-                raise ValueError(f"[[finish REASON]] takes one of {', '.join(allowed)}, not {text[:20]!r}")
+                raise ValueError(
+                    f"[[finish REASON]] takes one of {', '.join(allowed)}, not {text[:20]!r}"
+                )
             finish = allowed[text]
         elif directive.name != "tool" or can_call_tools:
             parts.append(_build_part(directive))
@@ -468,12 +529,16 @@ def _build_part(directive: _Directive) -> Part:
             if not name:
                 raise ValueError("[[tool NAME {json}]] needs the name of a tool")
             value = json.loads(arguments) if arguments.startswith('"') else None
-            return CallTool(name, _check_encodable(value) if isinstance(value, str) else arguments or "{}")
+            return CallTool(
+                name, _check_encodable(value) if isinstance(value, str) else arguments or "{}"
+            )
         case "error":
             status, _, message = directive.text.partition(" ")
             # `isdecimal` alone also accepts the digits of other scripts.
             if not (status.isascii() and status.isdecimal() and len(status) == 3):
-                raise ValueError(f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}")
+                raise ValueError(
+                    f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}"
+                )
             return Fail(int(status), message.strip() or Fail().message)
         case _:
             text = directive.text

@@ -1,8 +1,10 @@
-"""Validation of a scripted reply against its request. A reply that violates the request is an error, not adapted.
+"""Validation of a scripted reply against its request. A reply that violates the request
+is an error, not adapted.
 
-A text is validated against an untrusted JSON Schema in bounded time and without network access. A few nested
-references can stand for millions of subschemas, all of which a validator visits. So the size of a schema is measured as
-if each reference were expanded; a schema that is too large or recursive is rejected.
+A text is validated against an untrusted JSON Schema in bounded time and without network
+access. A few nested references can stand for millions of subschemas, all of which a
+validator visits. So the size of a schema is measured as if each reference were
+expanded; a schema that is too large or recursive is rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ MAX_WORK_TO_EXPLAIN = 10_000
 
 
 class SchemaError(Exception):
-    """The text does not match the schema, or the schema cannot be checked; the message says which."""
+    """The text does not match the schema, or the schema cannot be checked; the message
+    says which.
+    """
 
 
 def validate_text(text: str, schema: str) -> None:
@@ -39,8 +43,11 @@ def validate_text(text: str, schema: str) -> None:
         work = _SchemaSize(definition).measure(definition) * _count_values(value)
         if work > MAX_WORK:
             raise SchemaError("this JSON Schema is too large to be checked")
-        # Linear-time regular expressions prevent ReDoS; external references are never fetched.
-        validator = validator_for(schema, retriever=_reject_reference, pattern_options=RegexOptions())
+        # Linear-time regular expressions prevent ReDoS; external references are never
+        # fetched.
+        validator = validator_for(
+            schema, retriever=_reject_reference, pattern_options=RegexOptions()
+        )
         is_valid = validator.is_valid(value)
     except RecursionError:
         raise SchemaError("this JSON Schema is nested too deeply to be checked") from None
@@ -54,7 +61,9 @@ def validate_text(text: str, schema: str) -> None:
 
 
 class _SchemaSize:
-    """Measures the expanded size of a schema. A reference must point into the schema and must not be recursive."""
+    """Measures the expanded size of a schema. A reference must point into the schema
+    and must not be recursive.
+    """
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -68,7 +77,8 @@ class _SchemaSize:
             return 1
         items = cast("dict[str, object]", part)
         reference = items.get("$ref")
-        # Their targets depend on the path of the evaluation, so their size is not known beforehand.
+        # Their targets depend on the path of the evaluation, so their size is not known
+        # beforehand.
         if "$dynamicRef" in items or "$recursiveRef" in items:
             raise ValueError("only plain references are supported")
         own_size = 1 + sum(map(self.measure, items.values()))
@@ -76,7 +86,8 @@ class _SchemaSize:
             return own_size
         if reference in self._open:
             raise ValueError(f"{reference} contains itself")
-        # Each target is measured once: otherwise nested references would take as long to measure as to expand.
+        # Each target is measured once: otherwise nested references would take as long
+        # to measure as to expand.
         if reference not in self._sizes:
             self._open.add(reference)
             self._sizes[reference] = self.measure(self._resolve_reference(reference))
@@ -84,7 +95,9 @@ class _SchemaSize:
         return own_size + self._sizes[reference]
 
     def _resolve_reference(self, reference: str) -> object:
-        """Resolve a reference in JSON Pointer's URI fragment form (RFC 6901, section 6)."""
+        """Resolve a reference in JSON Pointer's URI fragment form (RFC 6901, section
+        6).
+        """
         if reference != "#" and not reference.startswith("#/"):
             _reject_reference(reference)
         target = self._root
@@ -101,7 +114,9 @@ class _SchemaSize:
 def _count_values(value: object) -> int:
     if isinstance(value, dict):
         return 1 + sum(map(_count_values, cast("dict[str, object]", value).values()))
-    return 1 + sum(map(_count_values, cast("list[object]", value))) if isinstance(value, list) else 1
+    return (
+        1 + sum(map(_count_values, cast("list[object]", value))) if isinstance(value, list) else 1
+    )
 
 
 def _reject_reference(reference: str) -> NoReturn:
@@ -123,8 +138,9 @@ def filter_reasoning(reply: tuple[Part, ...], request: GenerateRequest) -> tuple
 
 
 def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
-    """Raise Unsupported if the reply violates the request's constraints. A reply that ends in an error is not
-    validated."""
+    """Raise Unsupported if the reply violates the request's constraints. A reply that
+    ends in an error is not validated.
+    """
     if any(isinstance(part, Fail) for part in reply):
         return
     calls = [part for part in reply if isinstance(part, CallTool)]
@@ -132,7 +148,8 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
         _check_calls(calls, request.prompt)
     elif calls:
         raise Unsupported(
-            f"The script calls the tool {calls[0].name!r}, but a plain prompt declares no tools.", param="prompt"
+            f"The script calls the tool {calls[0].name!r}, but a plain prompt declares no tools.",
+            param="prompt",
         )
     has_refusal = any(isinstance(part, Refuse) for part in reply)
     if request.constraint is not None and not calls and not has_refusal:
@@ -155,27 +172,48 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
     choice = prompt.tool_choice
     if not calls:
         if choice.mode == "required":
-            raise Unsupported("tool_choice requires a tool call, but the script makes none.", param="tool_choice")
+            raise Unsupported(
+                "tool_choice requires a tool call, but the script makes none.", param="tool_choice"
+            )
         return
     tools = {tool.name: tool for tool in prompt.tools}
     allowed = tools.keys() if choice.names is None else tools.keys() & set(choice.names)
     for call in calls:
         if call.name not in tools:
             names = ", ".join(sorted(tools)) or "none"
-            raise Unsupported(f"The script calls the tool {call.name!r}; declared are: {names}.", param="tools")
+            raise Unsupported(
+                f"The script calls the tool {call.name!r}; declared are: {names}.", param="tools"
+            )
         if choice.mode == "none" or call.name not in allowed:
-            raise Unsupported(f"The script calls {call.name!r}, which tool_choice does not allow.", param="tool_choice")
+            raise Unsupported(
+                f"The script calls {call.name!r}, which tool_choice does not allow.",
+                param="tool_choice",
+            )
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
-            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}", "tools")
-        # As a JSON Schema pattern, so that scripts and constraints are checked by the same regex engine. It is anchored
-        # because the tool's pattern must match the whole input, while a schema's pattern matches any part of it.
-        elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
+            _check_json(
+                join_pieces(call.arguments),
+                tool.parameters,
+                f"The arguments of {call.name!r}",
+                "tools",
+            )
+        # As a JSON Schema pattern, so that scripts and constraints are checked by the
+        # same regex engine. It is anchored because the tool's pattern must match the
+        # whole input, while a schema's pattern matches any part of it.
+        elif (
+            isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None
+        ):
             schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
-            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")
+            _check_json(
+                json.dumps(join_pieces(call.arguments)),
+                schema,
+                f"The input of {call.name!r}",
+                "tools",
+            )
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
-            f"The script makes {len(calls)} tool calls at once, but parallel_tool_calls allows only one.",
+            f"The script makes {len(calls)} tool calls at once, but parallel_tool_calls allows "
+            f"only one.",
             param="parallel_tool_calls",
         )
 
@@ -184,4 +222,6 @@ def _check_json(text: str, schema: str, label: str, param: str) -> None:
     try:
         validate_text(text, schema)
     except SchemaError as error:
-        raise Unsupported(f"{label} cannot be returned as requested: {error}.", param=param) from None
+        raise Unsupported(
+            f"{label} cannot be returned as requested: {error}.", param=param
+        ) from None

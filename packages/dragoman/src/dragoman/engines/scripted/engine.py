@@ -1,7 +1,8 @@
 """An engine that replies from a script, from directives in the prompt, or both.
 
-For demos, bug reports and tests: it records its requests. Token ids and counts are real, but there is no model; a
-prompt is counted as a plain transcript, since there is no chat template.
+For demos, bug reports and tests: it records its requests. Token ids and counts are
+real, but there is no model; a prompt is counted as a plain transcript, since there is
+no chat template.
 """
 
 from __future__ import annotations
@@ -16,7 +17,23 @@ from msgspec import Struct
 
 from ...core.engine import Capabilities, Feature, Health, Tokenizer, check_ids
 from ...core.errors import ContextTooLong, EngineError
-from ...core.events import Alternative, ChoiceFinished, Delta, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    Alternative,
+    ChoiceFinished,
+    Delta,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
 from ...core.request import Conversation, GenerateRequest
 from ..script.script import (
@@ -41,7 +58,8 @@ from ..script.script import (
 )
 from ..script.validate_reply import filter_reasoning, validate_reply
 
-# The events of one response, built from its script entry: choices within the request's limits, delays, failures.
+# The events of one response, built from its script entry: choices within the request's
+# limits, delays, failures.
 
 
 class TokenizedPrompt(Struct, frozen=True):
@@ -49,13 +67,16 @@ class TokenizedPrompt(Struct, frozen=True):
     ids: tuple[int, ...]
 
 
-def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> TokenizedPrompt:
+def tokenize_prompt(
+    request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None
+) -> TokenizedPrompt:
     """Tokenize a prompt.
 
     text: as `render_prompt` returned it.
     limit: most tokens of prompt and output together; None is no limit.
 
-    Raises: ContextTooLong without room for one output token; if the text's length alone shows that, before tokenizing.
+    Raises: ContextTooLong without room for one output token; if the text's length alone
+        shows that, before tokenizing.
     """
     min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
     if limit is not None and min_tokens >= limit:
@@ -65,7 +86,9 @@ def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, l
             pass
         case str():
             # A plain prompt may contain control tokens; a conversation may not.
-            ids = tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
+            ids = tuple(
+                tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens)
+            )
         case Conversation():
             ids = tuple(tokenizer.encode(text, special=False))
     if limit is not None and len(ids) >= limit:
@@ -85,12 +108,18 @@ def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
 
 
 def render_transcript(conversation: Conversation) -> str:
-    """Render tools first, one per line; then the messages, each after its role. Media have no text."""
+    """Render tools first, one per line; then the messages, each after its role. Media
+    have no text.
+    """
     lines: list[str] = []
     for tool in conversation.tools:
         definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
-        lines.append(" ".join(text for text in ("tool:", tool.name, tool.description, definition) if text))
-    lines += [f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages]
+        lines.append(
+            " ".join(text for text in ("tool:", tool.name, tool.description, definition) if text)
+        )
+    lines += [
+        f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages
+    ]
     return "\n".join(lines)
 
 
@@ -115,7 +144,9 @@ class TextCut(Struct, frozen=True):
 
 
 class TokenizedText(Struct, frozen=True):
-    """A text in UTF-8, its tokens, and for each token the byte at which it ends. Ends never decrease."""
+    """A text in UTF-8, its tokens, and for each token the byte at which it ends. Ends
+    never decrease.
+    """
 
     data: bytes
     tokens: tuple[Token, ...]
@@ -129,7 +160,9 @@ class TokenizedText(Struct, frozen=True):
         return at
 
     def split(self, boundaries: Iterator[int], *, count: int) -> Iterator[TextCut]:
-        """Split the text of the first `count` tokens at `boundaries`; each piece has the tokens that end in it."""
+        """Split the text of the first `count` tokens at `boundaries`; each piece has
+        the tokens that end in it.
+        """
         start = 0
         used = 0
         end = self.count_whole_bytes(count)
@@ -144,7 +177,8 @@ class TokenizedText(Struct, frozen=True):
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> TokenizedText:
-    """Tokenize a text. Every token has probability 1: its logprob is 0, and it is its only alternative.
+    """Tokenize a text. Every token has probability 1: its logprob is 0, and it is its
+    only alternative.
 
     logprobs: number of requested alternatives; None means no logprobs.
     """
@@ -153,10 +187,13 @@ def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> Toke
     token_bytes = [tokenizer.token_bytes(id) for id in ids]
     ends = list(accumulate(map(len, token_bytes)))
     if b"".join(token_bytes) != data:
-        # The tokens of a normalizing tokenizer do not concatenate to the text, so their ends are spread evenly.
+        # The tokens of a normalizing tokenizer do not concatenate to the text, so their
+        # ends are spread evenly.
         ends = [len(data) * (index + 1) // len(ids) for index in range(len(ids))]
     return TokenizedText(
-        data, tuple(_build_token(id, raw, logprobs) for id, raw in zip(ids, token_bytes, strict=True)), tuple(ends)
+        data,
+        tuple(_build_token(id, raw, logprobs) for id, raw in zip(ids, token_bytes, strict=True)),
+        tuple(ends),
     )
 
 
@@ -181,12 +218,20 @@ def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) ->
     match chunks:
         case "tokens":
             # Not within a character: a byte of the form 10xxxxxx continues one.
-            return (end for end in tokenized.ends if end == len(tokenized.data) or tokenized.data[end] & 0xC0 != 0x80)
+            return (
+                end
+                for end in tokenized.ends
+                if end == len(tokenized.data) or tokenized.data[end] & 0xC0 != 0x80
+            )
         case "characters":
             return accumulate(len(character.encode()) for character in pieces)
         case "words":
             # Each word includes the white space before it.
-            starts = (at for at in range(1, len(pieces)) if pieces[at].isspace() and not pieces[at - 1].isspace())
+            starts = (
+                at
+                for at in range(1, len(pieces))
+                if pieces[at].isspace() and not pieces[at - 1].isspace()
+            )
             spans = pairwise([0, *starts, len(pieces)])
             return accumulate(len(pieces[start:end].encode()) for start, end in spans)
         case "whole":
@@ -215,11 +260,17 @@ class ChoiceLimits(Struct, frozen=True):
 class ChoiceEvents:
     """The events of one choice. `generate_steps` is called once.
 
-    completion_tokens, reasoning_tokens: numbers of tokens generated so far; the former includes the latter.
+    completion_tokens, reasoning_tokens: numbers of tokens generated so far; the former
+        includes the latter.
     """
 
     def __init__(
-        self, choice: int, limits: ChoiceLimits, tokenizer: Tokenizer, chunks: Chunks, new_id: Callable[[], str]
+        self,
+        choice: int,
+        limits: ChoiceLimits,
+        tokenizer: Tokenizer,
+        chunks: Chunks,
+        new_id: Callable[[], str],
     ) -> None:
         self._choice = choice
         self._limits = limits
@@ -239,8 +290,12 @@ class ChoiceEvents:
                 case Think(pieces):
                     before = self.completion_tokens
                     max_reasoning = self._limits.max_reasoning
-                    max_tokens = None if max_reasoning is None else max_reasoning - self.reasoning_tokens
-                    yield from self._generate_text(pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens)
+                    max_tokens = (
+                        None if max_reasoning is None else max_reasoning - self.reasoning_tokens
+                    )
+                    yield from self._generate_text(
+                        pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens
+                    )
                     self.reasoning_tokens += self.completion_tokens - before
                 case Refuse(pieces):
                     yield from self._generate_text(pieces, partial(RefusalDelta, self._choice))
@@ -261,7 +316,8 @@ class ChoiceEvents:
         self.completion_tokens += allowed
         tokens = (*self._pending_tokens, *name[:allowed])
         self._pending_tokens = ()
-        # A call whose name is cut off has not begun: its tokens count, but there is no event for it.
+        # A call whose name is cut off has not begun: its tokens count, but there is no
+        # event for it.
         if allowed < len(name):
             self._pending_tokens = tokens
             self._end = FinishReason.LENGTH
@@ -281,9 +337,13 @@ class ChoiceEvents:
         build_event: Callable[[str, tuple[Token, ...]], Delta],
         max_tokens: int | None = None,
     ) -> Iterator[Step]:
-        """Generate a text. max_tokens: limit of this part, after which the next one begins; None is no limit."""
+        """Generate a text. max_tokens: limit of this part, after which the next one
+        begins; None is no limit.
+        """
         tokenized = tokenize_text(join_pieces(pieces), self._tokenizer, self._limits.logprobs)
-        requested = len(tokenized.tokens) if max_tokens is None else min(len(tokenized.tokens), max_tokens)
+        requested = (
+            len(tokenized.tokens) if max_tokens is None else min(len(tokenized.tokens), max_tokens)
+        )
         count = self._limit_tokens(requested)
         if count < requested:
             self._end = FinishReason.LENGTH
@@ -294,12 +354,14 @@ class ChoiceEvents:
             tokens = (*self._pending_tokens, *cut.tokens)
             self._pending_tokens = ()
             yield build_event(cut.text, tokens)
-        # Tokens without text of their own (the last bytes of a cut-off character) belong to the next event.
+        # Tokens without text of their own (the last bytes of a cut-off character)
+        # belong to the next event.
         self._pending_tokens += tokenized.tokens[emitted:count]
 
 
 def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
-    """Interleave choices, one step of each in turn; the first error ends all. Delays of the choices overlap.
+    """Interleave choices, one step of each in turn; the first error ends all. Delays of
+    the choices overlap.
 
     pace: seconds before each round with output.
     """
@@ -325,13 +387,18 @@ def generate_events(
     new_id: Callable[[], str],
     max_model_len: int | None,
 ) -> Iterator[Event | Wait | Fail]:
-    """Generate the events. Raises Unsupported first, if the entry violates the request. A Fail is the last step."""
-    replies = [filter_reasoning(entry.find_reply(choice), request) for choice in range(request.choices)]
+    """Generate the events. Raises Unsupported first, if the entry violates the request.
+    A Fail is the last step.
+    """
+    replies = [
+        filter_reasoning(entry.find_reply(choice), request) for choice in range(request.choices)
+    ]
     for reply in replies:
         validate_reply(reply, request)
     if entry.delay:
         yield Wait(entry.delay)
-    # Before Started, so that the request fails with the entry's status instead of in its stream.
+    # Before Started, so that the request fails with the entry's status instead of in
+    # its stream.
     failure = next((reply[0] for reply in replies if reply and isinstance(reply[0], Fail)), None)
     if failure is not None:
         yield failure
@@ -339,7 +406,9 @@ def generate_events(
     usage = _build_usage(entry, len(prompt.ids), [])
     yield Started(usage.prompt, usage.cached, request.choices, written_tokens=usage.written)
     if request.return_prompt:
-        yield PromptTokens(0, prompt.text, tuple(build_prompt_token(id, tokenizer) for id in prompt.ids))
+        yield PromptTokens(
+            0, prompt.text, tuple(build_prompt_token(id, tokenizer) for id in prompt.ids)
+        )
     context_left = None if max_model_len is None else max_model_len - len(prompt.ids)
     max_tokens = [limit for limit in (request.limits.max_tokens, context_left) if limit is not None]
     conversation = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
@@ -347,10 +416,18 @@ def generate_events(
         max_tokens=min(max_tokens, default=None),
         max_reasoning=conversation.reasoning.budget,
         logprobs=request.logprobs,
-        custom_tools=frozenset(tool.name for tool in conversation.tools if isinstance(tool, CustomTool)),
+        custom_tools=frozenset(
+            tool.name for tool in conversation.tools if isinstance(tool, CustomTool)
+        ),
     )
-    choices = [ChoiceEvents(choice, limits, tokenizer, entry.chunks, new_id) for choice in range(request.choices)]
-    steps = [events.generate_steps(reply, entry.finish) for events, reply in zip(choices, replies, strict=True)]
+    choices = [
+        ChoiceEvents(choice, limits, tokenizer, entry.chunks, new_id)
+        for choice in range(request.choices)
+    ]
+    steps = [
+        events.generate_steps(reply, entry.finish)
+        for events, reply in zip(choices, replies, strict=True)
+    ]
     for step in interleave(steps, entry.pace):
         yield step
         if isinstance(step, Fail):
@@ -359,8 +436,8 @@ def generate_events(
 
 
 def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -> Usage:
-    """Build the usage: real counts, except those that the script overrides. There is no cache: cached and written
-    tokens are 0, not unknown.
+    """Build the usage: real counts, except those that the script overrides. There is no
+    cache: cached and written tokens are 0, not unknown.
     """
     counts = entry.usage
     completion = sum(choice.completion_tokens for choice in choices)
@@ -388,7 +465,8 @@ FEATURES = frozenset(
         Feature.FILES,
     }
 )
-# A token of probability 1 is unaffected by temperature, truncation, penalties and seed, so they count as supported.
+# A token of probability 1 is unaffected by temperature, truncation, penalties and seed,
+# so they count as supported.
 PARAMETERS = frozenset(
     {
         "temperature",
@@ -434,9 +512,11 @@ class ScriptedEngine:
         native: bool = True,
         history_size: int = 1000,
     ) -> None:
-        """new_id: creates ids for tool calls without one; by default call_1, call_2, ...
+        """new_id: creates ids for tool calls without one; by default call_1, call_2,
+            ...
 
-        native: False means that texts are raw model output, to be parsed by the pipeline.
+        native: False means that texts are raw model output, to be parsed by the
+            pipeline.
         """
         self._script_state = ScriptState(script or Script())
         self._tokenizer = tokenizer
@@ -445,7 +525,9 @@ class ScriptedEngine:
         self._sleep = sleep
         numbers = count(1)
         self._new_id = new_id or (lambda: f"call_{next(numbers)}")
-        self._capabilities = Capabilities(FEATURES, PARAMETERS, MAX_LOGPROBS, native, native, max_alternatives=1)
+        self._capabilities = Capabilities(
+            FEATURES, PARAMETERS, MAX_LOGPROBS, native, native, max_alternatives=1
+        )
         self._delays: set[asyncio.Future[None]] = set()
         self._stopped = False
         self.requests: deque[GenerateRequest] = deque(maxlen=history_size)
@@ -464,7 +546,9 @@ class ScriptedEngine:
             delay.cancel()
 
     def health(self) -> Health:
-        return Health(not self._stopped, "stopped" if self._stopped else None, running=self.num_running)
+        return Health(
+            not self._stopped, "stopped" if self._stopped else None, running=self.num_running
+        )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         self.requests.append(request)
@@ -488,7 +572,8 @@ class ScriptedEngine:
                 if isinstance(step, Wait):
                     await self._delay(step.seconds)
                     continue
-                # Without delays the generator never suspends, and would block all other requests.
+                # Without delays the generator never suspends, and would block all other
+                # requests.
                 if number % _EVENTS_PER_YIELD == 0:
                     await asyncio.sleep(0)
                 self._check_running()
@@ -508,14 +593,22 @@ class ScriptedEngine:
 
     def _find_entry(self, request: GenerateRequest, text: str) -> ScriptEntry:
         if self._directives:
-            conversation = request.prompt if isinstance(request.prompt, Conversation) else to_conversation(text)
+            conversation = (
+                request.prompt
+                if isinstance(request.prompt, Conversation)
+                else to_conversation(text)
+            )
             entry = parse_directives(conversation)
             if entry is not None or self._script_state.is_empty:
                 return entry or build_default_reply(conversation)
         return self._script_state.next_entry(build_subject(request, text))
 
-    async def _tokenize_prompt(self, request: GenerateRequest, text: str, limit: int | None) -> TokenizedPrompt:
-        """Tokenize the prompt; a long one on a thread, so that it does not block the event loop."""
+    async def _tokenize_prompt(
+        self, request: GenerateRequest, text: str, limit: int | None
+    ) -> TokenizedPrompt:
+        """Tokenize the prompt; a long one on a thread, so that it does not block the
+        event loop.
+        """
         if len(text) < _LONG_TEXT_CHARACTERS:
             return tokenize_prompt(request, text, self._tokenizer, limit)
         return await asyncio.to_thread(tokenize_prompt, request, text, self._tokenizer, limit)
@@ -529,7 +622,8 @@ class ScriptedEngine:
         delay = asyncio.ensure_future(self._sleep(seconds))
         self._delays.add(delay)
         try:
-            # If `stop` cancels the delay, awaiting it would raise CancelledError, as if the request were cancelled.
+            # If `stop` cancels the delay, awaiting it would raise CancelledError, as if
+            # the request were cancelled.
             await asyncio.wait({delay})
         finally:
             self._delays.discard(delay)

@@ -1,7 +1,8 @@
-"""The tiny engine, which runs the numpy Llama: the Llama as a batching model, embeddings, and loading.
+"""The tiny engine, which runs the numpy Llama: the Llama as a batching model,
+embeddings, and loading.
 
-An embedding is the mean of the last hidden states. A Llama is not trained for embeddings: expect only that texts with
-common words have similar vectors.
+An embedding is the mean of the last hidden states. A Llama is not trained for
+embeddings: expect only that texts with common words have similar vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from ..batching import (
     build_rng,
 )
 from ..batching.sampler import RngFactory
-from .model import CHUNK, CHUNK_BLOCKS, Llama, QuerySpan, SingleQueries, TokenBatch, count_chunks, read_model
+from .model import (
+    CHUNK,
+    CHUNK_BLOCKS,
+    Llama,
+    QuerySpan,
+    SingleQueries,
+    TokenBatch,
+    count_chunks,
+    read_model,
+)
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -90,8 +100,13 @@ class LlamaRunner:
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
         # Read once per step: weights are replaced only between steps.
         model = self._get_model()
-        # Masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a sequence.
-        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        # Masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect
+        # a sequence.
+        new_blocks = [
+            block
+            for chunk in chunks
+            for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]
+        ]
         if new_blocks:
             self._cache[:, new_blocks] = 0
         order, batch = _build_batch(model, chunks)
@@ -111,7 +126,9 @@ class LlamaRunner:
 
 
 class LlamaStates:
-    """The last hidden states of a step. starts, lengths: first row and number of rows of each chunk."""
+    """The last hidden states of a step. starts, lengths: first row and number of rows
+    of each chunk.
+    """
 
     def __init__(self, model: Llama, rows: Floats, starts: list[int], lengths: list[int]) -> None:
         self._model = model
@@ -135,10 +152,13 @@ class LlamaStates:
 
 
 def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], TokenBatch]:
-    """Build the batch: single tokens first, grouped by similar length. Returns the chunks' indices in row order."""
+    """Build the batch: single tokens first, grouped by similar length. Returns the
+    chunks' indices in row order.
+    """
     groups: dict[int, list[int]] = {}
     for index, chunk in enumerate(chunks):
-        # Decoding sequences attend in one batched product; grouping them by length limits the padding.
+        # Decoding sequences attend in one batched product; grouping them by length
+        # limits the padding.
         if chunk.num_tokens == 1:
             groups.setdefault(count_chunks(chunk.end), []).append(index)
     singles: list[SingleQueries] = []
@@ -152,7 +172,9 @@ def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], Toke
         singles.append(model.attention.build_single(len(order), positions, tables))
         order += group
     prefills = [index for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
-    starts = np.cumsum([len(order), *(chunks[index].num_tokens for index in prefills)])[:-1].tolist()
+    starts = np.cumsum([len(order), *(chunks[index].num_tokens for index in prefills)])[
+        :-1
+    ].tolist()
     spans: list[QuerySpan] = []
     for start, index in zip(starts, prefills, strict=True):
         chunk = chunks[index]
@@ -178,30 +200,45 @@ _TOKENS_PER_BATCH = 4 * CHUNK
 
 
 def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32]:
-    """Compute the mean of the last hidden states, [hidden], not normalized. The KV cache is freed after the call."""
+    """Compute the mean of the last hidden states, [hidden], not normalized. The KV
+    cache is freed after the call.
+    """
     table = np.arange(count_chunks(len(ids)) * CHUNK_BLOCKS)
     cache = model.build_cache(len(table))
     total = np.zeros(model.config.hidden, np.float32)
-    # In parts, since the activations of a long text would take many times the memory of its cache.
+    # In parts, since the activations of a long text would take many times the memory of
+    # its cache.
     for begin in range(0, len(ids), _TOKENS_PER_BATCH):
         end = min(begin + _TOKENS_PER_BATCH, len(ids))
         positions = np.arange(begin, end)
-        span = model.attention.build_span(0, end - begin, begin, table[: count_chunks(end) * CHUNK_BLOCKS])
+        span = model.attention.build_span(
+            0, end - begin, begin, table[: count_chunks(end) * CHUNK_BLOCKS]
+        )
         batch = TokenBatch(
-            ids=np.array(ids[begin:end]), positions=positions, slots=positions, singles=(), spans=(span,)
+            ids=np.array(ids[begin:end]),
+            positions=positions,
+            slots=positions,
+            singles=(),
+            spans=(span,),
         )
         total += model.apply_final_norm(model.forward(batch, cache)[: end - begin]).sum(axis=0)
     return total / np.float32(len(ids))
 
 
 class TinyEmbedder:
-    """Implements `core.engine.Embedder` on its own thread, concurrent with the engine's steps.
+    """Implements `core.engine.Embedder` on its own thread, concurrent with the engine's
+    steps.
 
-    It supports shortened vectors (matryoshka): all numbers of a mean state are equally important.
+    It supports shortened vectors (matryoshka): all numbers of a mean state are equally
+    important.
     """
 
-    def __init__(self, get_model: Callable[[], Llama], max_tokens: int, max_waiting: int = 1024) -> None:
-        """get_model: returns the model with its current weights; each text is computed with one version."""
+    def __init__(
+        self, get_model: Callable[[], Llama], max_tokens: int, max_waiting: int = 1024
+    ) -> None:
+        """get_model: returns the model with its current weights; each text is computed
+        with one version.
+        """
         config = get_model().config
         self._vocab = config.vocab
         self._embedding_info = EmbeddingInfo(config.hidden, max_tokens, matryoshka=True)
@@ -232,7 +269,9 @@ class TinyEmbedder:
 
 
 class TinyEngine(BatchingEngine):
-    """A batching engine whose tokens and logprobs are bitwise independent of concurrent sequences."""
+    """A batching engine whose tokens and logprobs are bitwise independent of concurrent
+    sequences.
+    """
 
     def __init__(
         self,
@@ -254,9 +293,11 @@ def load(
     rng_factory: RngFactory = build_rng,
     files: BlockFiles | None = None,
 ) -> TinyEngine:
-    """Load the engine from a directory of config.json and *.safetensors. It is not started.
+    """Load the engine from a directory of config.json and *.safetensors. It is not
+    started.
 
-    rng_factory: builds the random generator of a sequence; by default seeded with the request's seed.
+    rng_factory: builds the random generator of a sequence; by default seeded with the
+        request's seed.
     files: as in BatchingEngine.
 
     Raises: EngineError for an unsupported model.

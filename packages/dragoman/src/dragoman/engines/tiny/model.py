@@ -1,14 +1,18 @@
-"""A Llama in numpy with a paged KV cache: its configuration, rotary embedding, attention, weights and forward pass.
+"""A Llama in numpy with a paged KV cache: its configuration, rotary embedding,
+attention, weights and forward pass.
 
-A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
+A row of the result is bitwise independent of other sequences in the batch and of how a
+prompt was chunked.
 
-Attention is bitwise equal for one query or many: the keys of a sequence are split into chunks of CHUNK from its
-beginning. Within a chunk sums have a fixed shape; over the chunks they run in order. Masked keys add exact zeros, so
-neither padding nor the number of chunks changes a result.
+Attention is bitwise equal for one query or many: the keys of a sequence are split into
+chunks of CHUNK from its beginning. Within a chunk sums have a fixed shape; over the
+chunks they run in order. Masked keys add exact zeros, so neither padding nor the number
+of chunks changes a result.
 
-Rotary position embedding multiplies by complex numbers: a head's numbers i and i + head_dim / 2 make up one complex
-number (`interleave` puts them side by side); rotating it is one product. The formulas are transformers'
-(`modeling_rope_utils`), in float32 as there.
+Rotary position embedding multiplies by complex numbers: a head's numbers i and i +
+head_dim / 2 make up one complex number (`interleave` puts them side by side); rotating
+it is one product. The formulas are transformers' (`modeling_rope_utils`), in float32 as
+there.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from ..batching import BLOCK_SIZE
 
 
 class RopeConfig(Struct, frozen=True):
-    """Rotary position embedding. kind: the formula by its name in transformers' `modeling_rope_utils`."""
+    """Rotary position embedding. kind: the formula by its name in transformers'
+    `modeling_rope_utils`.
+    """
 
     theta: float = 10000.0
     kind: Literal["default", "linear", "llama3"] = "default"
@@ -41,7 +47,9 @@ class RopeConfig(Struct, frozen=True):
 
 
 class LlamaConfig(Struct, frozen=True):
-    """Dimensions of a Llama. max_positions: the longest context that it was trained for."""
+    """Dimensions of a Llama. max_positions: the longest context that it was trained
+    for.
+    """
 
     hidden: int
     intermediate: int
@@ -103,7 +111,9 @@ class _File(Struct):
 
 
 def read_config(path: Path) -> LlamaConfig:
-    """Read a config.json. Raises EngineError, which names the missing or unsupported field."""
+    """Read a config.json. Raises EngineError, which names the missing or unsupported
+    field.
+    """
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -120,7 +130,8 @@ def read_config(path: Path) -> LlamaConfig:
         unsupported = "a number of heads that is not a multiple of the key-value heads"
     if unsupported is not None:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
-    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` if there was any.
+    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling`
+    # if there was any.
     rope = file.rope_parameters or file.rope_scaling or _RopeFile()
     rope_type = rope.rope_type or rope.type or "default"
     if rope_type not in ("default", "linear", "llama3"):
@@ -131,7 +142,8 @@ def read_config(path: Path) -> LlamaConfig:
         layers=file.num_hidden_layers,
         heads=file.num_attention_heads,
         kv_heads=kv_heads,
-        # Files of older Llamas have no head_dim: there the widths of all heads add up to `hidden_size`.
+        # Files of older Llamas have no head_dim: there the widths of all heads add up
+        # to `hidden_size`.
         head_dim=file.head_dim or file.hidden_size // file.num_attention_heads,
         vocab=file.vocab_size,
         max_positions=file.max_position_embeddings,
@@ -167,8 +179,8 @@ class Rope:
             case "linear":
                 self._frequencies = (base / np.float32(config.factor)).astype(np.float32)
             case "llama3":
-                # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
-                # interpolation.
+                # Scale the frequencies: long wavelengths by the factor, short ones not
+                # at all, those between by interpolation.
                 rotations = config.original_max_position_embeddings * base / (2 * np.pi)
                 low = config.low_freq_factor
                 high = config.high_freq_factor
@@ -178,22 +190,27 @@ class Rope:
         self._table = self._compute(0, 512)
 
     def get_rotations(self, positions: Ints) -> Rotations:
-        """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all heads."""
+        """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all
+        heads.
+        """
         last = int(positions.max(initial=0))
         if last >= len(self._table):
-            # Extend to a power of two, so that a sequence that grows token by token rarely extends the table.
+            # Extend to a power of two, so that a sequence that grows token by token
+            # rarely extends the table.
             extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
             self._table = np.concatenate((self._table, extension))
         return self._table[positions, None]
 
     def _compute(self, start: int, stop: int) -> Rotations:
-        # In float32 as in transformers, rounding included; only sine and cosine are computed from wider numbers.
+        # In float32 as in transformers, rounding included; only sine and cosine are
+        # computed from wider numbers.
         angles = np.arange(start, stop, dtype=np.float32)[:, None] * self._frequencies
         return np.exp(1j * angles.astype(np.float64)).astype(np.complex64)
 
 
 def compute_interleaved_order(head_dim: int) -> Ints:
-    """Compute the order of a head's numbers that makes the two parts of each rotated pair adjacent.
+    """Compute the order of a head's numbers that makes the two parts of each rotated
+    pair adjacent.
 
     Queries and keys are permuted alike, so their dot products do not change.
     """
@@ -225,7 +242,8 @@ class SingleQueries(Struct, frozen=True):
 class SpanPart(Struct, frozen=True):
     """Queries begin to end of a span, which see `chunks` chunks of keys.
 
-    mask: [last chunks, rows, CHUNK], -inf at masked keys; all chunks before these are visible.
+    mask: [last chunks, rows, CHUNK], -inf at masked keys; all chunks before these are
+        visible.
     """
 
     begin: int
@@ -249,7 +267,8 @@ class QuerySpan(Struct, frozen=True):
 def count_chunks(length: int) -> int:
     """Return the number of chunks for a length, rounded up to 2**n or 3 * 2**n.
 
-    Few different numbers let sequences of similar length form groups; at most half of a group is padding.
+    Few different numbers let sequences of similar length form groups; at most half of a
+    group is padding.
     """
     chunks = -(-length // CHUNK)
     power = 1 << (chunks - 1).bit_length()
@@ -257,41 +276,57 @@ def count_chunks(length: int) -> int:
 
 
 class Attention:
-    """The attention of one model. When it is built, it tests which BLAS calls compute all rows independently."""
+    """The attention of one model. When it is built, it tests which BLAS calls compute
+    all rows independently.
+    """
 
     def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
         self._kv_heads = config.kv_heads
         self._group = config.group_size
         self._head_dim = config.head_dim
-        # Query heads that share a key head are rows of one product, padded so that BLAS uses the same kernel in all
-        # calls.
+        # Query heads that share a key head are rows of one product, padded so that BLAS
+        # uses the same kernel in all calls.
         self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
-        sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
+        sample = np.random.default_rng(1).standard_normal(
+            (CHUNK, 2 * self._kv_heads, self._head_dim), np.float32
+        )
         self._score_block = block_sizes.find_block_size(sample[:, 0].T, self._row_multiple)
-        self._value_block = block_sizes.find_block_size(sample[:, self._kv_heads], self._row_multiple)
+        self._value_block = block_sizes.find_block_size(
+            sample[:, self._kv_heads], self._row_multiple
+        )
 
     def build_single(self, start: int, positions: Ints, tables: Ints) -> SingleQueries:
-        """Build single queries. positions: one per query. tables: zero-padded to a whole number of chunks."""
+        """Build single queries. positions: one per query. tables: zero-padded to a
+        whole number of chunks.
+        """
         width: int = tables.shape[1] * BLOCK_SIZE
         keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
         mask = _build_mask(keys, positions[:, None, None, None, None])
         return SingleQueries(start=start, stop=start + len(positions), tables=tables, mask=mask)
 
     def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
-        """Build a span of queries. position: that of the first. table: zero-padded to a whole number of chunks."""
+        """Build a span of queries. position: that of the first. table: zero-padded to a
+        whole number of chunks.
+        """
         keys = len(table) * BLOCK_SIZE
-        # Parts keep the scores in the processor's cache, regardless of the length of the prompt.
+        # Parts keep the scores in the processor's cache, regardless of the length of
+        # the prompt.
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
         parts: list[SpanPart] = []
         for begin, end in pairwise(bounds):
-            # Later keys are left out entirely; only the chunks from the first query's on need a mask.
+            # Later keys are left out entirely; only the chunks from the first query's
+            # on need a mask.
             chunks = -(-(position + end) // CHUNK)
             first = (position + begin) // CHUNK
             masked_keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
             rows = round_up((end - begin) * self._group, self._row_multiple)
             queries = (position + begin + np.arange(rows) // self._group)[:, None]
-            parts.append(SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(masked_keys, queries)))
+            parts.append(
+                SpanPart(
+                    begin=begin, end=end, chunks=chunks, mask=_build_mask(masked_keys, queries)
+                )
+            )
         return QuerySpan(start=start, stop=start + count, table=table, parts=tuple(parts))
 
     def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
@@ -301,11 +336,15 @@ class Attention:
         cache: [blocks, BLOCK_SIZE * kv_width], that of this layer.
         """
         rows = len(queries)
-        kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
+        kv = cache.take(single.tables, axis=0).reshape(
+            rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim
+        )
         keys = kv[:, :, :, : self._kv_heads].transpose(0, 3, 1, 4, 2)
         values = kv[:, :, :, self._kv_heads :].transpose(0, 3, 1, 2, 4)
         padded = np.zeros((rows, self._kv_heads, 1, self._row_multiple, self._head_dim), np.float32)
-        padded[:, :, 0, : self._group] = queries.reshape(rows, self._kv_heads, self._group, self._head_dim)
+        padded[:, :, 0, : self._group] = queries.reshape(
+            rows, self._kv_heads, self._group, self._head_dim
+        )
         scores = multiply(padded, keys, self._score_block)
         scores += single.mask
         mixed = self._mix_values(scores, values)
@@ -321,25 +360,31 @@ class Attention:
             count = part.end - part.begin
             chunks = part.chunks
             masked = len(part.mask)
-            heads = queries[part.begin : part.end].reshape(count, self._kv_heads, self._group, self._head_dim)
+            heads = queries[part.begin : part.end].reshape(
+                count, self._kv_heads, self._group, self._head_dim
+            )
             heads = heads.transpose(1, 0, 2, 3)
             padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
             padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
             scores = multiply(padded, keys[:, :chunks], self._score_block)
             scores[:, chunks - masked :] += part.mask
             mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
-            outputs.append(mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1))
+            outputs.append(
+                mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
+            )
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
     def _mix_values(self, scores: Floats, values: Floats) -> Floats:
         """Compute the softmax over chunks and keys, times the values.
 
-        scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK, head_dim].
+        scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK,
+            head_dim].
         """
         highest = scores.max(axis=-1, keepdims=True)
         if highest.shape[-3] > 1:
             highest = highest.max(axis=-3, keepdims=True)
-        # The maximum is over all chunks, so the exponentials of every chunk have one scale and can be added.
+        # The maximum is over all chunks, so the exponentials of every chunk have one
+        # scale and can be added.
         scores -= highest
         np.exp(scores, out=scores)
         mixed = _sum_in_order(multiply(scores, values, self._value_block))
@@ -348,12 +393,16 @@ class Attention:
 
 
 def _build_mask(keys: Ints, queries: Ints) -> Floats:
-    """Build a mask: 0 for visible keys, -inf for later ones. keys, queries: positions, broadcast."""
+    """Build a mask: 0 for visible keys, -inf for later ones. keys, queries: positions,
+    broadcast.
+    """
     return np.where(np.greater(keys, queries), np.float32(-np.inf), np.float32(0))
 
 
 def _sum_in_order(parts: Floats) -> Floats:
-    """Sum over the chunks (axis -3) one after the other: np.sum's pairwise order depends on their number."""
+    """Sum over the chunks (axis -3) one after the other: np.sum's pairwise order
+    depends on their number.
+    """
     total = parts[..., 0, :, :]
     for chunk in range(1, parts.shape[-3]):
         total = total + parts[..., chunk, :, :]
@@ -366,7 +415,8 @@ def _sum_in_order(parts: Floats) -> Floats:
 class TokenBatch(Struct, frozen=True):
     """The tokens of one step, one per row.
 
-    slots: place of each token's keys and values in the cache, block * BLOCK_SIZE + offset.
+    slots: place of each token's keys and values in the cache, block * BLOCK_SIZE +
+        offset.
     singles, spans: groups of rows; every row is in exactly one of them.
     """
 
@@ -378,7 +428,9 @@ class TokenBatch(Struct, frozen=True):
 
 
 class _Layer(Struct, frozen=True):
-    """The matrices of a layer, with norms, the attention scale and the rope order folded in."""
+    """The matrices of a layer, with norms, the attention scale and the rope order
+    folded in.
+    """
 
     qkv: Linear
     out: Linear
@@ -389,22 +441,29 @@ class _Layer(Struct, frozen=True):
 class Llama:
     """The weights of a Llama. `forward` may be called from one thread at a time."""
 
-    def __init__(self, config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes | None = None) -> None:
-        """block_sizes: shared with another model of the same shapes. Raises EngineError, also for unused tensors."""
+    def __init__(
+        self, config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes | None = None
+    ) -> None:
+        """block_sizes: shared with another model of the same shapes. Raises
+        EngineError, also for unused tensors.
+        """
         self.config = config
         self._block_sizes = block_sizes = block_sizes or BlockSizes()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
         self._layers = [
-            _load_layer(config, tensors, block_sizes, f"model.layers.{index}.") for index in range(config.layers)
+            _load_layer(config, tensors, block_sizes, f"model.layers.{index}.")
+            for index in range(config.layers)
         ]
         self._norm = tensors.take("model.norm.weight", config.hidden)
         if config.is_tied:
-            # A checkpoint may store the tied head too; `check_all_used` would reject it.
+            # A checkpoint may store the tied head too; `check_all_used` would reject
+            # it.
             tensors.drop("lm_head.weight")
             head = self._tokens
         else:
             head = tensors.take("lm_head.weight", config.vocab, config.hidden)
-        # The final norm's weights are folded into the head, which saves a pass over the states.
+        # The final norm's weights are folded into the head, which saves a pass over the
+        # states.
         self._head = Linear((head * self._norm).T, block_sizes)
         self.attention = Attention(config, block_sizes)
         self._rope = Rope(config.rope, config.head_dim)
@@ -415,14 +474,16 @@ class Llama:
         return Llama(self.config, tensors, self._block_sizes)
 
     def build_cache(self, blocks: int) -> Floats:
-        """Build a zeroed cache [layers, blocks, BLOCK_SIZE * kv_width]; its pages use memory once written."""
+        """Build a zeroed cache [layers, blocks, BLOCK_SIZE * kv_width]; its pages use
+        memory once written.
+        """
         return np.zeros((self.config.layers, blocks, BLOCK_SIZE * self.config.kv_width), np.float32)
 
     def forward(self, batch: TokenBatch, cache: Floats) -> Floats:
         """Compute a batch and write its keys and values.
 
-        Returns the last hidden states [rows, hidden], normalized without the norm's weight; rows padded to a multiple
-        of ROWS.
+        Returns the last hidden states [rows, hidden], normalized without the norm's
+        weight; rows padded to a multiple of ROWS.
         """
         padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
         rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
@@ -430,8 +491,11 @@ class Llama:
         # The exponential of the gate may overflow: the quotient is then 0, its limit.
         with np.errstate(over="ignore"):
             for layer, kv in zip(self._layers, cache, strict=True):
-                rows = rows + layer.out(self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv))
-                # silu(gate) * up. Both are negated, so that e^gate is what the sigmoid needs.
+                rows = rows + layer.out(
+                    self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv)
+                )
+                # silu(gate) * up. Both are negated, so that e^gate is what the sigmoid
+                # needs.
                 gate, up = np.split(layer.gate_up(self._normalize(rows)), 2, axis=1)
                 sigmoid = np.exp(gate)
                 sigmoid += np.float32(1)
@@ -448,20 +512,27 @@ class Llama:
         return self._head(padded)[:count]
 
     def apply_final_norm(self, states: Floats) -> Floats:
-        """Apply the norm's weight to states of `forward`: the last hidden states as in transformers."""
+        """Apply the norm's weight to states of `forward`: the last hidden states as in
+        transformers.
+        """
         return states * self._norm
 
     def _normalize(self, rows: Floats) -> Floats:
-        """Compute RMSNorm without its weight. np.vecdot sums each row independently of the others."""
+        """Compute RMSNorm without its weight. np.vecdot sums each row independently of
+        the others.
+        """
         squares = np.vecdot(rows, rows)
         squares /= np.float32(self.config.hidden)
         squares += np.float32(self.config.eps)
         return rows / np.sqrt(squares)[:, None]
 
-    def _attend(self, qkv: Floats, rotations: NDArray[np.complex64], batch: TokenBatch, kv: Floats) -> Floats:
+    def _attend(
+        self, qkv: Floats, rotations: NDArray[np.complex64], batch: TokenBatch, kv: Floats
+    ) -> Floats:
         config = self.config
         rotated = config.query_width + config.kv_width // 2
-        # A rotation of pairs is a complex multiplication, so queries and keys are rotated in one pass, in place.
+        # A rotation of pairs is a complex multiplication, so queries and keys are
+        # rotated in one pass, in place.
         pairs = qkv[:, :rotated].reshape(len(qkv), -1, config.head_dim).view(np.complex64)
         pairs *= rotations
         qk = pairs.view(np.float32).reshape(len(qkv), -1)
@@ -480,11 +551,15 @@ class Llama:
 
 
 def read_model(directory: Path) -> Llama:
-    """Read a Llama from a directory of config.json and *.safetensors. Raises EngineError."""
+    """Read a Llama from a directory of config.json and *.safetensors. Raises
+    EngineError.
+    """
     return Llama(read_config(directory / "config.json"), Tensors(directory))
 
 
-def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str) -> _Layer:
+def _load_layer(
+    config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str
+) -> _Layer:
     hidden = config.hidden
     width = config.kv_heads * config.head_dim
     attention_norm = tensors.take(prefix + "input_layernorm.weight", hidden)
@@ -496,17 +571,29 @@ def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, 
     up = tensors.take(prefix + "mlp.up_proj.weight", config.intermediate, hidden)
     scale = np.float32(config.head_dim**-0.5)
     qkv = np.concatenate(
-        (_interleave_heads(query, config.head_dim) * scale, _interleave_heads(key, config.head_dim), value)
+        (
+            _interleave_heads(query, config.head_dim) * scale,
+            _interleave_heads(key, config.head_dim),
+            value,
+        )
     )
     return _Layer(
         qkv=Linear((qkv * attention_norm).T, block_sizes),
-        out=Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, block_sizes),
+        out=Linear(
+            tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T,
+            block_sizes,
+        ),
         # Negated: e^gate' is then what the sigmoid needs, and the two signs cancel.
         gate_up=Linear((-np.concatenate((gate, up)) * mlp_norm).T, block_sizes),
-        down=Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, block_sizes),
+        down=Linear(
+            tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T,
+            block_sizes,
+        ),
     )
 
 
 def _interleave_heads(weight: Floats, head_dim: int) -> Floats:
     """Reorder the rows of each head by `compute_interleaved_order`."""
-    return weight.reshape(-1, head_dim, weight.shape[1])[:, compute_interleaved_order(head_dim)].reshape(weight.shape)
+    return weight.reshape(-1, head_dim, weight.shape[1])[
+        :, compute_interleaved_order(head_dim)
+    ].reshape(weight.shape)

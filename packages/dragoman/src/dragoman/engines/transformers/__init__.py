@@ -1,4 +1,6 @@
-"""Models of the transformers library with Dragoman's continuous batching. Needs the extra `transformers`."""
+"""Models of the transformers library with Dragoman's continuous batching. Needs the
+extra `transformers`.
+"""
 
 from .engine import load
 from .model import TransformersOptions

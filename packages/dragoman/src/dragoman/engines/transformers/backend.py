@@ -21,4 +21,6 @@ try:
     torch: Any = import_module("torch")
     library: Any = import_module("transformers")
 except ImportError as error:
-    raise EngineError(f"{error}; this engine needs `pip install '.[transformers]'` in the clone of Dragoman") from error
+    raise EngineError(
+        f"{error}; this engine needs `pip install '.[transformers]'` in the clone of Dragoman"
+    ) from error

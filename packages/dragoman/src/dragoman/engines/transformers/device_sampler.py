@@ -1,20 +1,24 @@
-"""Samples the tokens of a step with torch on the logits' device, by the contract of `batching.sampler`.
+"""Samples the tokens of a step with torch on the logits' device, by the contract of
+`batching.sampler`.
 
-Only token ids and requested logprobs are copied to the host, in one tensor. Uniform numbers are drawn on the host, by
-each sequence's generator.
+Only token ids and requested logprobs are copied to the host, in one tensor. Uniform
+numbers are drawn on the host, by each sequence's generator.
 
-A row's result does not depend on the batch, because no floats are summed (the order of a sum depends on the shape).
-Weights `exp(logit - best)` are float32 numbers rounded down to multiples of 1 / scale and stored as integers, whose
-sums are exact (see `_choose_scale`). The rest are element-wise operations, comparisons and sorts.
+A row's result does not depend on the batch, because no floats are summed (the order of
+a sum depends on the shape). Weights `exp(logit - best)` are float32 numbers rounded
+down to multiples of 1 / scale and stored as integers, whose sums are exact (see
+`_choose_scale`). The rest are element-wise operations, comparisons and sorts.
 
-Compared with numpy's sampler, greedy tokens, masks, biases, penalties, min_p and top_k are the same (on MPS, which has
-no doubles, penalties up to float32 rounding). top_p takes the best tokens first, of equal logits the lowest ids, and
-draws use the same uniform number. So the two samplers differ only where a sum of weights is within rounding of the
-limit: 2**-22 of it (float32 exp), and 1 / scale for each token. A token of weight below 1 / scale is never drawn.
+Compared with numpy's sampler, greedy tokens, masks, biases, penalties, min_p and top_k
+are the same (on MPS, which has no doubles, penalties up to float32 rounding). top_p
+takes the best tokens first, of equal logits the lowest ids, and draws use the same
+uniform number. So the two samplers differ only where a sum of weights is within
+rounding of the limit: 2**-22 of it (float32 exp), and 1 / scale for each token. A token
+of weight below 1 / scale is never drawn.
 
-Some results are computed on the host from a copy of the row: tokens of sequences whose logit_bias names an id twice;
-logprobs with more than MAX_ALTERNATIVES alternatives; and logprobs of tokens that replace sampled ones (reasoning
-budgets, close_at_limit).
+Some results are computed on the host from a copy of the row: tokens of sequences whose
+logit_bias names an id twice; logprobs with more than MAX_ALTERNATIVES alternatives; and
+logprobs of tokens that replace sampled ones (reasoning budgets, close_at_limit).
 """
 
 from __future__ import annotations
@@ -37,32 +41,54 @@ from .backend import Device, Tensor, torch
 log = logging.getLogger(__name__)
 
 MAX_ALTERNATIVES = 128
-"""Most alternatives of a logprob that are found on the device; limits the memory that is copied for all rows."""
+"""Most alternatives of a logprob that are found on the device; limits the memory that
+is copied for all rows.
+"""
 _MAX_TOP_K = 1024
 """The largest top_k for which the best tokens are found without sorting all."""
 _MAX_WEIGHTS = 1 << 23
-"""Number of logits that are processed at once; limits the memory of their sorted copies."""
+"""Number of logits that are processed at once; limits the memory of their sorted
+copies.
+"""
 _TRIAL_VOCAB = 77
 _TRIAL_SAMPLINGS = (
     Sampling(temperature=0.0),
     Sampling(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((5, 2.0),)),
     Sampling(temperature=0.8, seed=1),
     Sampling(temperature=0.8, seed=2, top_k=9, frequency_penalty=0.3),
-    Sampling(temperature=1.2, seed=3, top_p=0.7, min_p=0.01, allowed_token_ids=tuple(range(9, _TRIAL_VOCAB))),
+    Sampling(
+        temperature=1.2,
+        seed=3,
+        top_p=0.7,
+        min_p=0.01,
+        allowed_token_ids=tuple(range(9, _TRIAL_VOCAB)),
+    ),
 )
 
 
 class DeviceSampledRows:
-    """Implements `batching.SampledRows` for [n, vocab] logits on any device, which are not modified."""
+    """Implements `batching.SampledRows` for [n, vocab] logits on any device, which are
+    not modified.
+    """
 
-    def __init__(self, logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
+    def __init__(
+        self, logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]
+    ) -> None:
         with torch.inference_mode():
             self._logits = logits.float()
             self._states = states
             vocab = logits.shape[1]
-            edited = [row for row, mask in enumerate(masks) if mask is not None or not states[row].is_plain]
+            edited = [
+                row
+                for row, mask in enumerate(masks)
+                if mask is not None or not states[row].is_plain
+            ]
             # Rows whose logit_bias names an id twice.
-            on_host = [row for row in edited if len(set(states[row].bias_ids.tolist())) < len(states[row].bias_ids)]
+            on_host = [
+                row
+                for row in edited
+                if len(set(states[row].bias_ids.tolist())) < len(states[row].bias_ids)
+            ]
             on_device = [row for row in edited if row not in on_host]
             scored: list[int] = []
             for row, state in enumerate(states):
@@ -72,7 +98,8 @@ class DeviceSampledRows:
                 if row not in on_host and are_few and all(0 <= id < vocab for id in ids):
                     scored.append(row)
             best, tokens = self._logits.max(dim=1)
-            # torch's maximum of a row with NaN is NaN, so broken rows are found without another pass over the logits.
+            # torch's maximum of a row with NaN is NaN, so broken rows are found without
+            # another pass over the logits.
             tokens = tokens.where(best.isfinite(), NO_TOKEN)
             size = max(_MAX_WEIGHTS // vocab, 1)
             for begin in range(0, len(on_device), size):
@@ -107,32 +134,43 @@ class DeviceSampledRows:
         """Copy a row of logits to the host, [1, vocab]."""
         return self._logits[row : row + 1].cpu().numpy().copy()
 
-    def _read_results(self, tokens: Tensor, scored: Sequence[int]) -> tuple[list[int], list[TokenLogprob]]:
+    def _read_results(
+        self, tokens: Tensor, scored: Sequence[int]
+    ) -> tuple[list[int], list[TokenLogprob]]:
         """Copy the tokens to the host, with logprobs for the `scored` rows."""
         if not scored:
             return _copy_to_host(tokens).tolist(), []
         requests = [self._states[row].request for row in scored]
         rows = _copy_to_device(np.array(scored), tokens.device)
         num_top = min(max(request.logprobs or 0 for request in requests), self._logits.shape[1])
-        table = _compute_logprobs(self._logits[rows], tokens[rows], num_top, [r.logprob_ids for r in requests])
+        table = _compute_logprobs(
+            self._logits[rows], tokens[rows], num_top, [r.logprob_ids for r in requests]
+        )
         # Ids are exact in the table's dtype: a float32 holds all numbers up to 2**24.
         numbers = _copy_to_host(torch.cat([tokens.to(table.dtype), table.flatten()])).tolist()
         width = table.shape[1]
         num_rows = len(tokens)
         scores: list[TokenLogprob] = []
         # Equal to `batching.sampler.build_logprob`, but from a row of the table.
-        for request, row, begin in zip(requests, scored, range(num_rows, len(numbers), width), strict=True):
+        for request, row, begin in zip(
+            requests, scored, range(num_rows, len(numbers), width), strict=True
+        ):
             logprob, *others = numbers[begin : begin + width]
             rank, *top_ids = map(int, others[len(others) - num_top - 1 :])
             top = tuple(zip(top_ids, others[:num_top], strict=True))[: request.logprobs]
             if request.logprob_ids:
-                pairs = {int(numbers[row]): logprob, **dict(zip(request.logprob_ids, others[num_top:], strict=False))}
+                pairs = {
+                    int(numbers[row]): logprob,
+                    **dict(zip(request.logprob_ids, others[num_top:], strict=False)),
+                }
                 top = tuple(sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])))
             scores.append(TokenLogprob(logprob=logprob, rank=rank, top=top))
         return [int(token) for token in numbers[:num_rows]], scores
 
 
-def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> Tensor:
+def _choose_tokens(
+    logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]
+) -> Tensor:
     """Choose a token for each row of logits, which are overwritten."""
     vocab = logits.shape[1]
     packed = [(row, state.pack_masks(masks[row], vocab)) for row, state in enumerate(states)]
@@ -147,16 +185,22 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
     penalized = [row for row, state in enumerate(states) if state.has_penalties]
     if biased:
         lengths = [len(states[row].bias_ids) for row in biased]
-        places = np.stack([np.repeat(biased, lengths), np.concatenate([states[row].bias_ids for row in biased])])
+        places = np.stack(
+            [np.repeat(biased, lengths), np.concatenate([states[row].bias_ids for row in biased])]
+        )
         indices = tuple(_copy_to_device(places, logits.device))
-        logits[indices] += _copy_to_device(np.concatenate([states[row].biases for row in biased]), logits.device)
+        logits[indices] += _copy_to_device(
+            np.concatenate([states[row].biases for row in biased]), logits.device
+        )
     if penalized:
         _apply_penalties(logits, states, penalized)
     if biased or penalized:
         # As in numpy's sampler: NaN is impossible, +inf is certain.
         logits.masked_fill_(logits.isnan(), -torch.inf)
         certain = logits == torch.inf
-        logits = torch.where(certain.any(dim=1, keepdim=True), torch.where(certain, 0.0, -torch.inf), logits)
+        logits = torch.where(
+            certain.any(dim=1, keepdim=True), torch.where(certain, 0.0, -torch.inf), logits
+        )
     best, tokens = logits.max(dim=1)
     is_possible = best > -torch.inf
     drawn = [row for row, state in enumerate(states) if not state.is_greedy]
@@ -168,13 +212,17 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
 
 
 def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequence[int]) -> None:
-    """Apply penalties to the tokens that appeared in the sequences; they change no others."""
+    """Apply penalties to the tokens that appeared in the sequences; they change no
+    others.
+    """
     device = logits.device
     wide = _get_wide_dtype(logits.device)
     ids = [np.array(states[row].appeared_ids, np.int64) for row in rows]
     lengths = [len(row_ids) for row_ids in ids]
     counts = [states[row].counts[row_ids] for row, row_ids in zip(rows, ids, strict=True)]
-    places = np.stack([np.repeat(rows, lengths), np.concatenate(ids), np.concatenate(counts).astype(np.int64)])
+    places = np.stack(
+        [np.repeat(rows, lengths), np.concatenate(ids), np.concatenate(counts).astype(np.int64)]
+    )
     samplings = [states[row].sampling for row in rows]
     penalties = [(s.repetition_penalty, s.frequency_penalty, s.presence_penalty) for s in samplings]
     per_token = np.repeat(np.array(penalties, np.float32).T, lengths, axis=1)
@@ -188,13 +236,17 @@ def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequ
 
 
 def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
-    """Draw a token for each row of logits. logits: relative to the best of the row; overwritten."""
+    """Draw a token for each row of logits. logits: relative to the best of the row;
+    overwritten.
+    """
     device = logits.device
     vocab = logits.shape[1]
     samplings = [state.sampling for state in states]
     temperatures = [sampling.temperature for sampling in samplings]
     limits = [np.log(min(s.min_p, 1.0)) if s.min_p > 0 else -np.inf for s in samplings]
-    temperature, limit = _copy_to_device(np.array([temperatures, limits], np.float32)[:, :, None], device)
+    temperature, limit = _copy_to_device(
+        np.array([temperatures, limits], np.float32)[:, :, None], device
+    )
     top_ks = [sampling.top_k if 0 < sampling.top_k < vocab else vocab for sampling in samplings]
     shares = [_split_fraction(min(sampling.top_p, 1.0)) for sampling in samplings]
     uniforms = [_split_fraction(state.rng() if state.rng else 0.0) for state in states]
@@ -211,8 +263,11 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     return torch.searchsorted(sums, target.contiguous(), right=True)[:, 0]
 
 
-def _find_top_tokens(logits: Tensor, top_k: Tensor, max_top_k: int, share: Sequence[Tensor]) -> Tensor:
-    """Find the tokens that top_k and then top_p keep: those above a limit, and of those equal to it the lowest ids.
+def _find_top_tokens(
+    logits: Tensor, top_k: Tensor, max_top_k: int, share: Sequence[Tensor]
+) -> Tensor:
+    """Find the tokens that top_k and then top_p keep: those above a limit, and of those
+    equal to it the lowest ids.
 
     max_top_k: the largest top_k.
     share: top_p, split by `_split_fraction`.
@@ -246,7 +301,9 @@ def _weigh(logits: Tensor, vocab: int) -> Tensor:
 
 
 def _choose_scale(vocab: int) -> float:
-    """Choose the weight of the best token, such as 2**44 for 128k tokens. All weights together are less than 2**62."""
+    """Choose the weight of the best token, such as 2**44 for 128k tokens. All weights
+    together are less than 2**62.
+    """
     return float(1 << (62 - vocab.bit_length()))
 
 
@@ -256,15 +313,20 @@ def _split_fraction(fraction: float) -> tuple[int, int]:
 
 
 def _multiply(total: Tensor, high: Tensor, low: Tensor) -> Tensor:
-    """Multiply integers below 2**62 by fractions from `_split_fraction`, rounding down by less than 3."""
+    """Multiply integers below 2**62 by fractions from `_split_fraction`, rounding down
+    by less than 3.
+    """
     upper = total >> 31
     lower = total & ((1 << 31) - 1)
     return upper * high + (lower * high >> 31) + (upper * low >> 22)
 
 
-def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequence[tuple[int, ...]]) -> Tensor:
-    """Compute a table with a row per token: its logprob, the logprobs of the best tokens and of the given ids, its
-    rank, and the ids of the best tokens."""
+def _compute_logprobs(
+    logits: Tensor, tokens: Tensor, num_top: int, ids: Sequence[tuple[int, ...]]
+) -> Tensor:
+    """Compute a table with a row per token: its logprob, the logprobs of the best
+    tokens and of the given ids, its rank, and the ids of the best tokens.
+    """
     wide = _get_wide_dtype(logits.device)
     vocab = logits.shape[1]
     best = logits.amax(dim=1, keepdim=True)
@@ -306,7 +368,8 @@ def _copy_to_host(tensor: Tensor) -> Tensor:
 
 
 def can_sample_on_device(setting: str, device: Device) -> bool:
-    """Whether tokens are sampled on a model's device; tries the device unless the setting rules it out.
+    """Whether tokens are sampled on a model's device; tries the device unless the
+    setting rules it out.
 
     setting: see `TransformersOptions.sampling_device`.
 
@@ -339,7 +402,9 @@ def check_device_sampler(device: Device) -> None:
 
     def list_scores(rows: SampledRows) -> list[float]:
         scores = [score for score in rows.compute_logprobs(rows.tokens) if score]
-        return [float(number) for score in scores for number in (score.rank or 0, *chain(*score.top))]
+        return [
+            float(number) for score in scores for number in (score.rank or 0, *chain(*score.top))
+        ]
 
     expected_states = build_states()
     states = build_states()
@@ -355,11 +420,15 @@ def check_device_sampler(device: Device) -> None:
         try:
             rows = DeviceSampledRows(torch.from_numpy(logits).to(device), states, masks)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise EngineError(f"{device} cannot sample: {str(error).strip().partition(chr(10))[0]}") from error
+            raise EngineError(
+                f"{device} cannot sample: {str(error).strip().partition(chr(10))[0]}"
+            ) from error
         is_equal = rows.tokens == expected.tokens
         if not is_equal or not np.allclose(list_scores(rows), list_scores(expected), atol=1e-4):
             raise EngineError(f"{device} samples different tokens from the host")
-        for state, expected_state, token in zip(states, expected_states, expected.tokens, strict=True):
+        for state, expected_state, token in zip(
+            states, expected_states, expected.tokens, strict=True
+        ):
             if token != NO_TOKEN:
                 state.observe(token)
                 expected_state.observe(token)

@@ -1,4 +1,6 @@
-"""Loads a model of the transformers library into a batching engine, and checks its text and vision outputs."""
+"""Loads a model of the transformers library into a batching engine, and checks its text
+and vision outputs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from msgspec.structs import replace
 
 from ...core.engine import TokenRequest
 from ...core.errors import EngineError
-from ..batching import AdapterRegistry, BLOCK_SIZE, BatchingEngine, BlockFiles, Chunk, EngineConfig, EngineLimits, build_rng
+from ..batching import (
+    AdapterRegistry,
+    BLOCK_SIZE,
+    BatchingEngine,
+    BlockFiles,
+    Chunk,
+    EngineConfig,
+    EngineLimits,
+    build_rng,
+)
 from ..batching.engine import DEFAULT_MAX_NUM_SEQS
 from ..batching.sequence import Sequence as Running
 from ..batching.verify import build_trial_prompts, check_paging
@@ -39,9 +50,13 @@ from .vision import (
 log = logging.getLogger(__name__)
 
 _KV_MEMORY_SHARE = 0.85
-"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache and state slots."""
+"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache
+and state slots.
+"""
 _TOKENS_WITHOUT_KEYS = 1 << 22
-"""Capacity in tokens of a KV cache that takes no memory, since the model has no attention layers."""
+"""Capacity in tokens of a KV cache that takes no memory, since the model has no
+attention layers.
+"""
 _IMAGE_SIZES = ((64, 48), (32, 96))
 """Width and height of each test image, pixels."""
 
@@ -60,11 +75,16 @@ class LoadedTransformers(Struct, frozen=True):
 
 
 def load(
-    directory: Path, limits: EngineLimits, options: TransformersOptions, files: BlockFiles | None = None
+    directory: Path,
+    limits: EngineLimits,
+    options: TransformersOptions,
+    files: BlockFiles | None = None,
 ) -> LoadedTransformers:
-    """Load a model from a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
+    """Load a model from a directory that `AutoModelForCausalLM` or
+    `AutoModelForImageTextToText` can load.
 
-    The KV cache takes a share of an accelerator's free memory, or of main memory, see `hardware`.
+    The KV cache takes a share of an accelerator's free memory, or of main memory, see
+    `hardware`.
 
     files: as in BatchingEngine.
 
@@ -76,9 +96,14 @@ def load(
         torch.set_num_threads(options.threads or count_usable_cores())
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
     if files and model.has_state:
-        raise EngineError(f"{directory} has recurrent state, which --kv-offloading-dir does not store: omit the option")
+        raise EngineError(
+            f"{directory} has recurrent state, which --kv-offloading-dir does not store: omit the "
+            f"option"
+        )
     model.samples_on_device = can_sample_on_device(options.sampling_device, network.device)
-    vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
+    vision = (
+        load_vision(model, network, directory, options) if is_vision_model(network.config) else None
+    )
     if network.device.type == "cuda":
         kv_bytes = int(torch.cuda.mem_get_info(network.device)[0] * _KV_MEMORY_SHARE)
     else:
@@ -99,7 +124,11 @@ def load(
 
 
 def _build_config(
-    directory: Path, limits: EngineLimits, model: TransformersModel, bytes_per_token: int, kv_bytes: int
+    directory: Path,
+    limits: EngineLimits,
+    model: TransformersModel,
+    bytes_per_token: int,
+    kv_bytes: int,
 ) -> EngineConfig:
     """Divide the memory between the KV cache and the state slots, and log the result.
 
@@ -109,11 +138,15 @@ def _build_config(
     if model.has_state:
         share = kv_bytes // 2 if bytes_per_token else kv_bytes
         # More slots than sequences that may run at once would never be used.
-        num_slots = max(min(share // model.bytes_per_slot, limits.max_num_seqs or DEFAULT_MAX_NUM_SEQS), 1)
+        num_slots = max(
+            min(share // model.bytes_per_slot, limits.max_num_seqs or DEFAULT_MAX_NUM_SEQS), 1
+        )
         kv_bytes = max(kv_bytes - num_slots * model.bytes_per_slot, 0)
     config = limits.build_config(
         max_positions=model.max_positions,
-        num_kv_tokens=max(kv_bytes // bytes_per_token, 1) if bytes_per_token else _TOKENS_WITHOUT_KEYS,
+        num_kv_tokens=max(kv_bytes // bytes_per_token, 1)
+        if bytes_per_token
+        else _TOKENS_WITHOUT_KEYS,
         max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
     )
@@ -126,7 +159,8 @@ def _build_config(
     if not model.has_state:
         return config
     log.info(
-        "%s: recurrent state of %d sequences, at most %d MiB, allocated as it is used; the prefix cache is off, "
+        "%s: recurrent state of %d sequences, at most %d MiB, allocated as it is used; the prefix "
+        "cache is off, "
         "because it holds no such state",
         directory,
         num_slots,
@@ -135,11 +169,15 @@ def _build_config(
     return replace(config, scheduler=replace(config.scheduler, num_state_slots=num_slots))
 
 
-def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
-    """Replace the network's attention with paged attention. Returns the model and its KV bytes per token.
+def build_paged_model(
+    network: Network, attention_backend: str = "auto"
+) -> tuple[TransformersModel, int]:
+    """Replace the network's attention with paged attention. Returns the model and its
+    KV bytes per token.
 
-    Paged attention is first tried with the sliding windows that layers pass, without the library's masks, and then with
-    its masks. Raises EngineError if neither reproduces the network's own logits.
+    Paged attention is first tried with the sliding windows that layers pass, without
+    the library's masks, and then with its masks. Raises EngineError if neither
+    reproduces the network's own logits.
     """
     kind = type(network).__name__
     model: TransformersModel | None = None
@@ -149,13 +187,20 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
             prompts = build_trial_prompts(model.vocab, model.max_positions)
             expected = [_compute_reference(network, prompt) for prompt in prompts]
     except Exception as error:  # the library's code may raise any exception
-        reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        reason = (
+            error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        )
         first_line = reason.strip().partition("\n")[0]
-        raise _explain(network, model, EngineError(f"{kind} cannot be batched: {first_line}")) from error
+        raise _explain(
+            network, model, EngineError(f"{kind} cannot be batched: {first_line}")
+        ) from error
     register()
     errors: list[EngineError] = []
-    # The first combination that passes is used, so the faster one of each pair comes first.
-    for by_token, name in product((False, True) if model.has_state else (False,), (NAME, MASKED_NAME)):
+    # The first combination that passes is used, so the faster one of each pair comes
+    # first.
+    for by_token, name in product(
+        (False, True) if model.has_state else (False,), (NAME, MASKED_NAME)
+    ):
         model.recurrent.by_token = by_token
         try:
             with reduce_limits(network):
@@ -166,20 +211,32 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
     raise _explain(network, model, errors[0]) from errors[0]
 
 
-def _pack_linears(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
-    """Pack the network's linear layers and check it again; unpack them if that fails. Returns KV bytes per token."""
+def _pack_linears(
+    model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]
+) -> int:
+    """Pack the network's linear layers and check it again; unpack them if that fails.
+    Returns KV bytes per token.
+    """
     try:
         model.linears.pack()
         return _check_attention(model, network, name, expected)
     except (EngineError, RuntimeError) as error:
         # Some layers of the library read another layer's weight.
-        log.info("%s computes with plain linear layers: %s", type(network).__name__, str(error).partition("\n")[0])
+        log.info(
+            "%s computes with plain linear layers: %s",
+            type(network).__name__,
+            str(error).partition("\n")[0],
+        )
         model.linears.unpack()
         return _check_attention(model, network, name, expected)
 
 
-def _check_attention(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
-    """Check paged attention of this name. Returns its KV bytes per token. Raises EngineError."""
+def _check_attention(
+    model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]
+) -> int:
+    """Check paged attention of this name. Returns its KV bytes per token. Raises
+    EngineError.
+    """
     runners: list[TransformersRunner] = []
 
     def build_paged_runner(num_blocks: int, num_state_slots: int) -> TransformersRunner:
@@ -193,14 +250,19 @@ def _check_attention(model: TransformersModel, network: Network, name: str, expe
     with model.recurrent.observe():
         check_paging(model, build_paged_runner, expected, kind=kind, tolerance=tolerance)
     if model.recurrent.ignores_state:
-        # The check above may miss this: the state of a few tokens may matter less than the tolerance of a 16-bit dtype.
-        raise EngineError(f"{kind} cannot be batched: its recurrent layers reset their state at every chunk")
+        # The check above may miss this: the state of a few tokens may matter less than
+        # the tolerance of a 16-bit dtype.
+        raise EngineError(
+            f"{kind} cannot be batched: its recurrent layers reset their state at every chunk"
+        )
     model.bytes_per_slot = runners[0].states.bytes_per_slot
     return runners[0].pool.bytes_per_token
 
 
 def _explain(network: Network, model: TransformersModel | None, error: EngineError) -> EngineError:
-    """Return an error that explains a failed check, if the library marks the network as stateful; else the error."""
+    """Return an error that explains a failed check, if the library marks the network as
+    stateful; else the error.
+    """
     if getattr(network, "_is_stateful", False) and not (model and model.has_state):
         reason = "its state beside keys and values is not in the library's cache (recurrent layers)"
         return EngineError(f"{type(network).__name__} cannot be batched: {reason}")
@@ -210,9 +272,13 @@ def _explain(network: Network, model: TransformersModel | None, error: EngineErr
 def load_vision(
     model: TransformersModel, network: Network, directory: Path, options: TransformersOptions
 ) -> TransformersVision | None:
-    """Enable vision if the paged model reproduces the network's own logits; otherwise return None (text only)."""
+    """Enable vision if the paged model reproduces the network's own logits; otherwise
+    return None (text only).
+    """
     try:
-        processor = load_processor(directory, network.config, trust_remote_code=options.trust_remote_code)
+        processor = load_processor(
+            directory, network.config, trust_remote_code=options.trust_remote_code
+        )
         vision = TransformersVision(processor)
         vision_runner = TransformersVisionRunner(network)
         model.vision_runner = vision_runner
@@ -231,7 +297,9 @@ def _choose_tolerance(network: Network) -> float:
 
 
 def _compute_reference(network: Network, ids: list[int]) -> Floats:
-    """Compute the network's own logits, the last row from its own cache: some models differ without a cache."""
+    """Compute the network's own logits, the last row from its own cache: some models
+    differ without a cache.
+    """
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         prefill = network(input_ids=tensor[:, :-1], use_cache=True)
@@ -245,8 +313,8 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
         return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
 
 
-# A self-check of vision at startup: paged logits must match the network's own. The prompt has two images, each
-# split across chunks.
+# A self-check of vision at startup: paged logits must match the network's own. The
+# prompt has two images, each split across chunks.
 
 
 def check_vision(
@@ -257,7 +325,8 @@ def check_vision(
     *,
     tolerance: float,
 ) -> None:
-    """Check vision. Raises EngineError. On success the network's attention is paged afterwards.
+    """Check vision. Raises EngineError. On success the network's attention is paged
+    afterwards.
 
     tolerance: relative to the largest logit.
     """
@@ -270,7 +339,9 @@ def check_vision(
     try:
         texts, inputs = processor.process([decode_image(data) for data in files])
         first, second = texts
-        ids: list[int] = processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)["input_ids"]
+        ids: list[int] = processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)[
+            "input_ids"
+        ]
         prepared = vision.prepare(files)
         if [image.text for image in prepared] != texts:
             raise EngineError("the result for an image depends on other images")
@@ -279,14 +350,24 @@ def check_vision(
         request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
         set_attention(network, model.own_attention)
         model.long_rope.deactivate()
-        image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
+        image_mask = [
+            int(any(image.begin <= position < image.end for image in images))
+            for position in range(len(ids))
+        ]
         network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
         expected = _compute_image_reference(
             network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
         )
         set_attention(network, model.paged_attention)
         actual = _compute_in_chunks(model, request, boundaries)
-    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+    ) as error:
         raise EngineError(f"its vision cannot be batched: {error}") from error
     if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
         raise EngineError("its vision cannot be batched: its output with paged attention differs")
@@ -295,25 +376,35 @@ def check_vision(
 def _compute_image_reference(
     network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
 ) -> Floats:
-    """Compute the network's own logits of these rows. image_mask: 1 at image tokens, for models that need it."""
+    """Compute the network's own logits of these rows. image_mask: 1 at image tokens,
+    for models that need it.
+    """
     tensor_options = {"device": network.device}
     if hasattr(network.model, "get_rope_index"):
         inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
     with torch.inference_mode():
         logit_rows = torch.tensor(rows, **tensor_options)
         output = network(
-            input_ids=torch.tensor([ids], **tensor_options), use_cache=False, logits_to_keep=logit_rows, **inputs
+            input_ids=torch.tensor([ids], **tensor_options),
+            use_cache=False,
+            logits_to_keep=logit_rows,
+            **inputs,
         )
     return output.logits[0].float().cpu().numpy()
 
 
-def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]) -> Floats:
-    sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
+def _compute_in_chunks(
+    model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]
+) -> Floats:
+    sequence = Running(
+        0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng
+    )
     count = -(-len(request.prompt) // BLOCK_SIZE)
     sequence.blocks = list(range(1, count + 1))
     sequence.state_slot = 0 if model.has_state else None
     runner = model.build_runner(count + 1, num_state_slots=1 if model.has_state else 0)
     rows = [
-        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
+        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0])
+        for begin, end in pairwise(boundaries)
     ]
     return np.concatenate(rows)

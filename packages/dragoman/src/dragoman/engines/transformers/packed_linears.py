@@ -1,10 +1,11 @@
 """Packed and quantized weights of linear layers.
 
-On a CPU, weights are packed once in the layout of oneDNN's matrix kernels. torch's own linear layer passes a plain
-matrix to the kernel, which rearranges it in every call; in steps with few rows that takes as long as the product.
+On a CPU, weights are packed once in the layout of oneDNN's matrix kernels. torch's own
+linear layer passes a plain matrix to the kernel, which rearranges it in every call; in
+steps with few rows that takes as long as the product.
 
-Quantized weights come from a checkpoint, or are quantized by a library while loading. The KV cache and activations use
-`--dtype`.
+Quantized weights come from a checkpoint, or are quantized by a library while loading.
+The KV cache and activations use `--dtype`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from ...core.errors import EngineError
 from .backend import Network, Tensor, library, torch
 
 _ROWS = 32
-"""Number of rows for which the layout is chosen. It is fast for other numbers too; one for a single row is not."""
+"""Number of rows for which the layout is chosen. It is fast for other numbers too; one
+for a single row is not.
+"""
 
 
 class _PackedWeight:
     """The weight of one or more linear layers.
 
-    keeps_plain: whether other modules need the plain form, as a tied input embedding does.
+    keeps_plain: whether other modules need the plain form, as a tied input embedding
+        does.
     packed: None while the model has no weights.
     """
 
@@ -34,13 +38,17 @@ class _PackedWeight:
         self.packed: Tensor | None = None
 
     def set(self, plain: Tensor, packed: Tensor | None) -> None:
-        """Set both forms of a value. packed: None if the weight is unpacked or discarded."""
+        """Set both forms of a value. packed: None if the weight is unpacked or
+        discarded.
+        """
         self.packed = packed
         self.parameter.data = plain if self.keeps_plain or packed is None else plain.new_empty(0)
 
 
 class PackedLinears:
-    """The linear layers of a network's language model, which can be packed and unpacked."""
+    """The linear layers of a network's language model, which can be packed and
+    unpacked.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -51,12 +59,16 @@ class PackedLinears:
             and torch.backends.mkldnn.is_available()
             and (
                 network.dtype == torch.float32
-                or (network.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+                or (
+                    network.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+                )
             )
         ):
             modules = [*network.get_decoder().modules(), network.get_output_embeddings()]
             # Subclasses compute something else, quantized weights for example.
-            self._layers = [module for module in dict.fromkeys(modules) if type(module) is torch.nn.Linear]
+            self._layers = [
+                module for module in dict.fromkeys(modules) if type(module) is torch.nn.Linear
+            ]
         layers = set(self._layers)
         self._others = {
             id(parameter)
@@ -71,14 +83,18 @@ class PackedLinears:
             key = id(layer.weight)
             if key not in self._weights:
                 weight = _PackedWeight(layer.weight, keeps_plain=key in self._others)
-                # Frees the plain form before the next layer is packed: the whole model is never in memory twice.
+                # Frees the plain form before the next layer is packed: the whole model
+                # is never in memory twice.
                 weight.set(layer.weight.data, _pack(layer.weight.data))
                 self._weights[key] = weight
             layer.forward = partial(_compute, layer, self._weights[key])
-        # The other tensors are views of the mapped file, each of which would keep all of it in memory. They are copied,
-        # unless they are the larger part of the model.
+        # The other tensors are views of the mapped file, each of which would keep all
+        # of it in memory. They are copied, unless they are the larger part of the
+        # model.
         others = [*self._network.parameters(), *self._network.buffers()]
-        num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
+        num_packed = sum(
+            weight.packed.numel() for weight in self._weights.values() if weight.packed is not None
+        )
         if sum(tensor.numel() for tensor in others) < num_packed:
             for tensor in others:
                 tensor.data = tensor.data.clone()
@@ -93,7 +109,8 @@ class PackedLinears:
         self._weights.clear()
 
     def stage(self, parameter: Tensor, value: Tensor) -> Callable[[], None]:
-        """Prepare a new value of a parameter. Returns a function that sets it and cannot fail.
+        """Prepare a new value of a parameter. Returns a function that sets it and
+        cannot fail.
 
         value: plain, on the parameter's device; an empty one frees the memory.
         """
@@ -112,12 +129,16 @@ def _compute(layer: Network, weight: _PackedWeight, states: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(states, weight.packed, layer.bias, "none", [], "")
 
 
-def build_quantization_args(config: Any, quantization: str | None, dtype: str, device: str) -> dict[str, Any]:  # noqa: ANN401 - untyped
+def build_quantization_args(
+    config: Any, quantization: str | None, dtype: str, device: str
+) -> dict[str, Any]:  # noqa: ANN401 - untyped
     """Build the arguments of `from_pretrained`; empty for a model without quantization.
 
-    quantization: `bitsandbytes` is 4-bit NF4, as in vLLM; `torchao` is 8-bit, weights only.
+    quantization: `bitsandbytes` is 4-bit NF4, as in vLLM; `torchao` is 8-bit, weights
+        only.
 
-    Raises: EngineError for an impossible combination, ImportError if a library is missing.
+    Raises: EngineError for an impossible combination, ImportError if a library is
+        missing.
     """
     if quantization is None:
         return _build_device_map(device) if is_quantized(config) else {}
@@ -127,12 +148,18 @@ def build_quantization_args(config: Any, quantization: str | None, dtype: str, d
     match quantization:
         case "bitsandbytes":
             # bitsandbytes computes in float32 by default.
-            compute_dtype = config.get_text_config().dtype if dtype == "auto" else getattr(torch, dtype)
+            compute_dtype = (
+                config.get_text_config().dtype if dtype == "auto" else getattr(torch, dtype)
+            )
             quantization_config = library.BitsAndBytesConfig(
-                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype or torch.float32
+                load_in_4bit=True,
+                bnb_4bit_quant_type="nf4",
+                bnb_4bit_compute_dtype=compute_dtype or torch.float32,
             )
         case "torchao":
-            quantization_config = library.TorchAoConfig(import_module("torchao.quantization").Int8WeightOnlyConfig())
+            quantization_config = library.TorchAoConfig(
+                import_module("torchao.quantization").Int8WeightOnlyConfig()
+            )
         case _:
             raise EngineError(f"{quantization!r} is not a quantization method of this engine")
     return {"quantization_config": quantization_config, **_build_device_map(device)}
@@ -143,5 +170,7 @@ def is_quantized(config: Any) -> bool:  # noqa: ANN401 - untyped
 
 
 def _build_device_map(device: str) -> dict[str, Any]:
-    """Build a device map: quantized weights are loaded directly onto their device. Needs accelerate."""
+    """Build a device map: quantized weights are loaded directly onto their device.
+    Needs accelerate.
+    """
     return {"device_map": {"": device}}

@@ -1,9 +1,10 @@
 """Paged attention for any model of the transformers library with replaceable attention.
 
-The rows of a step are the tokens of all its chunks, concatenated without padding. The model computes the token-wise
-layers; here every token attends to the keys and values of its own sequence. The attention is registered with the
-library under NAME (https://huggingface.co/docs/transformers/attention_interface). The module also handles limits that
-change a model's computation at some position, such as longrope's window.
+The rows of a step are the tokens of all its chunks, concatenated without padding. The
+model computes the token-wise layers; here every token attends to the keys and values of
+its own sequence. The attention is registered with the library under NAME
+(https://huggingface.co/docs/transformers/attention_interface). The module also handles
+limits that change a model's computation at some position, such as longrope's window.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from .backend import Device, Network, Tensor, library, safetensors, torch
 
 NAME = "dragoman_paged"
 MASKED_NAME = "dragoman_paged_masked"
-"""The same attention with the library's masks, for layers whose mask is more than causal with a sliding window."""
+"""The same attention with the library's masks, for layers whose mask is more than
+causal with a sliding window.
+"""
 _PARTS = ("keys", "values")
 _ATTRIBUTES = {
     "sliding_window": 24,
@@ -31,10 +34,14 @@ _ATTRIBUTES = {
     "floor_scale": 16,
     "original_max_position_embeddings": 40,
 }
-"""Attributes of configurations and modules that are limits, and their values in a check of a few tokens."""
+"""Attributes of configurations and modules that are limits, and their values in a check
+of a few tokens.
+"""
 _ROPE_WINDOW = "original_max_position_embeddings"
 _LONG_FREQUENCIES = "long_inv_freq"
-"""Suffix of the attributes in which the library's RoPE modules cache what they computed from the window."""
+"""Suffix of the attributes in which the library's RoPE modules cache what they computed
+from the window.
+"""
 _ROPE_TYPE = "longrope"
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -42,11 +49,14 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def allocate_slots(num_slots: int, like: Tensor) -> Tensor:
-    """Allocate a pool of zeros, [slots, ...], for entries like those of `like`, [entries, ...]."""
+    """Allocate a pool of zeros, [slots, ...], for entries like those of `like`,
+    [entries, ...].
+    """
     shape = (num_slots, *like.shape[1:])
     if like.device.type != "cpu":
         return like.new_zeros(shape)
-    # numpy leaves zeroing to the system, which allocates a page only when it is first written.
+    # numpy leaves zeroing to the system, which allocates a page only when it is first
+    # written.
     size = num_slots * like[0].numel() * like.element_size()
     return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
@@ -65,7 +75,8 @@ class KvPool:
     def get_layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's keys and values, [slots, heads, width] each.
 
-        keys, values: new ones, [tokens, heads, width], whose shape and dtype an unallocated layer gets.
+        keys, values: new ones, [tokens, heads, width], whose shape and dtype an
+            unallocated layer gets.
         """
         layer = self._layers.get(index)
         if layer is None:
@@ -74,13 +85,17 @@ class KvPool:
         return layer
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale values could change results."""
+        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale
+        values could change results.
+        """
         for parts in self._layers.values():
             for part in parts:
                 part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
 
     def save(self, block: int) -> bytes:
-        """Serialize a block as safetensors: keys and values of each allocated layer, by its number."""
+        """Serialize a block as safetensors: keys and values of each allocated layer, by
+        its number.
+        """
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         parts = {
             f"{index}.{name}": part[span].cpu()
@@ -92,8 +107,11 @@ class KvPool:
     def restore(self, block: int, contents: bytes) -> None:
         """Restore a block from the output of `save`. Missing layers are allocated."""
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
-        parts = {name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()}
-        # A block may be restored before the first step, when no layer has allocated its memory yet.
+        parts = {
+            name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()
+        }
+        # A block may be restored before the first step, when no layer has allocated its
+        # memory yet.
         for index in {int(name.partition(".")[0]) for name in parts}:
             loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
             for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
@@ -102,11 +120,16 @@ class KvPool:
     @property
     def bytes_per_token(self) -> int:
         """Bytes per token over all allocated layers."""
-        return sum(part[0].numel() * part.element_size() for layer in self._layers.values() for part in layer)
+        return sum(
+            part[0].numel() * part.element_size()
+            for layer in self._layers.values()
+            for part in layer
+        )
 
 
 class AttentionGroup:
-    """Rows of a step that attend in one call: one token each of several sequences, or several tokens of one.
+    """Rows of a step that attend in one call: one token each of several sequences, or
+    several tokens of one.
 
     rows: their slice of the step.
     blocks: [sequences, blocks], block numbers in the pool.
@@ -124,12 +147,15 @@ class AttentionGroup:
         return len(self._blocks)
 
     def gather(self, part: Tensor) -> Tensor:
-        """Gather the sequences' keys or values from a layer's: [sequences, heads, keys, width].
+        """Gather the sequences' keys or values from a layer's: [sequences, heads, keys,
+        width].
 
         part: [slots, heads, width].
         """
         # Whole blocks are copied several times as fast as single slots.
-        gathered = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(0, self._blocks.flatten())
+        gathered = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(
+            0, self._blocks.flatten()
+        )
         return gathered.view(self.num_sequences, -1, *part.shape[1:]).transpose(1, 2)
 
     def get_mask(self, window: int | None, library_mask: LibraryMask | None = None) -> Tensor:
@@ -153,7 +179,8 @@ class AttentionGroup:
 class LibraryMask:
     """The arguments from which the library would build a layer's mask.
 
-    mask_function: the library's mask function, called with positions of one sequence; True where a query sees a key.
+    mask_function: the library's mask function, called with positions of one sequence;
+        True where a query sees a key.
     """
 
     def __init__(self, *, mask_function: Callable[..., Tensor], **_: object) -> None:
@@ -172,22 +199,33 @@ class PagedStep:
 
     def __init__(self, chunks: Sequence[Chunk], pool: KvPool, device: Device) -> None:
         self.pool = pool
-        tokens = [(chunk.sequence, position) for chunk in chunks for position in range(chunk.begin, chunk.end)]
-        self.ids = torch.tensor([[sequence.tokens[position] for sequence, position in tokens]], device=device)
+        tokens = [
+            (chunk.sequence, position)
+            for chunk in chunks
+            for position in range(chunk.begin, chunk.end)
+        ]
+        self.ids = torch.tensor(
+            [[sequence.tokens[position] for sequence, position in tokens]], device=device
+        )
         self.positions = torch.tensor([[position for _, position in tokens]], device=device)
-        self.slots = torch.tensor([sequence.find_slot(position) for sequence, position in tokens], device=device)
+        self.slots = torch.tensor(
+            [sequence.find_slot(position) for sequence, position in tokens], device=device
+        )
         self.groups = _build_groups(chunks, device)
         self._num_layers = 0
 
     def count_layer(self) -> int:
-        """Return the number of the layer that attends, in the order of calls: layers may share a module (Zamba)."""
+        """Return the number of the layer that attends, in the order of calls: layers
+        may share a module (Zamba).
+        """
         self._num_layers += 1
         return self._num_layers - 1
 
 
 def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGroup]:
-    """Group the chunks. Consecutive single-token chunks form one group while their lengths differ by at most a factor
-    of about 2."""
+    """Group the chunks. Consecutive single-token chunks form one group while their
+    lengths differ by at most a factor of about 2.
+    """
     groups: list[AttentionGroup] = []
     start = index = 0
     while index < len(chunks):
@@ -197,7 +235,8 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
             for chunk in chunks[index + 1 :]:
                 shortest = min(shortest, chunk.end)
                 longest = max(longest, chunk.end)
-                # All sequences of a group are padded to the longest: this bounds the share of padding to about half.
+                # All sequences of a group are padded to the longest: this bounds the
+                # share of padding to about half.
                 if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
                     break
                 members.append(chunk)
@@ -205,7 +244,9 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
         width = -(-max(chunk.end for chunk in members) // BLOCK_SIZE)
         # Block 0 is never allocated: padding of the table points to it and is masked.
         tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in members]
-        positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in members], device=device)
+        positions = torch.tensor(
+            [list(range(chunk.begin, chunk.end)) for chunk in members], device=device
+        )
         groups.append(AttentionGroup(rows, torch.tensor(tables, device=device), positions))
         index += len(members)
         start = rows.stop
@@ -229,16 +270,27 @@ def attend(
     """Attend in one layer, with the library's signature.
 
     query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
-    sliding_window, softcap, s_aux (sinks): features of some models, named as in the library.
+    sliding_window, softcap, s_aux (sinks): features of some models, named as in the
+    library.
     """
-    # Without these checks, a model that builds its own mask would silently compute wrong logits.
+    # Without these checks, a model that builds its own mask would silently compute
+    # wrong logits.
     if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
-    if getattr(module.config, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
-        # Llama 4's temperature of long contexts (https://arxiv.org/abs/2501.19399) in its layers without RoPE.
-        scales = torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
+    if getattr(module.config, "attn_temperature_tuning", False) and not getattr(
+        module, "use_rope", True
+    ):
+        # Llama 4's temperature of long contexts (https://arxiv.org/abs/2501.19399) in
+        # its layers without RoPE.
+        scales = (
+            torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale))
+            * module.attn_scale
+            + 1.0
+        )
         query = (query * scales[:, None]).to(query.dtype)
-    keys, values = step.pool.get_layer(step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1))
+    keys, values = step.pool.get_layer(
+        step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    )
     # Stored before attention, because the tokens of a chunk also attend to one another.
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)
@@ -246,20 +298,25 @@ def attend(
     mixed = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
     for group in step.groups:
         group_query = query[0, :, group.rows].transpose(0, 1)
-        group_query = group_query.reshape(group.num_sequences, -1, *query.shape[1::2]).transpose(1, 2)
+        group_query = group_query.reshape(group.num_sequences, -1, *query.shape[1::2]).transpose(
+            1, 2
+        )
         group_keys = group.gather(keys)
         group_values = group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
             attended = _attend_fused(group_query, group_keys, group_values, mask, scale)
         else:
-            attended = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
+            attended = _attend_unfused(
+                group_query, group_keys, group_values, mask, scale, softcap, s_aux
+            )
         mixed[group.rows] = attended.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
 
 
 def select_kernels(backend: str) -> KernelContext:
-    """Return a context that restricts attention to one of torch's kernels; `auto` is torch's choice for each step.
+    """Return a context that restricts attention to one of torch's kernels; `auto` is
+    torch's choice for each step.
 
     Softcapping and sinks use no fused kernel, see `_attend_unfused`.
     """
@@ -281,18 +338,27 @@ def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
     if query.shape[2] > 1:
         use_gqa = query.shape[1] != key.shape[1]
         return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=use_gqa)
-    # Single tokens have one mask, so heads that share keys can be rows of one head: a kernel then reads the keys once.
+    # Single tokens have one mask, so heads that share keys can be rows of one head: a
+    # kernel then reads the keys once.
     rows = query.view(len(query), key.shape[1], -1, query.shape[3])
     attended = attention(rows, key, value, attn_mask=mask, scale=scale)
     return attended.reshape(*query.shape[:3], -1)
 
 
 def _attend_unfused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """Compute attention with features that the fused kernels lack: tanh softcapping of scores, sinks in the softmax.
+    """Compute attention with features that the fused kernels lack: tanh softcapping of
+    scores, sinks in the softmax.
 
-    query: [sequences, heads, queries, width]; key, value: [sequences, key heads, keys, width].
+    query: [sequences, heads, queries, width]; key, value: [sequences, key heads, keys,
+        width].
     """
     repeats = query.shape[1] // key.shape[1]
     key = key.repeat_interleave(repeats, dim=1)
@@ -303,23 +369,30 @@ def _attend_unfused(
     scores = scores.masked_fill(~mask, float("-inf")).float()
     if sinks is not None:
         column = sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        # A sink is a column of the softmax without a value: it takes weight from the keys, as in gpt-oss.
+        # A sink is a column of the softmax without a value: it takes weight from the
+        # keys, as in gpt-oss.
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
     return weights @ value
 
 
 def set_attention(network: Network, name: str) -> None:
-    """Switch the text part to an attention implementation: NAME, MASKED_NAME, or one of the library's own."""
+    """Switch the text part to an attention implementation: NAME, MASKED_NAME, or one of
+    the library's own.
+    """
     config = network.config
     text = network.config.get_text_config()
     # None if all of the model is text.
     part = next((part for part in config.sub_configs if getattr(config, part, None) is text), None)
     network.set_attn_implementation(name if part is None else {part: name})
     for module in network.modules():
-        # The library would compute Llama 4's scale of queries from rows of the step; `attend` uses positions instead.
+        # The library would compute Llama 4's scale of queries from rows of the step;
+        # `attend` uses positions instead.
         if hasattr(module, "attn_temperature_tuning") and hasattr(module, "floor_scale"):
-            module.attn_temperature_tuning = module.config.attn_temperature_tuning and name not in (NAME, MASKED_NAME)
+            module.attn_temperature_tuning = module.config.attn_temperature_tuning and name not in (
+                NAME,
+                MASKED_NAME,
+            )
 
 
 def get_attention(network: Network) -> str:
@@ -328,14 +401,16 @@ def get_attention(network: Network) -> str:
 
 
 def register() -> None:
-    """Register both names with the library, which then builds no masks for NAME. Idempotent."""
+    """Register both names with the library, which then builds no masks for NAME.
+    Idempotent.
+    """
     library.AttentionInterface.register(NAME, attend)
     library.AttentionInterface.register(MASKED_NAME, attend)
     library.AttentionMaskInterface.register(MASKED_NAME, LibraryMask)
 
 
-# Limits at which a model's computation changes: windows, chunks and scales. They are reduced while a model is checked,
-# so that a few tokens exceed them.
+# Limits at which a model's computation changes: windows, chunks and scales. They are
+# reduced while a model is checked, so that a few tokens exceed them.
 
 
 @contextmanager
@@ -348,8 +423,11 @@ def reduce_limits(network: Network) -> Generator[None]:
     changed: list[tuple[Any, str, int]] = []
     for name, value in _ATTRIBUTES.items():
         limits = [(holder, getattr(holder, name, None)) for holder in holders]
-        large = [(holder, limit) for holder, limit in limits if isinstance(limit, int) and limit > value]
-        # All are reduced by the same number, since some modules add 1 to the configuration's window.
+        large = [
+            (holder, limit) for holder, limit in limits if isinstance(limit, int) and limit > value
+        ]
+        # All are reduced by the same number, since some modules add 1 to the
+        # configuration's window.
         reduction = min((limit for _, limit in large), default=value) - value
         for holder, limit in large:
             setattr(holder, name, limit - reduction)
@@ -381,7 +459,9 @@ def _forget_long_frequencies(network: Network) -> None:
 
 
 def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
-    """Find the RoPE parameters of a configuration: those of all layers, and those of each type of layer."""
+    """Find the RoPE parameters of a configuration: those of all layers, and those of
+    each type of layer.
+    """
     parameters: dict[str, Any] | None = getattr(holder, "rope_parameters", None)
     if isinstance(parameters, dict):
         yield parameters
@@ -389,7 +469,9 @@ def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN4
 
 
 class LongRope:
-    """The RoPE modules of a network with longrope's short and long factors. Other modules are unchanged."""
+    """The RoPE modules of a network with longrope's short and long factors. Other
+    modules are unchanged.
+    """
 
     def __init__(self, network: Network) -> None:
         self._config = network.config.get_text_config()
@@ -397,12 +479,15 @@ class LongRope:
         self._long_rows: Tensor | None = None
         for module in network.modules():
             rope_types = getattr(module, "rope_type", None)
-            if rope_types == _ROPE_TYPE or (isinstance(rope_types, dict) and _ROPE_TYPE in rope_types.values()):
+            if rope_types == _ROPE_TYPE or (
+                isinstance(rope_types, dict) and _ROPE_TYPE in rope_types.values()
+            ):
                 module.forward = partial(self._compute, module.forward)
 
     @property
     def window(self) -> int | None:
-        """Length in tokens of the longest sequence with short factors; None for a model without longrope.
+        """Length in tokens of the longest sequence with short factors; None for a model
+        without longrope.
 
         Raises: EngineError if layers differ.
         """
@@ -430,15 +515,20 @@ class LongRope:
         self._short_rows = self._long_rows = None
 
     def _compute(self, forward: Any, states: Tensor, position_ids: Tensor, **options: Any) -> Any:  # noqa: ANN401 - untyped
-        """Compute the embeddings of each row with its sequence's factors: [1, rows, width], or a tuple of them."""
+        """Compute the embeddings of each row with its sequence's factors: [1, rows,
+        width], or a tuple of them.
+        """
         if self._short_rows is None or self._long_rows is None:
             return forward(states, position_ids, **options)
         parts: list[tuple[Tensor, Any]] = []
         if len(self._short_rows):
-            parts.append((self._short_rows, forward(states, position_ids[..., self._short_rows], **options)))
+            parts.append(
+                (self._short_rows, forward(states, position_ids[..., self._short_rows], **options))
+            )
         if len(self._long_rows):
             positions = position_ids[..., self._long_rows]
-            # A position beyond the window makes the library choose long factors; its row is dropped.
+            # A position beyond the window makes the library choose long factors; its
+            # row is dropped.
             beyond = torch.full_like(positions[..., :1], self.window)
             embeddings = forward(states, torch.cat([positions, beyond], dim=-1), **options)
             parts.append((self._long_rows, _drop_last(embeddings)))

@@ -1,8 +1,9 @@
 """Recurrent and convolutional layers, whose state has a slot for each running sequence.
 
-The library computes a layer's rows with one cache. Here each row of a step is computed with the state of its own
-sequence: sequences with one new token together, chunks of several tokens one by one. No architecture is named: a layer
-is recurrent if its code updates such a state in the library's cache.
+The library computes a layer's rows with one cache. Here each row of a step is computed
+with the state of its own sequence: sequences with one new token together, chunks of
+several tokens one by one. No architecture is named: a layer is recurrent if its code
+updates such a state in the library's cache.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _CACHES: Any = import_module("transformers.cache_utils")
 _UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods of the library's cache that store state beside keys and values."""
 CACHE_NAMES = ("cache", "cache_params", "past_key_values")
-"""Names of the cache in inputs and outputs: `cache` since transformers 5.24, the others in earlier versions."""
+"""Names of the cache in inputs and outputs: `cache` since transformers 5.24, the others
+in earlier versions.
+"""
 _KINDS = ("conv_states", "recurrent_states")
 """Attributes of a layer of the library's cache, each with states by number."""
 
@@ -33,7 +36,9 @@ StateKey: TypeAlias = tuple[str, int]
 
 
 class StatePool:
-    """The states of all recurrent layers, [slots, ...] each; allocated on first use, in main memory page by page."""
+    """The states of all recurrent layers, [slots, ...] each; allocated on first use, in
+    main memory page by page.
+    """
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
@@ -49,11 +54,14 @@ class StatePool:
         return self._layers.get(index, {})
 
     def write(self, index: int, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
-        """Write states, [sequences, ...], to their slots, unless they are already there."""
+        """Write states, [sequences, ...], to their slots, unless they are already
+        there.
+        """
         layer = self._layers.setdefault(index, {})
         if key not in layer:
             layer[key] = allocate_slots(self._num_slots, state)
-        # The library has updated a view of the pool in place, so there is nothing to copy.
+        # The library has updated a view of the pool in place, so there is nothing to
+        # copy.
         if isinstance(slots, slice) and layer[key][slots].data_ptr() == state.data_ptr():
             return
         layer[key][slots] = state
@@ -102,12 +110,15 @@ class _Layer(Struct, frozen=True, eq=False):
 
 
 class RecurrentLayers:
-    """The recurrent layers of a network. Their computation is changed only during `activate`.
+    """The recurrent layers of a network. Their computation is changed only during
+    `activate`.
 
-    by_token: whether to compute chunks that continue a sequence token by token, for layers that reset their state at
-        every longer chunk.
-    ignores_state: whether `observe` found a layer whose longer chunks do not depend on its state.
-    row_linears: their linear layers that `observe` found to be called once for all rows of a call.
+    by_token: whether to compute chunks that continue a sequence token by token, for
+        layers that reset their state at every longer chunk.
+    ignores_state: whether `observe` found a layer whose longer chunks do not depend on
+        its state.
+    row_linears: their linear layers that `observe` found to be called once for all rows
+        of a call.
     """
 
     def __init__(self, network: Network) -> None:
@@ -124,12 +135,20 @@ class RecurrentLayers:
             cache_name = _find_cache_name(module)
             if cache_name is not None:
                 names = list(inspect.signature(module.forward).parameters)
-                linears = tuple(part for part in module.modules() if isinstance(part, torch.nn.Linear))
+                linears = tuple(
+                    part for part in module.modules() if isinstance(part, torch.nn.Linear)
+                )
                 layer = _Layer(module.forward, linears, module.layer_idx, names, cache_name)
                 self._layers.append(layer)
                 module.forward = partial(self._compute, layer)
-        caches: Any = library.DynamicCache(config=network.config.get_text_config()).layers if self._layers else None
-        self._num_states: dict[int, int] = {layer.index: caches[layer.index].number_of_states for layer in self._layers}
+        caches: Any = (
+            library.DynamicCache(config=network.config.get_text_config()).layers
+            if self._layers
+            else None
+        )
+        self._num_states: dict[int, int] = {
+            layer.index: caches[layer.index].number_of_states for layer in self._layers
+        }
 
     @property
     def has_state(self) -> bool:
@@ -137,7 +156,9 @@ class RecurrentLayers:
 
     @property
     def rows(self) -> Tensor | None:
-        """Rows of the step that the current call of a recurrent layer computes; None outside of such calls."""
+        """Rows of the step that the current call of a recurrent layer computes; None
+        outside of such calls.
+        """
         return self._rows
 
     def contains(self, linear: Network) -> bool:
@@ -146,7 +167,9 @@ class RecurrentLayers:
 
     @contextmanager
     def observe(self) -> Generator[None]:
-        """Observe calls until the end of the block, and set `ignores_state` and `row_linears`."""
+        """Observe calls until the end of the block, and set `ignores_state` and
+        `row_linears`.
+        """
         self.ignores_state = False
         num_rows = self._num_rows = {layer: list[int]() for layer in self._layers}
         self._num_linear_rows = {linear: [] for layer in self._layers for linear in layer.linears}
@@ -171,17 +194,23 @@ class RecurrentLayers:
 
     @contextmanager
     def activate(self, chunks: Sequence[Chunk], pool: StatePool) -> Generator[None]:
-        """Compute the layers with the states of a step's chunks until the end of the block."""
+        """Compute the layers with the states of a step's chunks until the end of the
+        block.
+        """
         if self.has_state:
             groups = self._build_groups(chunks)
-            self._step = _ActiveStep(groups, torch.cat([group.rows for group in groups]).argsort(), pool)
+            self._step = _ActiveStep(
+                groups, torch.cat([group.rows for group in groups]).argsort(), pool
+            )
         try:
             yield
         finally:
             self._step = self._rows = None
 
     def _build_groups(self, chunks: Sequence[Chunk]) -> list[StateGroup]:
-        """Group the rows. Sequences with one new token form one group, in the order of their slots."""
+        """Group the rows. Sequences with one new token form one group, in the order of
+        their slots.
+        """
         groups: list[StateGroup] = []
         decoding: list[tuple[int, int]] = []
         start = 0
@@ -198,12 +227,15 @@ class RecurrentLayers:
                 groups += [self._build_group([row], [slot], continues=True) for row in rows]
             start = rows.stop
         if decoding:
-            # Adjacent slots are one slice of the pool, whose states are updated in place instead of copied twice.
+            # Adjacent slots are one slice of the pool, whose states are updated in
+            # place instead of copied twice.
             slots, rows = zip(*sorted(decoding), strict=True)
             groups.append(self._build_group(rows, slots, continues=True))
         return groups
 
-    def _build_group(self, rows: Sequence[int], slots: Sequence[int], *, continues: bool) -> StateGroup:
+    def _build_group(
+        self, rows: Sequence[int], slots: Sequence[int], *, continues: bool
+    ) -> StateGroup:
         first = slots[0]
         end = slots[-1] + 1
         is_consecutive = end - first == len(slots)
@@ -222,7 +254,9 @@ class RecurrentLayers:
         named_args = {**dict(zip(layer.parameters, args, strict=False)), **options}
         # The step is only for attention, and masks are for padded batches.
         arguments: dict[str, Any] = {
-            name: None if name.endswith("mask") else value for name, value in named_args.items() if name != "step"
+            name: None if name.endswith("mask") else value
+            for name, value in named_args.items()
+            if name != "step"
         }
         num_rows = named_args["hidden_states"].shape[1]
         # Tensors of [1, rows, ...]; other arguments are passed on as they are.
@@ -235,11 +269,14 @@ class RecurrentLayers:
         for group in step.groups:
             # The group's rows of each tensor, [sequences, tokens, ...].
             group_args = {
-                name: tensor[group.rows].unflatten(0, (group.num_sequences, -1)) for name, tensor in row_tensors.items()
+                name: tensor[group.rows].unflatten(0, (group.num_sequences, -1))
+                for name, tensor in row_tensors.items()
             }
             inputs = {**arguments, **group_args}
             is_chunk = group.continues and len(group.rows) > group.num_sequences
-            without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
+            without_state = (
+                self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
+            )
             if self._num_rows is not None:
                 self._num_rows[layer].append(len(group.rows))
             states = self._load(layer.index, group, step.pool)
@@ -259,14 +296,24 @@ class RecurrentLayers:
     def _compute_without_state(
         self, layer: _Layer, inputs: dict[str, Any], group: StateGroup, pool: StatePool
     ) -> list[Any]:
-        """Compute a chunk once for each kind of state with wrong values in it. Empty unless the layer is observed."""
+        """Compute a chunk once for each kind of state with wrong values in it. Empty
+        unless the layer is observed.
+        """
         results: list[Any] = []
         for kind in _KINDS if self._num_rows is not None else ():
             states = self._load(layer.index, group, pool)
             for name in _KINDS:
-                loaded = {number: state for number, state in getattr(states, name).items() if state is not None}
-                # 100 is far from values of a state: a layer that reads it cannot return an equal result by chance.
-                copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in loaded.items()}
+                loaded = {
+                    number: state
+                    for number, state in getattr(states, name).items()
+                    if state is not None
+                }
+                # 100 is far from values of a state: a layer that reads it cannot return
+                # an equal result by chance.
+                copies = {
+                    n: torch.full_like(s, 100.0) if name == kind else s.clone()
+                    for n, s in loaded.items()
+                }
                 getattr(states, name).update(copies)
                 if name == kind and copies:
                     results.append(states)
@@ -275,7 +322,8 @@ class RecurrentLayers:
     def _load(self, index: int, group: StateGroup, pool: StatePool) -> Any:  # noqa: ANN401 - untyped
         """Build a layer of the library's cache with the states of a group.
 
-        States of consecutive slots are views of the pool, which the library updates in place.
+        States of consecutive slots are views of the pool, which the library updates in
+        place.
         """
         layer = _CACHES.LinearAttentionLayer(self._num_states[index])
         if group.continues:
@@ -290,7 +338,8 @@ class RecurrentLayers:
 
 def _call(layer: _Layer, inputs: dict[str, Any], states: Any) -> Any:  # noqa: ANN401 - untyped
     """Call a layer of the library with a cache of these states."""
-    # The layer looks up its state by its own index, so the entries before it can be None.
+    # The layer looks up its state by its own index, so the entries before it can be
+    # None.
     caches = library.Cache(layers=[None] * layer.index + [states])
     return layer.forward(**{**inputs, layer.cache_name: caches})
 
@@ -308,7 +357,9 @@ def _join(parts: Sequence[Tensor], order: Tensor) -> Tensor:
 
 
 def _find_cache_name(module: Network) -> str | None:
-    """Find the name of a recurrent layer's parameter for the library's cache; None for other modules."""
+    """Find the name of a recurrent layer's parameter for the library's cache; None for
+    other modules.
+    """
     kind = cast("type[Any]", type(module))
     functions = [
         inspect.unwrap(function)
@@ -319,4 +370,6 @@ def _find_cache_name(module: Network) -> str | None:
     if not any(_UPDATES.intersection(function.__code__.co_names) for function in functions):
         return None
     parameters = inspect.signature(kind.forward).parameters
-    return next((name for name in CACHE_NAMES if name in parameters and "hidden_states" in parameters), None)
+    return next(
+        (name for name in CACHE_NAMES if name in parameters and "hidden_states" in parameters), None
+    )

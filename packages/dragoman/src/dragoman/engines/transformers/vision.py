@@ -1,6 +1,8 @@
-"""Images for models of the transformers library: preprocessing by the model's own processor, and the vision encoder.
+"""Images for models of the transformers library: preprocessing by the model's own
+processor, and the vision encoder.
 
-Preprocessing runs on threads other than the event loop's, the encoder on the worker thread.
+Preprocessing runs on threads other than the event loop's, the encoder on the worker
+thread.
 """
 
 from __future__ import annotations
@@ -30,12 +32,19 @@ VisionInputs: TypeAlias = Mapping[str, Tensor]
 """Inputs of the vision encoder, by argument name."""
 
 _TEXT_INPUTS = frozenset(
-    {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"}
+    {
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+        "mm_token_type_ids",
+        "text_replacement_offsets",
+    }
 )
 _CACHE_BYTES = 128 << 20
 _FEATURE_CACHE_BYTES = 512 << 20
 _GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"})
-"""Model types whose full processor needs torchvision for videos, which are not supported.
+"""Model types whose full processor needs torchvision for videos, which are not
+supported.
 
 For images it only counts patches, which `_process_by_grid` does instead.
 """
@@ -103,9 +112,16 @@ def load_processor(directory: Path, config: Any, *, trust_remote_code: bool) -> 
         raise EngineError(f"the processor in {directory} cannot be used: {error}") from error
 
 
-def _process_with_library(processor: Any, pictures: Sequence[PillowImage]) -> tuple[list[str], VisionInputs]:  # noqa: ANN401 - untyped
+def _process_with_library(
+    processor: Any, pictures: Sequence[PillowImage]
+) -> tuple[list[str], VisionInputs]:  # noqa: ANN401 - untyped
     text = processor.image_token * len(pictures)
-    outputs = processor(text=[text], images=[list(pictures)], return_tensors="pt", return_text_replacement_offsets=True)
+    outputs = processor(
+        text=[text],
+        images=[list(pictures)],
+        return_tensors="pt",
+        return_text_replacement_offsets=True,
+    )
     texts = [replacement["replacement"] for replacement in outputs["text_replacement_offsets"][0]]
     return texts, {name: value for name, value in outputs.items() if name not in _TEXT_INPUTS}
 
@@ -145,8 +161,12 @@ class TransformersVision:
             prepared.append(PreparedImage(text, digest, pixels))
         return tuple(prepared)
 
-    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
-        return place_images(prompt, self._processor.token, images, [get_pixels(image).count for image in images])
+    def locate(
+        self, prompt: Sequence[int], images: Sequence[PreparedImage]
+    ) -> tuple[PromptImage, ...]:
+        return place_images(
+            prompt, self._processor.token, images, [get_pixels(image).count for image in images]
+        )
 
     def _process(self, data: bytes, number: int) -> tuple[str, ImagePixels]:
         """Process one image alone, so that its result does not depend on others."""
@@ -168,14 +188,17 @@ def get_pixels(image: PreparedImage | PromptImage) -> ImagePixels:
 
 def is_vision_model(config: Any) -> bool:  # noqa: ANN401 - untyped
     """Whether the configuration is of a model with text and image input."""
-    return type(config) in library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and hasattr(config, "image_token_id")
+    return type(config) in library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and hasattr(
+        config, "image_token_id"
+    )
 
 
 # The vision encoder.
 
 
 class TransformersVisionRunner:
-    """Implements `batching.VisionRunner`: image features, inserted at the images' tokens, and the model's positions.
+    """Implements `batching.VisionRunner`: image features, inserted at the images'
+    tokens, and the model's positions.
 
     Evicted features are computed again when needed.
     """
@@ -183,8 +206,11 @@ class TransformersVisionRunner:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._image_token_id: int = network.config.image_token_id
-        self._cache = LruBytes[Tensor](_FEATURE_CACHE_BYTES, lambda rows: rows.numel() * rows.element_size())
-        # Models with M-RoPE (rows and columns as positions) compute the positions of all tokens themselves.
+        self._cache = LruBytes[Tensor](
+            _FEATURE_CACHE_BYTES, lambda rows: rows.numel() * rows.element_size()
+        )
+        # Models with M-RoPE (rows and columns as positions) compute the positions of
+        # all tokens themselves.
         self._compute_rope_index = getattr(network.model, "get_rope_index", None)
         # Weak keys, since nothing reports the end of a sequence to this class.
         self._prompt_positions: WeakKeyDictionary[Running, Tensor] = WeakKeyDictionary()
@@ -198,7 +224,9 @@ class TransformersVisionRunner:
         self._cache.clear()
 
     def build_embeddings(self, ids: Tensor, chunks: Sequence[Chunk]) -> Tensor:
-        """Build the input embeddings [1, tokens, width] of a step's ids [1, tokens], with features at image tokens."""
+        """Build the input embeddings [1, tokens, width] of a step's ids [1, tokens],
+        with features at image tokens.
+        """
         embeddings = self._network.get_input_embeddings()(ids).clone()
         start = 0
         for chunk in chunks:
@@ -207,16 +235,21 @@ class TransformersVisionRunner:
                 end = min(image.end, chunk.end)
                 if begin >= end:
                     continue
-                image_ids = torch.tensor(chunk.sequence.tokens[image.begin : image.end], device=ids.device)
+                image_ids = torch.tensor(
+                    chunk.sequence.tokens[image.begin : image.end], device=ids.device
+                )
                 positions = (image_ids == self._image_token_id).nonzero()[:, 0] + image.begin
                 in_span = (positions >= begin) & (positions < end)
                 features = self._get_features(image)[in_span]
-                embeddings[0, start - chunk.begin + positions[in_span]] = features.to(embeddings.dtype)
+                embeddings[0, start - chunk.begin + positions[in_span]] = features.to(
+                    embeddings.dtype
+                )
             start += chunk.num_tokens
         return embeddings
 
     def build_positions(self, chunks: Sequence[Chunk], text_positions: Tensor) -> Tensor:
-        """Build the positions of a step: [3, 1, tokens] (time, row, column) with M-RoPE, else text_positions.
+        """Build the positions of a step: [3, 1, tokens] (time, row, column) with
+        M-RoPE, else text_positions.
 
         text_positions: [1, tokens].
         """
@@ -235,13 +268,19 @@ class TransformersVisionRunner:
         inputs = {name: move_to_device(network, tensor) for name, tensor in pixels.inputs.items()}
         with torch.inference_mode():
             output = network.get_image_features(**inputs, return_dict=True).pooler_output
-            rows = output.flatten(0, -2) if isinstance(output, torch.Tensor) else torch.cat([*output])
+            rows = (
+                output.flatten(0, -2) if isinstance(output, torch.Tensor) else torch.cat([*output])
+            )
         if len(rows) != pixels.count:
-            raise EngineError(f"an image has {pixels.count} tokens, but the vision model returned {len(rows)}")
+            raise EngineError(
+                f"an image has {pixels.count} tokens, but the vision model returned {len(rows)}"
+            )
         return rows
 
     def _build_chunk_positions(self, chunk: Chunk) -> Tensor:
-        """Build the positions of a chunk, [3, tokens]. After the prompt all three increase by 1 per token."""
+        """Build the positions of a chunk, [3, tokens]. After the prompt all three
+        increase by 1 per token.
+        """
         sequence = chunk.sequence
         text_positions = torch.arange(chunk.begin, chunk.end).expand(3, -1)
         if not sequence.request.images:
@@ -253,8 +292,12 @@ class TransformersVisionRunner:
             image_mask = torch.zeros_like(ids)
             for image in sequence.request.images:
                 image_mask[0, image.begin : image.end] = 1
-            grids = torch.cat([get_pixels(image).inputs["image_grid_thw"] for image in sequence.request.images])
-            positions, _ = self._compute_rope_index(ids, mm_token_type_ids=image_mask, image_grid_thw=grids)
+            grids = torch.cat(
+                [get_pixels(image).inputs["image_grid_thw"] for image in sequence.request.images]
+            )
+            positions, _ = self._compute_rope_index(
+                ids, mm_token_type_ids=image_mask, image_grid_thw=grids
+            )
             prompt = self._prompt_positions[sequence] = positions[:, 0]
         length = prompt.shape[1]
         after_prompt = text_positions[:, text_positions[0] >= length] - length + prompt.max() + 1
@@ -269,7 +312,8 @@ def move_to_device(network: Network, tensor: Tensor) -> Tensor:
 class LruBytes(Generic[T]):
     """An LRU cache of computed values. Thread-safe.
 
-    max_bytes: limit of all values together; the most recent one is cached even if it is larger.
+    max_bytes: limit of all values together; the most recent one is cached even if it is
+        larger.
     size: returns the bytes of a value.
     """
 
@@ -286,7 +330,8 @@ class LruBytes(Generic[T]):
             if key in self._items:
                 self._items.move_to_end(key)
                 return self._items[key]
-        # Computed without the lock: it is slow, and computing a value twice does no harm.
+        # Computed without the lock: it is slow, and computing a value twice does no
+        # harm.
         value = compute()
         with self._lock:
             if key not in self._items:

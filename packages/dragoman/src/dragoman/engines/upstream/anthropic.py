@@ -1,7 +1,8 @@
-"""Anthropic's Messages API as an upstream: encodes requests and reads the events of responses. Pure.
+"""Anthropic's Messages API as an upstream: encodes requests and reads the events of
+responses. Pure.
 
-Sources: the parameter types of anthropic-python 2.11 and the pages "Messages", "Extended thinking" and "Prompt caching"
-of Anthropic's documentation.
+Sources: the parameter types of anthropic-python 2.11 and the pages "Messages",
+"Extended thinking" and "Prompt caching" of Anthropic's documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import EngineError, RequestError, Unsupported
-from ...core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import (
     Audio,
     File,
@@ -55,9 +67,13 @@ from .wire import WireError
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 8192
-"""Limit for requests without one, since Messages requires it; no model since Claude 3.5 has a lower maximum."""
+"""Limit for requests without one, since Messages requires it; no model since Claude 3.5
+has a lower maximum.
+"""
 INVALID_JSON_KEY = "INVALID_JSON"
-"""Anthropic's convention for arguments that are not a JSON object: they are sent as the value of this key."""
+"""Anthropic's convention for arguments that are not a JSON object: they are sent as the
+value of this key.
+"""
 
 _EFFORTS = {"minimal": "low"}
 """OpenAI's efforts that have another name in Messages."""
@@ -70,7 +86,9 @@ _ANSWERED_ROLES = (Role.USER, Role.TOOL)
 def encode_messages_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
-    """Encode a request. Raises Unsupported for features that Messages lacks, RequestError for invalid messages."""
+    """Encode a request. Raises Unsupported for features that Messages lacks,
+    RequestError for invalid messages.
+    """
     conversation = require_conversation(request, kind)
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
@@ -83,7 +101,11 @@ def encode_messages_request(
     body |= {
         "max_tokens": limit,
         "stream": True,
-        **{name: getattr(sampling, name) for name in sampling.list_set_fields() if name in kind.parameters},
+        **{
+            name: getattr(sampling, name)
+            for name in sampling.list_set_fields()
+            if name in kind.parameters
+        },
     }
     if body.get("top_k") == 0:
         del body["top_k"]
@@ -93,7 +115,9 @@ def encode_messages_request(
 
 
 def encode_count_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
-    """Encode a request to count the tokens of a prompt. Raises as `encode_messages_request`."""
+    """Encode a request to count the tokens of a prompt. Raises as
+    `encode_messages_request`.
+    """
     body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/messages/count_tokens", encode_body(body))
 
@@ -105,7 +129,8 @@ def _encode_prompt(
     continues = conversation.template.continue_final_message
     system, messages = _encode_messages(conversation.messages, warnings, continues=continues)
     if conversation.tools or any(message["role"] == "assistant" for message in messages):
-        # The conversation will probably be continued, so its prefix is cached, as with other engines.
+        # The conversation will probably be continued, so its prefix is cached, as with
+        # other engines.
         _mark_for_cache(system)
         for turn in [turn for turn in messages if turn["role"] == "user"][-1:]:
             _mark_for_cache(turn["content"])
@@ -126,7 +151,10 @@ def _encode_prompt(
             body["tool_choice"] = encoded_choice
     output_config: dict[str, Any] = {}
     if isinstance(request.constraint, JsonSchema):
-        output_config["format"] = {"type": "json_schema", "schema": to_raw(request.constraint.schema)}
+        output_config["format"] = {
+            "type": "json_schema",
+            "schema": to_raw(request.constraint.schema),
+        }
     thinking, effort = _encode_thinking(conversation, warnings)
     if thinking is not None:
         body["thinking"] = thinking
@@ -135,7 +163,9 @@ def _encode_prompt(
     return body | ({"output_config": output_config} if output_config else {})
 
 
-def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[dict[str, Any] | None, str | None]:
+def _encode_thinking(
+    conversation: Conversation, warnings: list[str]
+) -> tuple[dict[str, Any] | None, str | None]:
     """Encode `thinking` and the effort. None leaves the choice to the model's default."""
     options = conversation.reasoning
     messages = conversation.messages
@@ -148,8 +178,8 @@ def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[d
         # Without `display`, some models return no thinking text.
         return {"type": "adaptive", "display": "summarized"}, effort
     if messages and messages[-1].role is Role.TOOL:
-        # With a budget, Messages rejects a conversation whose last turn calls tools, unless the turn begins with its
-        # thinking.
+        # With a budget, Messages rejects a conversation whose last turn calls tools,
+        # unless the turn begins with its thinking.
         turn: list[Part] = []
         for message in reversed(messages):
             if message.role is Role.ASSISTANT:
@@ -158,7 +188,8 @@ def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[d
                 break
         if not turn or not isinstance(turn[0], Reasoning) or _encode_reasoning(turn[0]) is None:
             warnings.append(
-                "thinking_token_budget is ignored: the turn that is being continued has no thinking with a signature"
+                "thinking_token_budget is ignored: the turn that is being continued has no "
+                "thinking with a signature"
             )
             return None, effort
     return {"type": "enabled", "budget_tokens": options.budget, "display": "summarized"}, effort
@@ -167,15 +198,21 @@ def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[d
 def _encode_messages(
     messages: Sequence[Message], warnings: list[str], *, continues: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role are merged into one turn.
+    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role
+    are merged into one turn.
 
     continues: whether the client wants the last message to be continued.
     """
     system: list[dict[str, Any]] = []
     turns: list[dict[str, Any]] = []
     for message in messages:
-        blocks = [block for part in message.parts if (block := _encode_part(part, message.role)) is not None]
-        # Later system messages remain turns: Claude Code ends its conversations with one.
+        blocks = [
+            block
+            for part in message.parts
+            if (block := _encode_part(part, message.role)) is not None
+        ]
+        # Later system messages remain turns: Claude Code ends its conversations with
+        # one.
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not turns:
             system += blocks
             continue
@@ -187,9 +224,17 @@ def _encode_messages(
             turns.append({"role": role, "content": blocks})
     warn_of_names(messages, warnings)
     if turns and turns[-1]["role"] == "assistant" and not continues:
-        warnings.append("messages: the upstream continues the last message, since it is an assistant message")
-    if any(isinstance(part, Reasoning) and _encode_reasoning(part) is None for m in messages for part in m.parts):
-        warnings.append("messages: reasoning without a signature of the upstream's vendor was omitted")
+        warnings.append(
+            "messages: the upstream continues the last message, since it is an assistant message"
+        )
+    if any(
+        isinstance(part, Reasoning) and _encode_reasoning(part) is None
+        for m in messages
+        for part in m.parts
+    ):
+        warnings.append(
+            "messages: reasoning without a signature of the upstream's vendor was omitted"
+        )
     return system, turns
 
 
@@ -200,10 +245,13 @@ def _mark_for_cache(blocks: list[dict[str, Any]]) -> None:
 
 
 def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
-    """Encode a part as a block; None for one that Messages cannot contain, such as a text of only white space."""
+    """Encode a part as a block; None for one that Messages cannot contain, such as a
+    text of only white space.
+    """
     match part:
         case Text(text) | Refusal(text):
-            # Anthropic: "text content blocks must contain non-whitespace text". Other models begin calls with "\n\n".
+            # Anthropic: "text content blocks must contain non-whitespace text". Other
+            #     models begin calls with "\n\n".
             return {"type": "text", "text": text} if text and not text.isspace() else None
         case Reasoning():
             return _encode_reasoning(part)
@@ -218,22 +266,37 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
                 is_object = isinstance(msgspec.json.decode(arguments or "{}"), dict)
             except (msgspec.MsgspecError, RecursionError):
                 is_object = False
-            encoded_input = to_raw(arguments or "{}") if is_object else {INVALID_JSON_KEY: arguments}
+            encoded_input = (
+                to_raw(arguments or "{}") if is_object else {INVALID_JSON_KEY: arguments}
+            )
             return {"type": "tool_use", "id": _encode_id(id), "name": name, "input": encoded_input}
         case ToolResult(id, content, is_error) if role is not Role.ASSISTANT:
-            blocks = [block for inner in content if (block := _encode_part(inner, role)) is not None]
+            blocks = [
+                block for inner in content if (block := _encode_part(inner, role)) is not None
+            ]
             error_field = {"is_error": True} if is_error else {}
-            return {"type": "tool_result", "tool_use_id": _encode_id(id), "content": blocks, **error_field}
+            return {
+                "type": "tool_result",
+                "tool_use_id": _encode_id(id),
+                "content": blocks,
+                **error_field,
+            }
         case ToolCall():
-            raise RequestError("Only an assistant message can contain tool calls.", param="messages")
+            raise RequestError(
+                "Only an assistant message can contain tool calls.", param="messages"
+            )
         case ToolResult():
-            raise RequestError("An assistant message cannot contain tool results.", param="messages")
+            raise RequestError(
+                "An assistant message cannot contain tool results.", param="messages"
+            )
         case Audio():
             raise Unsupported("The upstream does not support audio.", param="messages")
 
 
 def _encode_reasoning(part: Reasoning) -> dict[str, Any] | None:
-    """Encode thinking that the upstream signed; None for any other, which Anthropic rejects."""
+    """Encode thinking that the upstream signed; None for any other, which Anthropic
+    rejects.
+    """
     if (signature := SealKind.ANTHROPIC.read(part.seal)) is not None:
         return {"type": "thinking", "thinking": part.text, "signature": signature}
     data = SealKind.ANTHROPIC_REDACTED.read(part.seal)
@@ -262,7 +325,8 @@ def _encode_document(file: File) -> dict[str, Any]:
             source = {"type": "text", "media_type": "text/plain", "data": file.source.data.decode()}
         except UnicodeDecodeError:
             raise Unsupported(
-                f"The upstream accepts only PDF and text, not {source['media_type']!r:.80}.", param="messages"
+                f"The upstream accepts only PDF and text, not {source['media_type']!r:.80}.",
+                param="messages",
             ) from None
     title_field = {} if file.filename is None else {"title": file.filename}
     return {"type": "document", "source": source, **title_field}
@@ -275,7 +339,9 @@ def _encode_tool(tool: Tool) -> dict[str, Any]:
     if tool.description is not None:
         encoded["description"] = tool.description
     # Messages requires `input_schema` to have the type `object`.
-    encoded["input_schema"] = to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
+    encoded["input_schema"] = (
+        to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
+    )
     if tool.strict is not None:
         encoded["strict"] = tool.strict
     return encoded
@@ -333,7 +399,9 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _WireEvent(Struct, frozen=True):
-    """An event; `type` determines which fields it has. Unknown types are ignored: Anthropic may add new ones."""
+    """An event; `type` determines which fields it has. Unknown types are ignored:
+    Anthropic may add new ones.
+    """
 
     type: str
     index: int | None = None
@@ -357,7 +425,8 @@ class MessageEventReader:
         self._open: _Block | None = None
         self._open_index = -1
         self._signature: list[str] = []
-        # Whether the open call has arguments so far; and whether an ended call had none, so `{}` may have to be sent.
+        # Whether the open call has arguments so far; and whether an ended call had
+        # none, so `{}` may have to be sent.
         self._has_arguments = self._owes_arguments = False
         self._has_finished = False
 
@@ -373,7 +442,14 @@ class MessageEventReader:
                 self._count(None if event.message is None else event.message.usage)
                 self.has_started = True
                 usage = self._usage
-                events.append(Started(usage.prompt, usage.cached, written_tokens=usage.written, warnings=self.warnings))
+                events.append(
+                    Started(
+                        usage.prompt,
+                        usage.cached,
+                        written_tokens=usage.written,
+                        warnings=self.warnings,
+                    )
+                )
             case "content_block_start":
                 events = [*self._stop_block(), *self._start_block(event)]
             case "content_block_stop":
@@ -386,7 +462,9 @@ class MessageEventReader:
                     return events
                 reason = _REASONS.get(delta.stop_reason)
                 if reason is None or not self.has_started or self._has_finished:
-                    raise EngineError(f"The upstream ended its response with {delta.stop_reason!r:.80}.")
+                    raise EngineError(
+                        f"The upstream ended its response with {delta.stop_reason!r:.80}."
+                    )
                 self._has_finished = True
                 # Only if the token limit did not cut the call before its arguments.
                 if self._owes_arguments and reason is FinishReason.STOP:
@@ -423,7 +501,10 @@ class MessageEventReader:
             case "thinking" if block.thinking:
                 return [*owed, ReasoningDelta(0, block.thinking)]
             case "redacted_thinking":
-                return [*owed, ReasoningDelta(0, "", seal=SealKind.ANTHROPIC_REDACTED + (block.data or ""))]
+                return [
+                    *owed,
+                    ReasoningDelta(0, "", seal=SealKind.ANTHROPIC_REDACTED + (block.data or "")),
+                ]
             case "tool_use":
                 if not block.id or not block.name:
                     raise EngineError("The upstream started a tool call without a name or an id.")
@@ -431,14 +512,21 @@ class MessageEventReader:
             case "text" | "thinking":
                 return [*owed]
             case _:
-                # Such as blocks of tools that the vendor runs, which no request asks for.
-                log.warning("a block of type %.40r in an upstream's response was ignored", block.type)
+                # Such as blocks of tools that the vendor runs, which no request asks
+                # for.
+                log.warning(
+                    "a block of type %.40r in an upstream's response was ignored", block.type
+                )
                 return [*owed]
 
     def _read_delta(self, event: _WireEvent) -> list[Event]:
         block = self._open
         delta = event.delta
-        if block is None or delta is None or (event.index is not None and event.index != self._open_index):
+        if (
+            block is None
+            or delta is None
+            or (event.index is not None and event.index != self._open_index)
+        ):
             raise EngineError("The upstream sent an event out of order.")
         if delta.text and block.type == "text":
             return [TextDelta(0, delta.text)]
@@ -462,18 +550,28 @@ class MessageEventReader:
             # Some servers send the whole input in the block itself.
             if bytes(block.input) not in (b"", b"{}", b"null"):
                 return [ToolCallDelta(0, bytes(block.input).decode())]
-            # The next events show whether the call has no arguments, or the token limit cut it before them.
+            # The next events show whether the call has no arguments, or the token limit
+            # cut it before them.
             self._owes_arguments = True
         return []
 
     def _count(self, usage: _Usage | None) -> None:
-        """Update the usage. The counts of `message_delta` are for the whole message; missing ones do not change."""
+        """Update the usage. The counts of `message_delta` are for the whole message;
+        missing ones do not change.
+        """
         if usage is None:
             return
         old = self._usage
-        cached = old.cached if usage.cache_read_input_tokens is None else usage.cache_read_input_tokens
-        written = old.written if usage.cache_creation_input_tokens is None else usage.cache_creation_input_tokens
-        # Anthropic's `input_tokens` excludes tokens that are read from the cache or written to it.
+        cached = (
+            old.cached if usage.cache_read_input_tokens is None else usage.cache_read_input_tokens
+        )
+        written = (
+            old.written
+            if usage.cache_creation_input_tokens is None
+            else usage.cache_creation_input_tokens
+        )
+        # Anthropic's `input_tokens` excludes tokens that are read from the cache or
+        # written to it.
         uncached = old.prompt - (old.cached or 0) - (old.written or 0)
         uncached = uncached if usage.input_tokens is None else usage.input_tokens
         details = usage.output_tokens_details

@@ -1,4 +1,5 @@
-"""Converts the chunks of one Chat Completions or Completions response to a valid stream of events. Pure.
+"""Converts the chunks of one Chat Completions or Completions response to a valid stream
+of events. Pure.
 
 A stream that ends before all of its choices have finished is an error.
 """
@@ -10,7 +11,23 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ...core.errors import EngineError
-from ...core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, UNKNOWN_TOKEN_ID, Usage
+from ...core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    UNKNOWN_TOKEN_ID,
+    Usage,
+)
 from ...core.request import GenerateRequest
 from .errors import build_event_error, decode_data
 from .wire import (
@@ -30,7 +47,15 @@ Tokens = tuple[Token, ...]
 
 _TOKEN_ID_PREFIX = "token_id:"
 _WORDS_BY_REASON = {
-    FinishReason.STOP: ("stop", "tool_calls", "function_call", "eos", "eos_token", "end_turn", "stop_sequence"),
+    FinishReason.STOP: (
+        "stop",
+        "tool_calls",
+        "function_call",
+        "eos",
+        "eos_token",
+        "end_turn",
+        "stop_sequence",
+    ),
     FinishReason.LENGTH: ("length", "max_tokens", "model_length"),
     FinishReason.CONTENT_FILTER: ("content_filter", "safety"),
     FinishReason.ABORT: ("abort",),
@@ -41,13 +66,16 @@ _decode = msgspec.json.Decoder(UpstreamChunk).decode
 
 
 class ChunkReader:
-    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
+    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of
+    the connection.
 
     prompt_text: the text of a prompt that consists of token ids.
     warnings: warnings that the upstream sent before the first chunk.
     """
 
-    def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
+    def __init__(
+        self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None
+    ) -> None:
         self._request = request
         self._prompt_text = prompt_text
         choices = max(request.choices, request.best_of or 0)
@@ -70,7 +98,8 @@ class ChunkReader:
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
         """Convert a chunk to events.
 
-        Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk is invalid.
+        Raises RequestError if the upstream rejects the request, EngineError if it fails
+        or the chunk is invalid.
         """
         if chunk.error is not None:
             raise build_event_error(chunk.error, has_started=self.has_started)
@@ -91,17 +120,37 @@ class ChunkReader:
             if self._request.return_prompt:
                 prompt = self._request.prompt
                 top = self._request.prompt_logprobs
-                text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
+                text = (
+                    prompt
+                    if isinstance(prompt, str)
+                    else self._prompt_text or chunk.prompt_text or ""
+                )
                 sources = (chunk, *(chunk.choices or ()))
-                # The upstream may have truncated a prompt of token ids; then it returns other ids than were sent.
+                # The upstream may have truncated a prompt of token ids; then it returns
+                # other ids than were sent.
                 sent_ids = prompt if isinstance(prompt, tuple) else ()
-                ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), sent_ids)
-                rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None) or []
-                tokens = tuple(Token(id, "") for id in ids) if top is None else read_prompt_tokens(ids, rows, top)
+                ids = next(
+                    (source.prompt_token_ids for source in sources if source.prompt_token_ids),
+                    sent_ids,
+                )
+                rows = (
+                    next(
+                        (source.prompt_logprobs for source in sources if source.prompt_logprobs),
+                        None,
+                    )
+                    or []
+                )
+                tokens = (
+                    tuple(Token(id, "") for id in ids)
+                    if top is None
+                    else read_prompt_tokens(ids, rows, top)
+                )
                 events.append(PromptTokens(0, text, tokens))
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._choices):
-                raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
+                raise EngineError(
+                    f"The upstream returned choice {choice.index}, which was not requested."
+                )
             kv_transfer_params = chunk.kv_transfer_text if choice.finish_reason else None
             events += self._choices[choice.index].feed(choice, kv_transfer_params)
         return events
@@ -129,7 +178,11 @@ class ChunkReader:
         details = self._usage.prompt_tokens_details
         if details is None:
             return None
-        return details.created_cache_tokens if details.cache_write_tokens is None else details.cache_write_tokens
+        return (
+            details.created_cache_tokens
+            if details.cache_write_tokens is None
+            else details.cache_write_tokens
+        )
 
     def _count_cached(self) -> int | None:
         details = self._usage.prompt_tokens_details
@@ -158,7 +211,8 @@ class _ChoiceReader:
         tokens = () if chunk.logprobs is None and chunk.token_ids is None else read_tokens(chunk)
         self.num_tokens += len(tokens)
         delta = chunk.delta
-        # SGLang 0.4 and former versions of Ollama send an empty `finish_reason` until the last chunk.
+        # SGLang 0.4 and former versions of Ollama send an empty `finish_reason` until
+        # the last chunk.
         if (
             delta is not None
             and delta.content
@@ -182,10 +236,18 @@ class _ChoiceReader:
             self.is_finished = True
             reason = _REASON_BY_WORD.get(chunk.finish_reason)
             if reason is None:
-                raise EngineError(f"The upstream ended its response with {chunk.finish_reason!r:.80}.")
+                raise EngineError(
+                    f"The upstream ended its response with {chunk.finish_reason!r:.80}."
+                )
             stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
-            matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
-            events.append(ChoiceFinished(self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params))
+            matched_stop = (
+                stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
+            )
+            events.append(
+                ChoiceFinished(
+                    self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params
+                )
+            )
         return events
 
     def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> list[Event]:
@@ -212,7 +274,9 @@ class _ChoiceReader:
 
 
 def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
-    """Read the tokens of a chunk in sampling order, from logprobs or ids. Text is empty if only ids are known."""
+    """Read the tokens of a chunk in sampling order, from logprobs or ids. Text is empty
+    if only ids are known.
+    """
     logprobs = choice.logprobs
     ids = choice.token_ids or []
     if logprobs is None:
@@ -221,11 +285,15 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
     if logprobs.tokens is not None:
         scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
         tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
-        token_ids = ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
+        token_ids = (
+            ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
+        )
         for id, text, score, top in zip(token_ids, logprobs.tokens, scores, tops, strict=False):
             # A completion's alternatives have no ids and no order.
             ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
-            others = tuple(Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked)
+            others = tuple(
+                Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked
+            )
             tokens.append(Token(id, text, score, others))
         return tuple(tokens)
     entries = (logprobs.content or []) + (logprobs.refusal or [])
@@ -238,7 +306,9 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
         for other in entry.top_logprobs or ():
             other_text, other_raw = _read_text(other)
             logprob = 0.0 if other.logprob is None else other.logprob
-            alternatives.append(Alternative(_find_id(other, UNKNOWN_TOKEN_ID), other_text, logprob, other_raw))
+            alternatives.append(
+                Alternative(_find_id(other, UNKNOWN_TOKEN_ID), other_text, logprob, other_raw)
+            )
         tokens.append(Token(_find_id(entry, id), text, entry.logprob, tuple(alternatives), raw))
     return tuple(tokens)
 
@@ -246,7 +316,8 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
 def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
     """Read the tokens of a prompt. The first token has no row, so its text is empty.
 
-    A row contains the token itself, whatever its rank, and the alternatives of the best ranks.
+    A row contains the token itself, whatever its rank, and the alternatives of the best
+    ranks.
 
     top: number of alternatives for each token.
 
@@ -267,9 +338,19 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
             for key, entry in row.items()
             if entry.rank is not None and (other := _parse_id(key)) is not None
         )
-        alternatives = tuple(Alternative(other, text, logprob) for rank, other, text, logprob in ranked if rank <= top)
+        alternatives = tuple(
+            Alternative(other, text, logprob)
+            for rank, other, text, logprob in ranked
+            if rank <= top
+        )
         tokens.append(
-            Token(id, token_entry.decoded_token or "", token_entry.logprob, alternatives, rank=token_entry.rank)
+            Token(
+                id,
+                token_entry.decoded_token or "",
+                token_entry.logprob,
+                alternatives,
+                rank=token_entry.rank,
+            )
         )
     return tuple(tokens)
 
@@ -293,13 +374,16 @@ def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
     return text, None if text.encode() == raw else raw
 
 
-# Tool calls: the deltas of one choice's calls may be interleaved, but in the event stream a call ends before the next
-# begins. A later call is buffered until the one before it is complete: when its arguments are a whole JSON object,
-# which causes no delay for sequential calls, or else at the end of all calls.
+# Tool calls: the deltas of one choice's calls may be interleaved, but in the event
+# stream a call ends before the next begins. A later call is buffered until the one
+# before it is complete: when its arguments are a whole JSON object, which causes no
+# delay for sequential calls, or else at the end of all calls.
 
 
 class ToolCallSequencer:
-    """Puts the tool calls of one choice in sequence. new_id: creates ids for calls without one."""
+    """Puts the tool calls of one choice in sequence. new_id: creates ids for calls
+    without one.
+    """
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
         self._choice = choice
@@ -314,7 +398,9 @@ class ToolCallSequencer:
         return bool(self._queue)
 
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
-        """Feed a delta, and return the events that are ready. tokens: those of the same chunk."""
+        """Feed a delta, and return the events that are ready. tokens: those of the same
+        chunk.
+        """
         index = delta.index
         if index is None:
             # Some servers send each call whole, without an index.
@@ -325,7 +411,9 @@ class ToolCallSequencer:
         is_another = False
         if call is not None and call.is_complete:
             # Other servers use index 0 for all calls, some of them without ids.
-            is_another = delta.id != call.id if delta.id and call.id else bool(name and text.strip())
+            is_another = (
+                delta.id != call.id if delta.id and call.id else bool(name and text.strip())
+            )
         if call is None or is_another:
             call = _Call(delta.id or None, delta.custom is not None)
             self._by_index[index] = call
@@ -344,15 +432,20 @@ class ToolCallSequencer:
         events: list[Event] = []
         while self._queue:
             head = self._queue[0]
-            self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
+            self._pending_characters -= (
+                sum(len(text) for text, _ in head.pending) if head.name else 0
+            )
             events += head.drain(self._choice, self._new_id)
-            # Without a name, the call waits for one; `close` reports that there was none.
+            # Without a name, the call waits for one; `close` reports that there was
+            # none.
             if len(self._queue) == 1 or not head.name or not head.is_complete:
                 break
             head.is_finished = True
             self._queue.pop(0)
         if self._pending_characters > MAX_PENDING_CHARACTERS:
-            raise EngineError("The upstream's tool calls are interleaved and too long to be put in sequence.")
+            raise EngineError(
+                "The upstream's tool calls are interleaved and too long to be put in sequence."
+            )
         return events
 
     def close(self) -> list[Event]:
@@ -417,10 +510,15 @@ class _Call:
         events: list[Event] = []
         if not self.has_begun:
             self.has_begun = True
-            # The first delta of a call has its name but no arguments, so its tokens belong to the start.
+            # The first delta of a call has its name but no arguments, so its tokens
+            # belong to the start.
             name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
-            events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
-        events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
+            events.append(
+                ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom)
+            )
+        events += [
+            ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens
+        ]
         return events
 
 

@@ -1,4 +1,6 @@
-"""The kinds of servers that can be upstreams, and discovery: the models of an upstream, their limits and tasks."""
+"""The kinds of servers that can be upstreams, and discovery: the models of an upstream,
+their limits and tasks.
+"""
 
 from __future__ import annotations
 
@@ -52,20 +54,25 @@ class ServerKind(Struct, frozen=True):
     """One kind of server.
 
     features, parameters: see Capabilities.
-    wire: the API that requests use. CHAT includes Completions, for prompts that are not conversations.
+    wire: the API that requests use. CHAT includes Completions, for prompts that are not
+        conversations.
     owners: values of `owned_by` in its `/models`.
     max_tokens_field: name of the field for max_tokens in Chat Completions.
-    unlimited_max_tokens: JSON value of max_tokens for "the rest of the context" in Completions; None if there is none.
+    unlimited_max_tokens: JSON value of max_tokens for "the rest of the context" in
+        Completions; None if there is none.
     reasoning_fields: fields that accept past reasoning of the assistant.
-    returns_token_ids: whether it returns token ids on request, and usage with every chunk.
+    returns_token_ids: whether it returns token ids on request, and usage with every
+        chunk.
     has_developer_role: whether it accepts the developer role.
     has_openai_tools: whether it accepts custom tools and `allowed_tools`.
     has_structured_outputs: whether it accepts vLLM's `structured_outputs`.
     has_one_task: whether it serves one model, which either generates, embeds or scores.
     has_encoding_options: whether it has `/score` and vLLM's options for embeddings.
     has_tei_rerank: whether it has `/rerank` in the format of Text Embeddings Inference.
-    has_admin_routes: whether it has vLLM's routes to pause, sleep, reset the prefix cache and load adapters.
-    reports_warnings: whether its responses list ignored parts of the request, if asked to.
+    has_admin_routes: whether it has vLLM's routes to pause, sleep, reset the prefix
+        cache and load adapters.
+    reports_warnings: whether its responses list ignored parts of the request, if asked
+        to.
     parameter_names: its names of parameters, where they differ from ours.
     field_names: maps field names in its errors and warnings to ours, where they differ.
     max_logprobs: maximum of top_logprobs.
@@ -199,8 +206,26 @@ _ALL = (
     # Any server with Anthropic's Messages API.
     ServerKind(
         "anthropic",
-        frozenset({Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES, Feature.REASONING_BUDGET}),
-        frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "reasoning_effort", "enable_thinking"}),
+        frozenset(
+            {
+                Feature.JSON_SCHEMA,
+                Feature.TOOLS,
+                Feature.IMAGES,
+                Feature.FILES,
+                Feature.REASONING_BUDGET,
+            }
+        ),
+        frozenset(
+            {
+                "temperature",
+                "top_p",
+                "top_k",
+                "max_tokens",
+                "stop",
+                "reasoning_effort",
+                "enable_thinking",
+            }
+        ),
         wire=Wire.MESSAGES,
         field_names=FieldNames(
             ("stop_sequences", "stop"),
@@ -209,10 +234,13 @@ _ALL = (
             (r"output_config\.format", "response_format"),
         ),
     ),
-    # Any server with OpenAI's Responses API, which lacks stop strings; the pipeline applies them.
+    # Any server with OpenAI's Responses API, which lacks stop strings; the pipeline
+    # applies them.
     ServerKind(
         "responses",
-        frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
+        frozenset(
+            {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}
+        ),
         frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
         wire=Wire.RESPONSES,
         field_names=FieldNames(
@@ -273,7 +301,9 @@ class _Details(Struct):
 
 
 class _Model(Struct):
-    """A model in OpenAI's list, or in Anthropic's, which has `type`, two limits and no `object`."""
+    """A model in OpenAI's list, or in Anthropic's, which has `type`, two limits and no
+    `object`.
+    """
 
     id: str
     type: str | None = None
@@ -311,7 +341,8 @@ def discover(
     kind: None detects it.
     tasks: None detects them, if necessary with requests for a text of one letter.
     """
-    # Before any request: Anthropic's API rejects requests without its version header, even for the list of models.
+    # Before any request: Anthropic's API rejects requests without its version header,
+    # even for the list of models.
     kind = kind or find_kind_by_host(upstream.url)
     with client or httpx2.Client(timeout=10.0) as http:
         http.headers.update(build_auth_headers(upstream, kind))
@@ -332,13 +363,20 @@ def discover(
         if listed is None:
             names = ", ".join(candidate.id for candidate in models[:20])
             raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
-        # Only Anthropic lists models without OpenAI's fields; servers with both APIs have them.
-        if kind is None and listed.type == "model" and listed.object is None and listed.owned_by is None:
+        # Only Anthropic lists models without OpenAI's fields; servers with both APIs
+        # have them.
+        if (
+            kind is None
+            and listed.type == "model"
+            and listed.object is None
+            and listed.owned_by is None
+        ):
             kind = KINDS["anthropic"]
         kind = kind or find_kind(listed.owned_by or "")
         limit = listed.max_model_len or listed.max_input_tokens
         if limit is None and listed.meta is not None:
-            # llama.cpp's list has no max_model_len, only the context length of the training.
+            # llama.cpp's list has no max_model_len, only the context length of the
+            # training.
             limit = listed.meta.n_ctx_train
         if tasks is None and listed.dragoman is not None and listed.dragoman.capabilities:
             capabilities = listed.dragoman.capabilities
@@ -351,7 +389,9 @@ def discover(
 
 
 def find_kind_by_host(url: str) -> ServerKind | None:
-    """Find the kind of a server by its host, without a request; None if the host is unknown."""
+    """Find the kind of a server by its host, without a request; None if the host is
+    unknown.
+    """
     name = _KNOWN_HOSTS.get(urlsplit(url).hostname or "")
     return None if name is None else KINDS[name]
 
@@ -367,7 +407,9 @@ class _AnthropicError(Struct, tag_field="type", tag="error"):
 
 
 def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
-    """Whether a server rejects an OpenAI-style request with Anthropic's error envelope, since it lacks its headers."""
+    """Whether a server rejects an OpenAI-style request with Anthropic's error envelope,
+    since it lacks its headers.
+    """
     try:
         response = http.get(url)
         if response.status_code in (400, 401, 403):
@@ -388,9 +430,14 @@ def _discover_tei(
     by_type = {"embedding": EncodingTask.EMBEDDINGS, "reranker": EncodingTask.SCORING}
     encoding = frozenset(task for name, task in by_type.items() if name in info.model_type)
     if tasks is None and not encoding:
-        raise EngineError(f"{url}: the model neither embeds nor reranks: {', '.join(info.model_type)}")
+        raise EngineError(
+            f"{url}: the model neither embeds nor reranks: {', '.join(info.model_type)}"
+        )
     return DiscoveredModel(
-        model or info.model_id, KINDS["tei"], info.max_input_length, tasks or ModelTasks(False, encoding)
+        model or info.model_id,
+        KINDS["tei"],
+        info.max_input_length,
+        tasks or ModelTasks(False, encoding),
     )
 
 
@@ -402,7 +449,10 @@ def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, http: httpx2.Cl
     if not kind.has_one_task:
         return ModelTasks()
     base = upstream.url.removesuffix("/v1")
-    scoring: tuple[str, dict[str, object]] = (f"{upstream.url}/rerank", {"query": "a", "documents": ["a"]})
+    scoring: tuple[str, dict[str, object]] = (
+        f"{upstream.url}/rerank",
+        {"query": "a", "documents": ["a"]},
+    )
     if kind.has_encoding_options:
         scoring = (f"{base}/score", {"text_1": "a", "text_2": "a"})
     trials = (
@@ -431,7 +481,9 @@ def _fetch(url: str, type: type[T], purpose: str, http: httpx2.Client) -> T:
 
 
 def build_auth_headers(upstream: Upstream, kind: ServerKind | None = None) -> dict[str, str]:
-    """Build the authentication headers for an upstream of this kind, with Anthropic's version header."""
+    """Build the authentication headers for an upstream of this kind, with Anthropic's
+    version header.
+    """
     if kind is not None and kind.wire is Wire.MESSAGES:
         key_header = {} if upstream.key is None else {"x-api-key": upstream.key}
         return {"anthropic-version": ANTHROPIC_VERSION, **key_header}

@@ -1,6 +1,8 @@
-"""The upstream engine: forwards requests to other servers over HTTP and yields the events of their responses.
+"""The upstream engine: forwards requests to other servers over HTTP and yields the
+events of their responses.
 
-A request is retried on another upstream only until one accepts it with status 200: a later failure ends the response.
+A request is retried on another upstream only until one accepts it with status 200: a
+later failure ends the response.
 """
 
 from __future__ import annotations
@@ -15,13 +17,43 @@ from typing import ParamSpec, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...core.embeddings import Embeddings, EncodingTask, RelevanceScores, TextEmbedRequest, TextPairs
+from ...core.embeddings import (
+    Embeddings,
+    EncodingTask,
+    RelevanceScores,
+    TextEmbedRequest,
+    TextPairs,
+)
 from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
-from ...core.errors import DragomanError, EngineError, Overloaded, RateLimited, RequestError, Unsupported
-from ...core.events import ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
+from ...core.errors import (
+    DragomanError,
+    EngineError,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    Unsupported,
+)
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from ...core.request import CURRENT_SPAN, Conversation, GenerateRequest
 from dragoman_http import ClientTimeouts, ConnectFailed, HttpClient, HttpClientError, HttpResponse
-from .anthropic import MessageEventReader, TokenCountResponse, encode_count_request, encode_messages_request
+from .anthropic import (
+    MessageEventReader,
+    TokenCountResponse,
+    encode_count_request,
+    encode_messages_request,
+)
 from .chunk_reader import ChunkReader
 from .discovery import ServerKind, Upstream, Wire, build_auth_headers
 from .embeddings import (
@@ -38,7 +70,13 @@ from .encode import (
     encode_request,
     encode_tokenize_request,
 )
-from .errors import ConnectionClosed, MAX_ERROR_BODY, build_lost_error, build_transport_error, parse_error
+from .errors import (
+    ConnectionClosed,
+    MAX_ERROR_BODY,
+    build_lost_error,
+    build_transport_error,
+    parse_error,
+)
 from .pool import UpstreamPool, build_prefix
 from .responses import ResponseEventReader, encode_input_tokens_request, encode_responses_request
 from .wire import DetokenizedPrompt, TokensResponse
@@ -57,7 +95,9 @@ _ENCODERS = {
     Wire.RESPONSES: encode_responses_request,
 }
 MAX_EVENT = 16 * 1024 * 1024
-"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long prompt."""
+"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long
+prompt.
+"""
 _WARNINGS_COMMENT = b": dragoman_warnings "
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
 
@@ -66,12 +106,14 @@ class UpstreamConfig(Struct, frozen=True):
     """Settings of an upstream engine.
 
     model: the model's name at the upstream.
-    connect_timeout: limit for connecting, and for the response to a health check; seconds.
+    connect_timeout: limit for connecting, and for the response to a health check;
+        seconds.
     read_timeout: seconds without a byte after which an upstream has failed.
     retries: how many times a request is retried, on other upstreams.
     probe_interval: seconds between health checks.
     native_tools, native_reasoning: see `Capabilities`.
-    encoding_tasks: the model's tasks besides, or instead of, generation: embedding and scoring.
+    encoding_tasks: the model's tasks besides, or instead of, generation: embedding and
+        scoring.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -88,7 +130,9 @@ class UpstreamConfig(Struct, frozen=True):
 
 
 class UpstreamEngine:
-    """Forwards requests to other servers. Implements `Engine`, `DirectEngine` and `TextEncoder` of `core.engine`."""
+    """Forwards requests to other servers. Implements `Engine`, `DirectEngine` and
+    `TextEncoder` of `core.engine`.
+    """
 
     def __init__(
         self,
@@ -124,7 +168,8 @@ class UpstreamEngine:
 
     async def start(self) -> None:
         config = self._config
-        # Connections are not limited: the queue in front of the engine limits concurrency.
+        # Connections are not limited: the queue in front of the engine limits
+        # concurrency.
         self._client = HttpClient(ClientTimeouts(config.connect_timeout, config.read_timeout))
         self._probe_task = asyncio.create_task(self._probe_all(self._client))
 
@@ -151,37 +196,66 @@ class UpstreamEngine:
             return self._answer_prompt(request)
         return self._answer(request, None)
 
-    def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
-        return self.generate(request) if request.limits.max_tokens == 0 else self._answer(request, receiver)
+    def generate_directly(
+        self, request: GenerateRequest, receiver: EventReceiver
+    ) -> AsyncGenerator[Event]:
+        return (
+            self.generate(request)
+            if request.limits.max_tokens == 0
+            else self._answer(request, receiver)
+        )
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
-        """Implements `PromptCounter`. Raises Unsupported if the upstream does not tokenize."""
+        """Implements `PromptCounter`. Raises Unsupported if the upstream does not
+        tokenize.
+        """
         config = self._config
         if config.kind.wire is not Wire.CHAT:
-            encode = encode_count_request if config.kind.wire is Wire.MESSAGES else encode_input_tokens_request
+            encode = (
+                encode_count_request
+                if config.kind.wire is Wire.MESSAGES
+                else encode_input_tokens_request
+            )
             count_request = encode(request, config.kind, config.model)
-            return (await self._fetch(count_request, build_prefix(request.prompt), TokenCountResponse)).input_tokens
+            return (
+                await self._fetch(count_request, build_prefix(request.prompt), TokenCountResponse)
+            ).input_tokens
         self._check_tokenizes()
         try:
             return len((await self.tokenize_prompt(request)).ids)
         except RequestError as error:
             if error.code != "unsupported_parameter":
                 raise
-            # The upstream's message is about a request to /tokenize, which the client has not sent.
-            raise Unsupported("This model's upstream does not support counting tokens.", param="model") from error
+            # The upstream's message is about a request to /tokenize, which the client
+            # has not sent.
+            raise Unsupported(
+                "This model's upstream does not support counting tokens.", param="model"
+            ) from error
 
-    async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
-        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not tokenize."""
+    async def tokenize_prompt(
+        self, request: GenerateRequest, *, with_texts: bool = False
+    ) -> RemoteTokens:
+        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not
+        tokenize.
+        """
         config = self._config
         self._check_tokenizes()
-        upstream_request = encode_tokenize_request(request, config.kind, config.model, with_texts=with_texts)
+        upstream_request = encode_tokenize_request(
+            request, config.kind, config.model, with_texts=with_texts
+        )
         answer = await self._fetch(upstream_request, build_prefix(request.prompt), TokensResponse)
-        if answer.count != len(answer.tokens) or (with_texts and len(answer.token_strs or ()) != answer.count):
+        if answer.count != len(answer.tokens) or (
+            with_texts and len(answer.token_strs or ()) != answer.count
+        ):
             raise EngineError("The upstream sent an invalid response.")
-        return RemoteTokens(tuple(answer.tokens), tuple(answer.token_strs or ()) if with_texts else None)
+        return RemoteTokens(
+            tuple(answer.tokens), tuple(answer.token_strs or ()) if with_texts else None
+        )
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
-        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not tokenize."""
+        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not
+        tokenize.
+        """
         self._check_tokenizes()
         request = encode_detokenize_request(self._config.model, ids)
         return (await self._fetch(request, build_prefix(ids), DetokenizedPrompt)).prompt
@@ -193,12 +267,15 @@ class UpstreamEngine:
     @property
     def scores_texts(self) -> bool:
         tasks = self._config.encoding_tasks
-        return EncodingTask.SCORING in tasks or (bool(tasks) and self._config.kind.has_encoding_options)
+        return EncodingTask.SCORING in tasks or (
+            bool(tasks) and self._config.kind.has_encoding_options
+        )
 
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
         """Implements `TextEncoder`."""
         config = self._config
-        # Embeddings have no prefix cache to hit: with the whole body as the prefix, requests spread over all upstreams.
+        # Embeddings have no prefix cache to hit: with the whole body as the prefix,
+        # requests spread over all upstreams.
         upstream_request = encode_embed_request(request, config.kind, config.model)
         body = await self._fetch_body(upstream_request, upstream_request.body)
         return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
@@ -214,7 +291,9 @@ class UpstreamEngine:
             raise Unsupported("This model's upstream does not offer tokenization.", param="model")
 
     async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
-        """Fetch a response that is not streamed. Raises EngineError if it cannot be parsed."""
+        """Fetch a response that is not streamed. Raises EngineError if it cannot be
+        parsed.
+        """
         body = await self._fetch_body(request, prefix)
         try:
             return msgspec.json.decode(body, type=type)
@@ -227,12 +306,15 @@ class UpstreamEngine:
             return await _read_limited(response, MAX_JSON_BODY)
 
     async def _answer_prompt(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """Yield the events of the prompt alone, or only fill the prefix cache (`max_tokens` is 0).
+        """Yield the events of the prompt alone, or only fill the prefix cache
+        (`max_tokens` is 0).
 
         Upstreams reject a limit of 0, so one token is requested and dropped.
         """
         limits = msgspec.structs.replace(request.limits, max_tokens=1)
-        async with aclosing(self._answer(msgspec.structs.replace(request, limits=limits), None)) as events:
+        async with aclosing(
+            self._answer(msgspec.structs.replace(request, limits=limits), None)
+        ) as events:
             async for event in events:
                 match event:
                     case Started() | PromptTokens():
@@ -244,24 +326,35 @@ class UpstreamEngine:
                     case _:
                         pass
 
-    async def _answer(self, request: GenerateRequest, receiver: EventReceiver | None) -> AsyncGenerator[Event]:
+    async def _answer(
+        self, request: GenerateRequest, receiver: EventReceiver | None
+    ) -> AsyncGenerator[Event]:
         config = self._config
-        upstream_request = _ENCODERS[config.kind.wire](request, config.kind, config.model, config.defaults)
+        upstream_request = _ENCODERS[config.kind.wire](
+            request, config.kind, config.model, config.defaults
+        )
         prefix = build_prefix(request.prompt)
-        lists_prompt = request.prompt_logprobs is not None and not isinstance(request.prompt, Conversation)
+        lists_prompt = request.prompt_logprobs is not None and not isinstance(
+            request.prompt, Conversation
+        )
         reader = await self._build_reader(request, prefix)
         reader.warnings = upstream_request.warnings
         async with self._open_response(upstream_request, prefix) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
                 names = config.kind.field_names
-                reader.warnings += tuple(names.rename_warning(warning) for warning in warnings.split("; "))
+                reader.warnings += tuple(
+                    names.rename_warning(warning) for warning in warnings.split("; ")
+                )
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
                 for event in await _run_if_large(len(body), reader.read_whole, body):
                     if isinstance(event, PromptTokens) and lists_prompt:
-                        # The first token has no row in `prompt_logprobs`, and so no text yet.
+                        # The first token has no row in `prompt_logprobs`, and so no
+                        # text yet.
                         first, *others = event.tokens
-                        first = msgspec.structs.replace(first, text=await self.detokenize((first.id,)))
+                        first = msgspec.structs.replace(
+                            first, text=await self.detokenize((first.id,))
+                        )
                         yield msgspec.structs.replace(event, tokens=(first, *others))
                     else:
                         yield event
@@ -276,7 +369,8 @@ class UpstreamEngine:
                         if isinstance(stream.failure, DragomanError):
                             config.kind.field_names.rename_error(stream.failure)
                         raise stream.failure
-            # Only the end of the body can follow [DONE]: the connection can be used again.
+            # Only the end of the body can follow [DONE]: the connection can be used
+            # again.
             response.close(drain=True)
         for event in reader.close():
             yield event
@@ -296,16 +390,21 @@ class UpstreamEngine:
                 return ChunkReader(request, self._new_id)
 
     @asynccontextmanager
-    async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:
-        """Send to one upstream after the other until one accepts, and yield its response: status 200, body unread.
+    async def _open_response(
+        self, request: UpstreamRequest, prefix: bytes
+    ) -> AsyncGenerator[HttpResponse]:
+        """Send to one upstream after the other until one accepts, and yield its
+        response: status 200, body unread.
 
-        An overloaded upstream is not tried again. Raises the last upstream's error if none accepts.
+        An overloaded upstream is not tried again. Raises the last upstream's error if
+        none accepts.
         """
         tried: set[int] = set()
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
             index = self._pool.choose(prefix, tried)
-            # A server may close an idle keepalive connection at any time: it is tried again, on a new connection.
+            # A server may close an idle keepalive connection at any time: it is tried
+            # again, on a new connection.
             if index is None and isinstance(last_error, ConnectionClosed):
                 index = self._pool.choose(prefix)
             if index is None:
@@ -328,7 +427,9 @@ class UpstreamEngine:
             response.close()
 
     async def _post(self, index: int, upstream_request: UpstreamRequest) -> HttpResponse:
-        """Send to one upstream, and count the request as running if it answers with status 200; else raise."""
+        """Send to one upstream, and count the request as running if it answers with
+        status 200; else raise.
+        """
         client = self._client
         upstream = self._pool.upstreams[index]
         if client is None:
@@ -339,21 +440,27 @@ class UpstreamEngine:
             **build_auth_headers(upstream, self._config.kind),
         }
         if self._config.kind.reports_warnings:
-            # The list in the body is exact: a warning may contain the header's separator.
+            # The list in the body is exact: a warning may contain the header's
+            # separator.
             headers[_WARNINGS_HEADER] = "body"
         if (span := CURRENT_SPAN.get()) is not None:
             headers |= span.build_headers()
-        base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
+        base_url = (
+            upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
+        )
         self._pool.running[index] += 1
         try:
-            response = await client.send("POST", base_url + upstream_request.path, headers, upstream_request.body)
+            response = await client.send(
+                "POST", base_url + upstream_request.path, headers, upstream_request.body
+            )
             if response.status == 200:
                 return response
             try:
                 body = await response.read_all(MAX_ERROR_BODY)
             finally:
                 response.close()
-        # Cancellation included: a count that stays too high would permanently divert requests from this upstream.
+        # Cancellation included: a count that stays too high would permanently divert
+        # requests from this upstream.
         except BaseException as error:
             self._pool.running[index] -= 1
             if isinstance(error, HttpClientError):
@@ -370,8 +477,9 @@ class UpstreamEngine:
         raise error
 
     def _record_failure(self, index: int, error: HttpClientError) -> None:
-        """Record a transport failure. A timeout or disconnect may concern one connection only: the next health check
-        decides."""
+        """Record a transport failure. A timeout or disconnect may concern one
+        connection only: the next health check decides.
+        """
         log.warning("%s: %s", self._pool.upstreams[index].url, error)
         if isinstance(error, ConnectFailed):
             self._pool.set_up(index, up=False)
@@ -379,14 +487,17 @@ class UpstreamEngine:
     async def _probe_all(self, client: HttpClient) -> None:
         """Health-check all upstreams concurrently, until cancelled."""
         while True:
-            await asyncio.gather(*(self._probe_one(client, index) for index in range(len(self._pool.upstreams))))
+            await asyncio.gather(
+                *(self._probe_one(client, index) for index in range(len(self._pool.upstreams)))
+            )
             await self._sleep(self._config.probe_interval)
 
     async def _probe_one(self, client: HttpClient, index: int) -> None:
         upstream = self._pool.upstreams[index]
         is_up = False
         with suppress(HttpClientError):
-            # With the read timeout of responses, 600 s by default, a hung server would stay in use for that long.
+            # With the read timeout of responses, 600 s by default, a hung server would
+            # stay in use for that long.
             response = await client.send(
                 "GET",
                 f"{upstream.url}/models",
@@ -403,7 +514,11 @@ class UpstreamEngine:
 
 async def _run_if_large(size: int, decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Decode a body of `size` bytes, in a thread if it would block the event loop."""
-    return decode(*args, **kwargs) if size <= LARGE_BODY else await asyncio.to_thread(decode, *args, **kwargs)
+    return (
+        decode(*args, **kwargs)
+        if size <= LARGE_BODY
+        else await asyncio.to_thread(decode, *args, **kwargs)
+    )
 
 
 async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
@@ -414,17 +529,22 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
     return body
 
 
-# Reading a streamed body: driven by the consumer of the engine's stream, or by a callback of the transport.
+# Reading a streamed body: driven by the consumer of the engine's stream, or by a
+# callback of the transport.
 
 
 class SseDecoder:
-    """An incremental decoder of server-sent events: bytes to the `data` of complete events.
+    """An incremental decoder of server-sent events: bytes to the `data` of complete
+    events.
 
-    Event names, ids and comments are skipped, except for the comment with the server's warnings.
+    Event names, ids and comments are skipped, except for the comment with the server's
+    warnings.
 
-    warnings: the JSON array in the last comment with a server's warnings; empty before the first.
+    warnings: the JSON array in the last comment with a server's warnings; empty before
+        the first.
 
-    Raises EngineError for an event above the limit. The time is linear in the bytes, even if they arrive one by one.
+    Raises EngineError for an event above the limit. The time is linear in the bytes,
+    even if they arrive one by one.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -436,7 +556,11 @@ class SseDecoder:
         self.warnings = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        is_one_event = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2
+        is_one_event = (
+            data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+        )
         # The common case: one whole event of one line. A CR ends lines too.
         if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
             return [data[6:-2]]
@@ -444,11 +568,14 @@ class SseDecoder:
         # A CRLF may be split between two pieces of the body.
         remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data
         self._after_cr = data.endswith(b"\r")
-        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these; `str.splitlines` at others too.
+        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these;
+        # `str.splitlines` at others too.
         for piece in remaining.splitlines(keepends=True):
             self._size += len(piece)
             if self._size > self._max_event:
-                raise EngineError(f"The upstream sent an event of more than {self._max_event} bytes.")
+                raise EngineError(
+                    f"The upstream sent an event of more than {self._max_event} bytes."
+                )
             if not piece.endswith((b"\n", b"\r")):
                 self._partial_line.append(piece)
                 continue
@@ -470,12 +597,15 @@ class BodyConsumer(Protocol):
     """The part of `HttpResponse` that `EventStream` uses."""
 
     def interrupt(self) -> None:
-        """Resume the task that waits for the next piece of the body, although none has arrived."""
+        """Resume the task that waits for the next piece of the body, although none has
+        arrived.
+        """
         ...
 
 
 class StreamReader(Protocol):
-    """Converts the events of one upstream API to a valid stream of this server's events.
+    """Converts the events of one upstream API to a valid stream of this server's
+    events.
 
     has_started: whether `Started` has been returned.
     is_done: whether the upstream's last event has been read.
@@ -487,8 +617,9 @@ class StreamReader(Protocol):
     warnings: tuple[str, ...]
 
     def read(self, data: bytes) -> list[Event]:
-        """Read the data of one event. Raises RequestError if the upstream rejects the request, EngineError if it
-        fails or the event is invalid."""
+        """Read the data of one event. Raises RequestError if the upstream rejects the
+        request, EngineError if it fails or the event is invalid.
+        """
         ...
 
     def read_whole(self, body: bytes) -> list[Event]:
@@ -503,12 +634,15 @@ class StreamReader(Protocol):
 class EventStream:
     """Converts the pieces of a streamed body to events.
 
-    failure: the exception that the consumer has to raise after the events of `feed`; None while there is none.
+    failure: the exception that the consumer has to raise after the events of `feed`;
+        None while there is none.
     """
 
     __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
 
-    def __init__(self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
+    def __init__(
+        self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None
+    ) -> None:
         self._reader = reader
         self._body = body
         self._receiver = receiver
@@ -522,7 +656,8 @@ class EventStream:
         return self._reader.is_done
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Feed a piece of the body, and return its events after those that `receive` left behind.
+        """Feed a piece of the body, and return its events after those that `receive`
+        left behind.
 
         piece: b"" to fetch only the events left behind.
         """
@@ -541,16 +676,23 @@ class EventStream:
         return events
 
     def receive(self, piece: bytes) -> bool:
-        """Pass the events of a piece to the receiver; return whether the piece was consumed.
+        """Pass the events of a piece to the receiver; return whether the piece was
+        consumed.
 
-        Only deltas are passed on directly. All other events are left for the next `feed`.
+        Only deltas are passed on directly. All other events are left for the next
+        `feed`.
         """
         receiver = self._receiver
         if receiver is None or not receiver.is_ready:
             return False
         events = self.feed(piece)
-        are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
-        # These need the coroutine that reads the body: a callback of the transport can neither raise nor await.
+        are_deltas = (
+            type(events[0]) in _DELTAS
+            if len(events) == 1
+            else all(type(event) in _DELTAS for event in events)
+        )
+        # These need the coroutine that reads the body: a callback of the transport can
+        # neither raise nor await.
         if self._reader.is_done or self.failure is not None or not are_deltas:
             self._backlog = events
             self._body.interrupt()
@@ -560,7 +702,9 @@ class EventStream:
 
 
 def decode_warnings(array: bytes) -> tuple[str, ...]:
-    """Decode a server's warnings. Returns () for an invalid array, since the header contains the warnings too."""
+    """Decode a server's warnings. Returns () for an invalid array, since the header
+    contains the warnings too.
+    """
     try:
         return msgspec.json.decode(array, type=tuple[str, ...])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
-"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message; the
-message of a server error is only logged."""
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with
+the upstream's message; the message of a server error is only logged.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ from ...core.errors import (
     RequestError,
     UnsupportedMediaType,
 )
-from dragoman_http import ClientClosed, ConnectFailed, ConnectionLost, HttpClientError, ResponseTimeout
+from dragoman_http import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClientError,
+    ResponseTimeout,
+)
 from .wire import UpstreamErrorBody, WireError
 
 log = logging.getLogger(__name__)
@@ -51,13 +58,20 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
 _OVERLOADED = "The upstream is overloaded; retry later."
 _SERVER_ERRORS = {503: _OVERLOADED, 504: "The upstream did not answer in time.", 529: _OVERLOADED}
 """Messages for clients, by status. Anthropic sends 529 where other servers send 503."""
-_SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
+_SERVER_CODES = frozenset(
+    {"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"}
+)
 """Codes of server errors that are passed on, since clients act on them."""
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
-"""Values of `param` in vLLM's error for a prompt that is too long. They name no field of a request."""
-# The limit and the prompt's size in messages for a prompt that is too long: vLLM's and OpenAI's, then Anthropic's.
+"""Values of `param` in vLLM's error for a prompt that is too long. They name no field
+of a request.
+"""
+# The limit and the prompt's size in messages for a prompt that is too long: vLLM's and
+# OpenAI's, then Anthropic's.
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
-_PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
+_PROMPT = re.compile(
+    r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)"
+)
 _ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
 _STREAM_STATUSES = {
     "invalid_request_error": 400,
@@ -77,11 +91,15 @@ _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
 class ConnectionClosed(Overloaded):
-    """The connection was lost before a response, as happens to keepalive connections that the server closed."""
+    """The connection was lost before a response, as happens to keepalive connections
+    that the server closed.
+    """
 
 
 def build_transport_error(error: HttpClientError) -> EngineError:
-    """Build the error of a request without a response. Only an Overloaded error can be retried."""
+    """Build the error of a request without a response. Only an Overloaded error can be
+    retried.
+    """
     match error:
         case ConnectFailed():
             return Overloaded("The upstream cannot be reached.")
@@ -136,9 +154,11 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     """
     message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
-        # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
-        # client's fault.
-        return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
+        # The upstream's URL and key are this server's configuration: authentication
+        # errors and redirects are not the client's fault.
+        return EngineError(
+            f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error"
+        )
     if status >= 500:
         # Its message is for the operator, not for the client.
         log.warning("upstream error (HTTP %d): %s", status, message or "no message")
@@ -153,14 +173,17 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
     if 400 <= status < 500:
-        # A prompt that is too long: clients get the error in their own dialect, with its numbers if known.
+        # A prompt that is too long: clients get the error in their own dialect, with
+        # its numbers if known.
         limit = _CONTEXT.search(message)
         prompt = _PROMPT.search(message)
         sizes = _ANTHROPIC_CONTEXT.search(message)
         if limit is not None and prompt is not None:
             is_lower_bound = prompt[1] is not None
             size = int(prompt[2])
-            return ContextTooLong(limit=int(limit[1]), prompt=size, at_least=is_lower_bound, param=error.param)
+            return ContextTooLong(
+                limit=int(limit[1]), prompt=size, at_least=is_lower_bound, param=error.param
+            )
         if sizes is not None:
             return ContextTooLong(limit=int(sizes[2]), prompt=int(sizes[1]), param=error.param)
         if limit is not None or code == "context_length_exceeded":
@@ -172,7 +195,9 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
 
 
 def build_stream_error(error: WireError | str) -> DragomanError:
-    """Build the error of a stream's error event. Its status is derived from its code or type, as it has no other."""
+    """Build the error of a stream's error event. Its status is derived from its code or
+    type, as it has no other.
+    """
     if isinstance(error, str):
         return build_error(500, WireError(error))
     if isinstance(error.code, int) and 400 <= error.code < 600:
@@ -182,12 +207,16 @@ def build_stream_error(error: WireError | str) -> DragomanError:
 
 
 def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanError:
-    """Build the error of a stream's error event, as a server error if the response has started.
+    """Build the error of a stream's error event, as a server error if the response has
+    started.
 
-    By then the upstream has accepted the request, and the status has been sent to the client.
+    By then the upstream has accepted the request, and the status has been sent to the
+    client.
     """
     built = build_stream_error(error)
-    return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
+    return (
+        built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
+    )
 
 
 def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:

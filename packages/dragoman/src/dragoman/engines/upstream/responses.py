@@ -1,6 +1,8 @@
-"""OpenAI's Responses API as an upstream: encodes requests and reads the events of responses. Does no I/O.
+"""OpenAI's Responses API as an upstream: encodes requests and reads the events of
+responses. Does no I/O.
 
-Nothing is stored at the upstream: each request contains the whole conversation, with its encrypted reasoning.
+Nothing is stored at the upstream: each request contains the whole conversation, with
+its encrypted reasoning.
 """
 
 from __future__ import annotations
@@ -13,7 +15,19 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError, Unsupported
-from ...core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, RefusalDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import (
     Audio,
     File,
@@ -55,25 +69,37 @@ log = logging.getLogger(__name__)
 def encode_responses_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
-    """Encode a request. Raises Unsupported for what Responses lacks, RequestError for what it cannot represent."""
+    """Encode a request. Raises Unsupported for what Responses lacks, RequestError for
+    what it cannot represent.
+    """
     conversation = require_conversation(request, kind)
     if conversation.template.continue_final_message:
-        raise Unsupported("The upstream does not support continuing a message.", param="continue_final_message")
+        raise Unsupported(
+            "The upstream does not support continuing a message.", param="continue_final_message"
+        )
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings) | {
         "stream": True,
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        **{name: getattr(sampling, name) for name in sampling.list_set_fields() if name in kind.parameters},
+        **{
+            name: getattr(sampling, name)
+            for name in sampling.list_set_fields()
+            if name in kind.parameters
+        },
     }
     if (limit := resolve_max_tokens(request, defaults)) is not None:
         body["max_output_tokens"] = limit
     return UpstreamRequest("/responses", encode_body(body), warnings=tuple(warnings))
 
 
-def encode_input_tokens_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
-    """Encode a request that counts the tokens of a prompt. Raises the errors of `encode_responses_request`."""
+def encode_input_tokens_request(
+    request: GenerateRequest, kind: ServerKind, model: str
+) -> UpstreamRequest:
+    """Encode a request that counts the tokens of a prompt. Raises the errors of
+    `encode_responses_request`.
+    """
     body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/responses/input_tokens", encode_body(body))
 
@@ -82,7 +108,10 @@ def _encode_prompt(
     request: GenerateRequest, conversation: Conversation, model: str, warnings: list[str]
 ) -> dict[str, Any]:
     """Encode the fields that define the prompt."""
-    body: dict[str, Any] = {"model": model, "input": list(_encode_items(conversation.messages, warnings))}
+    body: dict[str, Any] = {
+        "model": model,
+        "input": list(_encode_items(conversation.messages, warnings)),
+    }
     choice = conversation.tool_choice
     if conversation.tools:
         body["tools"] = [_encode_tool(tool) for tool in conversation.tools]
@@ -97,13 +126,21 @@ def _encode_prompt(
             body["parallel_tool_calls"] = False
     effort = conversation.reasoning.effort
     if effort is not None:
-        # Without this field the response would contain no reasoning text: OpenAI returns only summaries.
-        body["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
+        # Without this field the response would contain no reasoning text: OpenAI
+        # returns only summaries.
+        body["reasoning"] = (
+            {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
+        )
     match request.constraint:
         case JsonObject():
             body["text"] = {"format": {"type": "json_object"}}
         case JsonSchema(schema, strict, name):
-            format = {"type": "json_schema", "name": name or "answer", "schema": to_raw(schema), "strict": strict}
+            format = {
+                "type": "json_schema",
+                "name": name or "answer",
+                "schema": to_raw(schema),
+                "strict": strict,
+            }
             body["text"] = {"format": format}
         case _:
             pass
@@ -111,7 +148,8 @@ def _encode_prompt(
 
 
 def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[dict[str, Any]]:
-    # The type of an output has to match that of its call, which a tool result does not contain.
+    # The type of an output has to match that of its call, which a tool result does not
+    # contain.
     custom_calls: set[str] = set()
     for message in messages:
         content: list[dict[str, Any]] = []
@@ -129,9 +167,13 @@ def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[
         if content:
             yield {"type": "message", "role": role.value, "content": content}
     warn_of_names(messages, warnings)
-    reasoning = [part for message in messages for part in message.parts if isinstance(part, Reasoning)]
+    reasoning = [
+        part for message in messages for part in message.parts if isinstance(part, Reasoning)
+    ]
     if any(SealKind.OPENAI.read(part.seal) is None for part in reasoning):
-        warnings.append("messages: reasoning that the upstream's vendor has not encrypted was left out")
+        warnings.append(
+            "messages: reasoning that the upstream's vendor has not encrypted was left out"
+        )
 
 
 def _encode_item(
@@ -143,12 +185,18 @@ def _encode_item(
     """
     if isinstance(part, ToolResult):
         if role is Role.ASSISTANT:
-            raise RequestError("An assistant message cannot contain tool results.", param="messages")
+            raise RequestError(
+                "An assistant message cannot contain tool results.", param="messages"
+            )
         kind = "custom_tool_call_output" if part.call_id in custom_calls else "function_call_output"
         content = state_failure(part)
         is_text = len(content) == 1 and isinstance(content[0], Text)
         output = [_encode_part(inner, Role.USER) for inner in content]
-        yield {"type": kind, "call_id": part.call_id, "output": output[0]["text"] if is_text else output}
+        yield {
+            "type": kind,
+            "call_id": part.call_id,
+            "output": output[0]["text"] if is_text else output,
+        }
     elif role is not Role.ASSISTANT:
         raise RequestError("Only an assistant message can contain tool calls.", param="messages")
     elif isinstance(part, Reasoning):
@@ -156,9 +204,19 @@ def _encode_item(
             summary = [{"type": "summary_text", "text": part.text}] if part.text else []
             yield {"type": "reasoning", "summary": summary, "encrypted_content": encrypted}
     elif part.custom:
-        yield {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.arguments}
+        yield {
+            "type": "custom_tool_call",
+            "call_id": part.id,
+            "name": part.name,
+            "input": part.arguments,
+        }
     else:
-        yield {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.arguments}
+        yield {
+            "type": "function_call",
+            "call_id": part.id,
+            "name": part.name,
+            "arguments": part.arguments,
+        }
 
 
 def _encode_part(part: Part, role: Role) -> dict[str, Any]:
@@ -168,27 +226,45 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any]:
         case Refusal(text):
             return {"type": "refusal", "refusal": text}
         case Image(source, detail):
-            return {"type": "input_image", "image_url": build_media_url(source), "detail": detail or "auto"}
+            return {
+                "type": "input_image",
+                "image_url": build_media_url(source),
+                "detail": detail or "auto",
+            }
         case File(RemoteMedia(url)):
             return {"type": "input_file", "file_url": url}
         case File(source, filename):
-            return {"type": "input_file", "filename": filename or "file", "file_data": build_media_url(source)}
+            return {
+                "type": "input_file",
+                "filename": filename or "file",
+                "file_data": build_media_url(source),
+            }
         case Audio():
             raise Unsupported("The upstream does not support audio.", param="messages")
         case _:
-            raise RequestError("A message contains a part of an unsupported type.", param="messages")
+            raise RequestError(
+                "A message contains a part of an unsupported type.", param="messages"
+            )
 
 
 def _encode_tool(tool: Tool) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"type": "function" if isinstance(tool, FunctionTool) else "custom", "name": tool.name}
+    encoded: dict[str, Any] = {
+        "type": "function" if isinstance(tool, FunctionTool) else "custom",
+        "name": tool.name,
+    }
     if tool.description is not None:
         encoded["description"] = tool.description
     if isinstance(tool, FunctionTool):
         encoded["parameters"] = None if tool.parameters is None else to_raw(tool.parameters)
-        # Always sent: the default is true in the Responses API, but false in Chat Completions.
+        # Always sent: the default is true in the Responses API, but false in Chat
+        # Completions.
         encoded["strict"] = bool(tool.strict)
     elif tool.definition is not None:
-        encoded["format"] = {"type": "grammar", "syntax": tool.syntax or "lark", "definition": tool.definition}
+        encoded["format"] = {
+            "type": "grammar",
+            "syntax": tool.syntax or "lark",
+            "definition": tool.definition,
+        }
     return encoded
 
 
@@ -244,7 +320,9 @@ class _Item(Struct, frozen=True):
 
 
 class _WireEvent(Struct, frozen=True):
-    """Any event; `type` selects the fields that apply. The fields of an error are either here or in `error`."""
+    """Any event; `type` selects the fields that apply. The fields of an error are
+    either here or in `error`.
+    """
 
     type: str
     output_index: int | None = None
@@ -292,14 +370,20 @@ class ResponseEventReader:
             case "error":
                 error = event.error or WireError(event.message, None, event.param, event.code)
                 raise build_event_error(error, has_started=self.has_started)
-            case "response.created" | "response.in_progress" | "response.queued" if not self.has_started:
-                # An upstream that rejects the request sends an error instead of this event.
+            case "response.created" | "response.in_progress" | "response.queued" if (
+                not self.has_started
+            ):
+                # An upstream that rejects the request sends an error instead of this
+                # event.
                 self.has_started = True
                 return [Started(0, warnings=self.warnings)]
             case "response.output_item.added":
                 return self._start_item(event)
-            case "response.reasoning_summary_part.added" if event.summary_index and self._has_deltas:
-                # The parts of a summary are paragraphs, and no event contains the break between them.
+            case "response.reasoning_summary_part.added" if (
+                event.summary_index and self._has_deltas
+            ):
+                # The parts of a summary are paragraphs, and no event contains the break
+                # between them.
                 return [ReasoningDelta(0, "\n\n")]
             case "response.output_item.done":
                 return self._finish_item(event)
@@ -326,7 +410,8 @@ class ResponseEventReader:
         self._has_deltas = False
         if item.type not in _CALLS:
             if item.type not in ("message", "reasoning"):
-                # Items of the vendor's server-side tools, which this server never requests.
+                # Items of the vendor's server-side tools, which this server never
+                # requests.
                 log.warning("an upstream's item of type %.40r was left out", item.type)
             return []
         if not item.call_id or not item.name:
@@ -334,7 +419,9 @@ class ResponseEventReader:
         return [ToolCallStart(0, item.call_id, item.name, (), item.type == "custom_tool_call")]
 
     def _finish_item(self, event: _WireEvent) -> list[Event]:
-        """Finish the open item. If the upstream sent no deltas, the content is taken from the item itself."""
+        """Finish the open item. If the upstream sent no deltas, the content is taken
+        from the item itself.
+        """
         item = event.item
         if self._open is None or item is None or event.output_index != self._open_index:
             raise EngineError("The upstream sent an event out of order.")
@@ -360,7 +447,9 @@ class ResponseEventReader:
             raise build_event_error(response.error or WireError(), has_started=self.has_started)
         reason = FinishReason.STOP
         if type == "response.incomplete":
-            detail = None if response.incomplete_details is None else response.incomplete_details.reason
+            detail = (
+                None if response.incomplete_details is None else response.incomplete_details.reason
+            )
             incomplete_reason = _INCOMPLETE_REASONS.get(detail or "")
             if incomplete_reason is None:
                 raise EngineError(f"The upstream ended its answer with {detail!r:.80}.")

@@ -1,6 +1,8 @@
-"""Wire types of upstream responses: chunks, whole responses and errors of Chat Completions and Completions.
+"""Wire types of upstream responses: chunks, whole responses and errors of Chat
+Completions and Completions.
 
-The types are lenient, since servers differ: unknown fields are ignored, and almost every field is optional.
+The types are lenient, since servers differ: unknown fields are ignored, and almost
+every field is optional.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ class TokenLogprobEntry(Struct, frozen=True, gc=False):
 
 
 class Logprobs(Struct, frozen=True, gc=False):
-    """Logprobs of a choice. Chat completions use `content` and `refusal`, text completions the other three fields."""
+    """Logprobs of a choice. Chat completions use `content` and `refusal`, text
+    completions the other three fields.
+    """
 
     content: list[TokenLogprobEntry] | None = None
     refusal: list[TokenLogprobEntry] | None = None
@@ -63,15 +67,18 @@ class PromptLogprobEntry(Struct, frozen=True, gc=False):
 
 
 PromptLogprobRows = list[dict[str, PromptLogprobEntry] | None]
-"""For each position of a prompt, the entries by token id; None for the first position."""
+"""For each position of a prompt, the entries by token id; None for the first position.
+"""
 
 
 class ChunkChoice(Struct, frozen=True, gc=False):
     """A choice of a chunk or of a whole response.
 
-    delta, message: content of a chat completion: `delta` in a chunk, `message` in a whole response.
+    delta, message: content of a chat completion: `delta` in a chunk, `message` in a
+        whole response.
     text: content of a text completion.
-    stop_reason, matched_stop: the stop string or token that ended the choice; vLLM's and SGLang's names.
+    stop_reason, matched_stop: the stop string or token that ended the choice; vLLM's
+        and SGLang's names.
     """
 
     index: int = 0
@@ -116,7 +123,8 @@ class WireError(Struct, frozen=True, gc=False):
 class UpstreamChunk(Struct, frozen=True, gc=False):
     """A chunk, or a whole response.
 
-    dragoman_warnings: only in whole responses; a stream contains them as an SSE comment.
+    dragoman_warnings: only in whole responses; a stream contains them as an SSE
+        comment.
     """
 
     choices: list[ChunkChoice] | None = None

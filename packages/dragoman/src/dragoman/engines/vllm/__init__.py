@@ -1,7 +1,8 @@
-"""The vLLM engine: runs a model with vLLM's AsyncLLM in this process and its workers, token ids in and token ids out.
+"""The vLLM engine: runs a model with vLLM's AsyncLLM in this process and its workers,
+token ids in and token ids out.
 
-`backend` and the modules that import it need vLLM. The engine's capabilities and the supported versions are defined
-here, since they must be readable without it.
+`backend` and the modules that import it need vLLM. The engine's capabilities and the
+supported versions are defined here, since they must be readable without it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature
 from ...core.errors import EngineError
 
 SUPPORTED_VERSIONS = ((0, 32), (0, 33))
-"""The first and the last release of vLLM that the tests run with. Its Python interface changes with every release."""
+"""The first and the last release of vLLM that the tests run with. Its Python interface
+changes with every release.
+"""
 
 ReasoningDelimiters = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids that begin and end reasoning, as configured at startup."""
@@ -31,7 +34,8 @@ COPIED_PARAMETERS = (
 """Parameters that `build_sampling_params` copies to vLLM's fields of the same names."""
 _CONVERTED_PARAMETERS = ("seed", "logit_bias", "allowed_token_ids", "bad_words")
 """Parameters that `build_sampling_params` converts."""
-# Without close_at_limit: vLLM runs grammars in its own process, where the end of an output cannot be replaced.
+# Without close_at_limit: vLLM runs grammars in its own process, where the end of an
+# output cannot be replaced.
 _LIMIT_AND_STOP_PARAMETERS = (
     "max_tokens",
     "min_tokens",
@@ -71,7 +75,12 @@ class VllmFeatures(Struct, frozen=True):
 
     def build_capabilities(self) -> Capabilities:
         features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
-        parameters = {*COPIED_PARAMETERS, *_CONVERTED_PARAMETERS, *_LIMIT_AND_STOP_PARAMETERS, *_EXTRAS}
+        parameters = {
+            *COPIED_PARAMETERS,
+            *_CONVERTED_PARAMETERS,
+            *_LIMIT_AND_STOP_PARAMETERS,
+            *_EXTRAS,
+        }
         if self.eos_id is not None:
             features |= CONSTRAINT_FEATURES
         if self.reasoning_delimiters is not None:
@@ -92,8 +101,8 @@ def check_version(installed: str) -> None:
     installed: `vllm.__version__`.
     """
     match = re.match(r"(\d+)\.(\d+)", installed)
-    # A build from a source tree without tags has no version to compare: setuptools-scm names it `0.1.dev1+g<commit>`,
-    # and vLLM `dev` if even that is missing.
+    # A build from a source tree without tags has no version to compare: setuptools-scm
+    # names it `0.1.dev1+g<commit>`, and vLLM `dev` if even that is missing.
     if (
         match is None
         or installed.startswith("0.1.dev")

@@ -1,7 +1,9 @@
-"""What this package imports from vLLM and Pillow, and the table of LoRA adapters. Imported when the engine is selected.
+"""What this package imports from vLLM and Pillow, and the table of LoRA adapters.
+Imported when the engine is selected.
 
-The names are untyped, since vLLM's types need torch: values are checked where they are used. Tested with vLLM 0.32 and
-0.33. All imports are here, so that an adaptation to another version starts with this module.
+The names are untyped, since vLLM's types need torch: values are checked where they are
+used. Tested with vLLM 0.32 and 0.33. All imports are here, so that an adaptation to
+another version starts with this module.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ try:
     _errors: Any = import_module("vllm.exceptions")
     _engine_errors: Any = import_module("vllm.v1.engine.exceptions")
 except ImportError as error:
-    raise EngineError(f"{error}; this engine needs `pip install '.[vllm]'` in the clone of Dragoman") from error
+    raise EngineError(
+        f"{error}; this engine needs `pip install '.[vllm]'` in the clone of Dragoman"
+    ) from error
 
 ClientError: type[Exception] = _errors.VLLMClientError
 """An invalid request. Its `parameter`, if set, names the field."""
@@ -71,10 +75,12 @@ BusyError: type[Exception] = _errors.GracefulHTTPError
 class AdapterTable:
     """The loaded LoRA adapters.
 
-    vLLM caches weights by an adapter's number and KV blocks by its name. Each load gets a new number, and a name that
-    no earlier load had, so cached blocks are never reused for a later adapter of the same name.
+    vLLM caches weights by an adapter's number and KV blocks by its name. Each load gets
+    a new number, and a name that no earlier load had, so cached blocks are never reused
+    for a later adapter of the same name.
 
-    on_drop: called with the name of an adapter that could not be loaded when vLLM started.
+    on_drop: called with the name of an adapter that could not be loaded when vLLM
+        started.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""vLLM's AsyncLLM as a TokenEngine, and the functions that load it from a checkpoint directory."""
+"""vLLM's AsyncLLM as a TokenEngine, and the functions that load it from a checkpoint
+directory.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class _VllmSequence(ActiveSequence):
 
 
 class VllmEngine:
-    """Implements `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.StatsSource` with vLLM.
+    """Implements `core.engine.TokenEngine`, `core.engine.AdapterLoader` and
+    `core.metrics.StatsSource` with vLLM.
 
     process, adapters: not shared with another engine.
     directory: the checkpoint that vLLM loads.
@@ -78,7 +81,9 @@ class VllmEngine:
         self._features = features
         self._max_num_waiting = max_num_waiting
         self._capabilities = features.build_capabilities()
-        self.control = VllmControl(process.get_engine, self._abort_running, can_sleep=features.can_sleep)
+        self.control = VllmControl(
+            process.get_engine, self._abort_running, can_sleep=features.can_sleep
+        )
         self.trainable = VllmTrainable(process, self.control, directory)
         self._active: ActiveSequences[_VllmSequence] = ActiveSequences()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,12 +118,16 @@ class VllmEngine:
         return self._process.get_health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """Implements TokenEngine.add. Validation errors of vLLM name the field of the request."""
+        """Implements TokenEngine.add. Validation errors of vLLM name the field of the
+        request.
+        """
         llm = self._process.get_engine()
         if self.trainable.lost_version is not None:
             raise build_lost_weights_error(self.trainable.lost_version)
         check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)
-        params = build_sampling_params(request, self._features.eos_id, self._features.reasoning_delimiters)
+        params = build_sampling_params(
+            request, self._features.eos_id, self._features.reasoning_delimiters
+        )
         self._active.check_admission(request.id, self._max_num_waiting, self.health().waiting)
         sequence = _VllmSequence(request, deliver)
         self._active.add(sequence)
@@ -126,7 +135,8 @@ class VllmEngine:
 
     def abort(self, id: str) -> None:
         if self._active.pop(id) is not None and self._process.is_running:
-            # Cancelling the task instead would leak a request that is being added to vLLM.
+            # Cancelling the task instead would leak a request that is being added to
+            # vLLM.
             self._create_task(self._abort(self._process.get_engine(), id))
 
     async def _abort(self, llm: AsyncLLM, id: str) -> None:
@@ -136,14 +146,18 @@ class VllmEngine:
             log.debug("vLLM died before it could abort %s", id)
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
-        """Implements PrefixCache.count_cached_tokens: None, since vLLM reports the number only with the output."""
+        """Implements PrefixCache.count_cached_tokens: None, since vLLM reports the
+        number only with the output.
+        """
 
     async def reset_prefix_cache(self) -> bool:
         """Implements PrefixCache.reset_prefix_cache: returns False while requests run."""
         return await self._process.get_engine().reset_prefix_cache()
 
     def _abort_running(self) -> list[str]:
-        """Abort the requests that vLLM has not received yet. Returns the ids of all requests, for vLLM to abort."""
+        """Abort the requests that vLLM has not received yet. Returns the ids of all
+        requests, for vLLM to abort.
+        """
         sequences = list(self._active)
         for sequence in sequences:
             if not sequence.is_sent:
@@ -175,7 +189,9 @@ class VllmEngine:
         except backend.ClientError as error:
             self._active.deliver(sequence, Rejected(request.id, build_request_error(error)))
         except backend.RetryableError as error:
-            self._active.deliver(sequence, Rejected(request.id, Overloaded(str(error), code="engine_paused")))
+            self._active.deliver(
+                sequence, Rejected(request.id, Overloaded(str(error), code="engine_paused"))
+            )
         except backend.BusyError as error:
             self._active.deliver(sequence, Rejected(request.id, Overloaded(str(error))))
         except DragomanError as error:
@@ -185,7 +201,9 @@ class VllmEngine:
             if task is None or task.cancelling():
                 raise  # our own cancellation
             log.exception("vLLM failed on %s", request.id)
-            self._active.deliver(sequence, Failed(request.id, "The engine failed while computing this request."))
+            self._active.deliver(
+                sequence, Failed(request.id, "The engine failed while computing this request.")
+            )
         finally:
             # After an abort the id may belong to a later request already.
             if sequence in self._active:
@@ -199,16 +217,22 @@ class VllmEngine:
     async def load_adapter(self, name: str, path: str) -> None:
         """Implements AdapterLoader.load_adapter."""
         if not self._features.has_lora:
-            raise RequestError("vLLM was started without LoRA; set `enable_lora` in --vllm-args.", param="lora_name")
+            raise RequestError(
+                "vLLM was started without LoRA; set `enable_lora` in --vllm-args.",
+                param="lora_name",
+            )
         adapter = self._adapters.create(name, path)
         if self._process.is_running:
             try:
-                # An invalid adapter is rejected here; during a step it would crash the engine.
+                # An invalid adapter is rejected here; during a step it would crash the
+                # engine.
                 await self._process.get_engine().add_lora(adapter)
             except backend.ServerError as error:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
             except Exception as error:  # vLLM's workers raise many types
-                raise RequestError(f"vLLM cannot load the adapter: {error}", param="lora_path") from error
+                raise RequestError(
+                    f"vLLM cannot load the adapter: {error}", param="lora_path"
+                ) from error
         # Registered last, so that no request uses an adapter that vLLM has rejected.
         self._adapters.register(name, adapter)
 
@@ -217,7 +241,9 @@ class VllmEngine:
         self._adapters.register(name, self._adapters.create(name, path))
 
     def on_adapter_drop(self, report: Callable[[str], None]) -> None:
-        """Call `report` with the name of each adapter that vLLM could not load when it started."""
+        """Call `report` with the name of each adapter that vLLM could not load when it
+        started.
+        """
         self._adapters.on_drop = report
 
     async def unload_adapter(self, name: str) -> None:
@@ -242,7 +268,8 @@ class VllmOptions(Struct, frozen=True):
 
     arguments: fields of vLLM's AsyncEngineArgs.
     reasoning_delimiters: texts that begin and end reasoning, for budgets.
-    max_num_waiting: requests that may queue before Overloaded is raised; vLLM itself has no limit.
+    max_num_waiting: requests that may queue before Overloaded is raised; vLLM itself
+        has no limit.
     """
 
     arguments: Mapping[str, Any]
@@ -261,24 +288,29 @@ class LoadedEngine(Struct, frozen=True):
 
 
 def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder | VllmScorer:
-    """Build the engine of a checkpoint, without starting it: its `start` reads the weights. Blocking.
+    """Build the engine of a checkpoint, without starting it: its `start` reads the
+    weights. Blocking.
 
     Raises: EngineError for unknown or invalid arguments.
     """
     if not list(directory.glob("*.safetensors")):
         raise EngineError(
-            f"{directory} contains no safetensors file; other formats are not supported, because they may run code"
+            f"{directory} contains no safetensors file; other formats are not supported, because "
+            f"they may run code"
         )
     known_names = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
     for name in options.arguments:
         if name in _RESERVED_ARGUMENTS:
-            raise EngineError(f"vllm_args: `{name}` cannot be set here: {_RESERVED_ARGUMENTS[name]}.")
+            raise EngineError(
+                f"vllm_args: `{name}` cannot be set here: {_RESERVED_ARGUMENTS[name]}."
+            )
         if name not in known_names:
             matches = get_close_matches(name, known_names, 1)
             hint = f" Did you mean `{matches[0]}`?" if matches else ""
             raise EngineError(f"vllm_args: vLLM has no engine argument `{name}`.{hint}")
     arguments = dict(options.arguments)
-    # The pipeline's grammars are in llguidance's format; another backend would disable structured output.
+    # The pipeline's grammars are in llguidance's format; another backend would disable
+    # structured output.
     arguments.setdefault("structured_outputs_config", {"backend": "guidance"})
     if options.reasoning_delimiters is not None and "reasoning_config" not in arguments:
         begin, end = options.reasoning_delimiters
@@ -295,10 +327,13 @@ def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder |
     return LoadedEngine(engine, vision)
 
 
-def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_waiting: int) -> VllmEmbedder | VllmScorer:
+def _build_pooling_engine(
+    process: VllmProcess, config: VllmConfig, max_num_waiting: int
+) -> VllmEmbedder | VllmScorer:
     """Build the engine of a pooling model.
 
-    Raises: EngineError for models whose results no route returns, or whose inputs are not plain texts.
+    Raises: EngineError for models whose results no route returns, or whose inputs are
+        not plain texts.
     """
     model = config.model_config
     pooler = config.model_config.pooler_config
@@ -318,19 +353,25 @@ def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_wait
             labels: int = model.hf_config.num_labels
             if labels != 1:
                 raise EngineError(
-                    f"this engine scores pairs with models of one label, not with classifiers of {labels}"
+                    f"this engine scores pairs with models of one label, not with classifiers of "
+                    f"{labels}"
                 )
             model_class = backend.model_loader.get_model_cls(model)
-            if not model.use_sep_token or backend.scoring_models.supports_score_template(model_class):
+            if not model.use_sep_token or backend.scoring_models.supports_score_template(
+                model_class
+            ):
                 raise EngineError(
-                    "this engine does not support rerankers that need a prompt template; run `vllm serve`, and serve "
+                    "this engine does not support rerankers that need a prompt template; run "
+                    "`vllm serve`, and serve "
                     "its URL"
                 )
             tokenizer = backend.tokenizers.cached_tokenizer_from_config(model)
             has_segments = "token_type_ids" in tokenizer("a", "a")
             return VllmScorer(process, limits, has_segments=has_segments)
         case kind:
-            raise EngineError(f"this engine does not support pooling models of vLLM's score type {kind!r}")
+            raise EngineError(
+                f"this engine does not support pooling models of vLLM's score type {kind!r}"
+            )
 
 
 def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
@@ -347,7 +388,10 @@ def _read_features(config: VllmConfig, *, has_images: bool) -> VllmFeatures:
     reasoning = config.reasoning_config
     delimiters = None
     if reasoning is not None and reasoning.enabled:
-        delimiters = (tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids))
+        delimiters = (
+            tuple(reasoning.reasoning_start_token_ids),
+            tuple(reasoning.reasoning_end_token_ids),
+        )
     eos: int | None = backend.tokenizers.cached_tokenizer_from_config(model).eos_token_id
     has_grammars = eos is not None and config.structured_outputs_config.backend == "guidance"
     max_logprobs: int = model.max_logprobs

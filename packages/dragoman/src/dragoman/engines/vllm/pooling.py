@@ -1,4 +1,6 @@
-"""vLLM's pooling models as engines: embeddings of texts, and relevance scores of pairs of texts."""
+"""vLLM's pooling models as engines: embeddings of texts, and relevance scores of pairs
+of texts.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from itertools import count
 
 from msgspec import Struct
 
-from ...core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings, RelevanceScores, ScoreRequest
+from ...core.embeddings import (
+    EmbedRequest,
+    EmbeddingInfo,
+    Embeddings,
+    RelevanceScores,
+    ScoreRequest,
+)
 from ...core.engine import Health, check_ids
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull
 from ...core.metrics import EngineStats
@@ -54,10 +62,13 @@ class _PoolingEngine:
         await self._process.stop()
 
     def health(self) -> Health:
-        # vLLM reports an input only when it is done, so all inputs in progress count as running.
+        # vLLM reports an input only when it is done, so all inputs in progress count as
+        # running.
         return self._process.get_health(waiting=0, running=self._num_running)
 
-    async def _run(self, inputs: Sequence[tuple[tuple[int, ...], PoolingParams]]) -> list[PoolingResult]:
+    async def _run(
+        self, inputs: Sequence[tuple[tuple[int, ...], PoolingParams]]
+    ) -> list[PoolingResult]:
         """Run inputs and return their result tensors in the same order.
 
         inputs: pairs of token ids and parameters.
@@ -72,7 +83,8 @@ class _PoolingEngine:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            # After an error or a cancellation some tasks still run: vLLM aborts their requests.
+            # After an error or a cancellation some tasks still run: vLLM aborts their
+            # requests.
             for task in tasks:
                 task.cancel()
             self._num_running -= len(inputs)
@@ -81,7 +93,10 @@ class _PoolingEngine:
         llm = self._process.get_engine()
         id = f"pool-{next(self._numbers)}"
         try:
-            results = [output async for output in llm.encode(backend.inputs.tokens_input(list(ids)), params, id)]
+            results = [
+                output
+                async for output in llm.encode(backend.inputs.tokens_input(list(ids)), params, id)
+            ]
         except backend.ClientError as error:
             raise build_request_error(error) from error
         except backend.RetryableError as error:
@@ -99,7 +114,9 @@ class _PoolingEngine:
 class VllmEmbedder(_PoolingEngine):
     """Implements `Embedder` of `core.engine` and `core.metrics.StatsSource`."""
 
-    def __init__(self, process: VllmProcess, limits: PoolingLimits, embedding_info: EmbeddingInfo) -> None:
+    def __init__(
+        self, process: VllmProcess, limits: PoolingLimits, embedding_info: EmbeddingInfo
+    ) -> None:
         super().__init__(process, limits)
         self._embedding_info = embedding_info
 
@@ -108,10 +125,14 @@ class VllmEmbedder(_PoolingEngine):
         return self._embedding_info
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Implements Embedder.embed. With vLLM, the last digits may depend on the other inputs of a batch."""
+        """Implements Embedder.embed. With vLLM, the last digits may depend on the other
+        inputs of a batch.
+        """
         full = self._embedding_info.dimensions
         dimensions = None if request.dimensions == full else request.dimensions
-        params = backend.pooling.PoolingParams(task="embed", dimensions=dimensions, use_activation=request.normalize)
+        params = backend.pooling.PoolingParams(
+            task="embed", dimensions=dimensions, use_activation=request.normalize
+        )
         # Cloned because vLLM writes the model's defaults into each object.
         vectors = await self._run([(ids, params.clone()) for ids in request.inputs])
         return Embeddings(
@@ -124,7 +145,8 @@ class VllmEmbedder(_PoolingEngine):
 class VllmScorer(_PoolingEngine):
     """Implements `Scorer` of `core.engine` and `core.metrics.StatsSource`.
 
-    has_segments: whether the model distinguishes the two texts of a pair by token type ids.
+    has_segments: whether the model distinguishes the two texts of a pair by token type
+        ids.
     """
 
     def __init__(self, process: VllmProcess, limits: PoolingLimits, *, has_segments: bool) -> None:
@@ -142,7 +164,9 @@ class VllmScorer(_PoolingEngine):
             if self._has_segments:
                 types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
                 # vLLM's own function: the compressed form differs between versions.
-                extra = {"compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)}
+                extra = {
+                    "compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)
+                }
             params = backend.pooling.PoolingParams(
                 task="classify", use_activation=request.activation, extra_kwargs=extra
             )

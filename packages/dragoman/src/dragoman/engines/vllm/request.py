@@ -1,8 +1,9 @@
-"""Converts a TokenRequest to vLLM's sampling parameters and prompt, and vLLM's outputs to those of a TokenEngine.
+"""Converts a TokenRequest to vLLM's sampling parameters and prompt, and vLLM's outputs
+to those of a TokenEngine.
 
-vLLM's processor of the model processes each image separately, before the request is built. The request then contains
-the token ids of the whole prompt, and the tensors, hash and position of each image, as
-`vllm.inputs.engine.MultiModalInput` does.
+vLLM's processor of the model processes each image separately, before the request is
+built. The request then contains the token ids of the whole prompt, and the tensors,
+hash and position of each image, as `vllm.inputs.engine.MultiModalInput` does.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from .backend import (
 )
 
 _PROBE_SIZE = 224
-"""Width and height in pixels of the blank image that is processed at startup to find the placeholder."""
+"""Width and height in pixels of the blank image that is processed at startup to find
+the placeholder.
+"""
 
 
 class VllmImage(Struct, frozen=True):
@@ -62,7 +65,8 @@ class VllmImage(Struct, frozen=True):
 
 
 class VllmVision:
-    """Processes images with vLLM's processor of the model. Implements `core.images.ImageProcessor`.
+    """Processes images with vLLM's processor of the model. Implements
+    `core.images.ImageProcessor`.
 
     processor: vLLM's processor, which includes the tokenizer.
     prompt: token ids of the model's placeholder text for one image.
@@ -87,7 +91,9 @@ class VllmVision:
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
         if len(images) > self._max_images:
-            raise RequestError(f"A request can have at most {self._max_images} images.", param="messages")
+            raise RequestError(
+                f"A request can have at most {self._max_images} images.", param="messages"
+            )
         prepared: list[PreparedImage] = []
         for number, data in enumerate(images, 1):
             try:
@@ -95,14 +101,17 @@ class VllmVision:
                     _, image = self._process(decode_image(data))
             except EngineError:
                 raise
-            except Exception as error:  # Pillow and the processors raise many types for damaged or unsupported images
+            # Pillow and the processors raise many types for damaged or unsupported
+            # images
+            except Exception as error:
                 raise build_image_error(number, error) from error
             text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
             prepared.append(PreparedImage(text, blake2b(data, digest_size=16).digest(), image))
         return tuple(prepared)
 
     def _process(self, picture: PillowImage) -> tuple[int, VllmImage]:
-        """Process one image. Returns the index of the placeholder in the prompt, and the processed image.
+        """Process one image. Returns the index of the placeholder in the prompt, and
+        the processed image.
 
         Raises: EngineError if vLLM replaces more than one token of the prompt.
         """
@@ -119,12 +128,15 @@ class VllmVision:
         (digest,) = output["mm_hashes"]["image"]
         return begin, VllmImage(tuple(ids[begin:end]), item, digest, place.is_embed)
 
-    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+    def locate(
+        self, prompt: Sequence[int], images: Sequence[PreparedImage]
+    ) -> tuple[PromptImage, ...]:
         places: list[PromptImage] = []
         end = 0
         for image in images:
             ids = get_image(image).ids
-            # The search starts at the end of the preceding image, since equal images have equal ids.
+            # The search starts at the end of the preceding image, since equal images
+            # have equal ids.
             begins = (
                 begin
                 for begin in range(end, len(prompt) - len(ids) + 1)
@@ -132,7 +144,9 @@ class VllmVision:
             )
             begin = next(begins, None)
             if begin is None:
-                raise RequestError("The prompt does not contain every image exactly once.", param="messages")
+                raise RequestError(
+                    "The prompt does not contain every image exactly once.", param="messages"
+                )
             end = begin + len(ids)
             places.append(PromptImage(begin, end, image.digest, image.model_inputs))
         return tuple(places)
@@ -146,7 +160,9 @@ def get_image(image: PreparedImage | PromptImage) -> VllmImage:
 
 
 def load_vision(config: VllmConfig) -> VllmVision | None:
-    """Load the image processor of a model. None if the model has none, or one that cannot be used image by image."""
+    """Load the image processor of a model. None if the model has none, or one that
+    cannot be used image by image.
+    """
     model = config.model_config
     if not model.is_multimodal_model:
         return None
@@ -178,9 +194,11 @@ def build_sampling_params(
     """Build sampling parameters.
 
     eos: the token that ends the output of a grammar.
-    delimiters: those that vLLM was started with; None if the engine does not support reasoning budgets.
+    delimiters: those that vLLM was started with; None if the engine does not support
+        reasoning budgets.
 
-    vLLM's own end-of-sequence handling is off: only the stop ids that the pipeline has determined end the output.
+    vLLM's own end-of-sequence handling is off: only the stop ids that the pipeline has
+    determined end the output.
 
     Raises: RequestError naming the field.
     """
@@ -189,22 +207,33 @@ def build_sampling_params(
     structured: StructuredOutputs | None = None
     if request.grammar is not None:
         if request.grammar.startswith("{"):
-            message = "This model's engine does not support a grammar together with tools or reasoning."
+            message = (
+                "This model's engine does not support a grammar together with tools or reasoning."
+            )
             raise Unsupported(message, param="response_format")
-        # vLLM uses llguidance, as the pipeline does, so a grammar allows the same tokens.
+        # vLLM uses llguidance, as the pipeline does, so a grammar allows the same
+        # tokens.
         structured = backend.sampling.StructuredOutputsParams(grammar=request.grammar)
-        # In vLLM a grammar can only end with this token, so the token has to end the output too.
+        # In vLLM a grammar can only end with this token, so the token has to end the
+        # output too.
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
     budget = request.reasoning_budget
-    if budget is not None and (delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids):
-        raise Unsupported("This model's engine does not support reasoning budgets.", param="thinking_token_budget")
+    if budget is not None and (
+        delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids
+    ):
+        raise Unsupported(
+            "This model's engine does not support reasoning budgets.", param="thinking_token_budget"
+        )
     try:
         return backend.sampling.SamplingParams(
             **{name: getattr(sampling, name) for name in COPIED_PARAMETERS},
             seed=None if sampling.seed is None else sampling.seed & _SEED_MASK,
             logit_bias=dict(sampling.logit_bias) or None,
-            allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
-            # vLLM's public field takes words and tokenizes them; here they are token ids already.
+            allowed_token_ids=None
+            if sampling.allowed_token_ids is None
+            else list(sampling.allowed_token_ids),
+            # vLLM's public field takes words and tokenizes them; here they are token
+            # ids already.
             _bad_words_token_ids=[list(word) for word in sampling.bad_words] or None,
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
@@ -242,7 +271,9 @@ def build_prompt(request: TokenRequest) -> Prompt:
 
 
 def read_routing(request: TokenRequest) -> dict[str, Any]:
-    """Return the arguments of `generate` that select an engine core, read from the same fields as in vLLM's server."""
+    """Return the arguments of `generate` that select an engine core, read from the same
+    fields as in vLLM's server.
+    """
     extras = request.extras
     routing: dict[str, Any] = {}
     if extras.data_parallel_rank is not None:
@@ -286,7 +317,8 @@ _REASONS = {
 class VllmOutputReader:
     """Converts vLLM's outputs of one sequence to those of a TokenEngine.
 
-    `Scheduled` comes with the first token, since vLLM does not report the end of queueing earlier.
+    `Scheduled` comes with the first token, since vLLM does not report the end of
+    queueing earlier.
     """
 
     def __init__(self, request: TokenRequest) -> None:
@@ -298,22 +330,29 @@ class VllmOutputReader:
     def read(self, output: RequestOutput, version: str) -> list[TokenOutput]:
         """Read an output of `output_kind` DELTA, possibly of several steps.
 
-        version: the version of the weights that sampled its tokens. vLLM itself reports versions only when a sequence
-            ends. The current version is exact: before vLLM loads other weights it pauses and sends what it has sampled.
+        version: the version of the weights that sampled its tokens. vLLM itself reports
+            versions only when a sequence ends. The current version is exact: before
+            vLLM loads other weights it pauses and sends what it has sampled.
         """
         id = self._request.id
         completion = output.outputs[0]
         outputs: list[TokenOutput] = []
         if not self.has_started:
             self.has_started = True
-            outputs.append(Scheduled(id, output.num_cached_tokens or 0, output.num_cache_creation_tokens))
+            outputs.append(
+                Scheduled(id, output.num_cached_tokens or 0, output.num_cache_creation_tokens)
+            )
         if not self._has_prompt_logprobs and output.prompt_logprobs:
             self._has_prompt_logprobs = True
             num_logprobs = self._request.prompt_logprobs or 0
             pairs = zip(self._request.prompt, output.prompt_logprobs, strict=True)
             outputs.append(
                 PromptLogprobs(
-                    id, tuple(None if row is None else _build_logprob(row, token, num_logprobs) for token, row in pairs)
+                    id,
+                    tuple(
+                        None if row is None else _build_logprob(row, token, num_logprobs)
+                        for token, row in pairs
+                    ),
                 )
             )
         if completion.token_ids and version != self._version:
@@ -324,14 +363,20 @@ class VllmOutputReader:
         else:
             num_logprobs = self._request.logprobs
             pairs = zip(completion.token_ids, completion.logprobs, strict=True)
-            outputs += [Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs]
+            outputs += [
+                Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs
+            ]
         if completion.finish_reason is None:
             return outputs
         reason = _REASONS.get(completion.finish_reason)
         if reason is None:
             return [*outputs, Failed(id, "The engine failed while computing this request.")]
         stop = completion.stop_reason if isinstance(completion.stop_reason, int) else None
-        transfer = msgspec.json.encode(output.kv_transfer_params).decode() if output.kv_transfer_params else None
+        transfer = (
+            msgspec.json.encode(output.kv_transfer_params).decode()
+            if output.kv_transfer_params
+            else None
+        )
         return [*outputs, Ended(id, reason, stop=stop, kv_transfer_params=transfer)]
 
 
@@ -341,5 +386,11 @@ def _build_logprob(row: Mapping[int, Any], token: int, num_logprobs: int) -> Tok
     row: vLLM's logprobs by token id.
     """
     sampled = row[token]
-    ranked = sorted((other.rank, id, other.logprob) for id, other in row.items() if other.rank <= num_logprobs)
-    return TokenLogprob(sampled.logprob, sampled.rank, tuple((id, logprob) for _, id, logprob in ranked[:num_logprobs]))
+    ranked = sorted(
+        (other.rank, id, other.logprob) for id, other in row.items() if other.rank <= num_logprobs
+    )
+    return TokenLogprob(
+        sampled.logprob,
+        sampled.rank,
+        tuple((id, logprob) for _, id, logprob in ranked[:num_logprobs]),
+    )

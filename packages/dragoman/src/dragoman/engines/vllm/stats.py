@@ -1,4 +1,5 @@
-"""The process that runs vLLM's AsyncLLM (start, health, stop), for generation and pooling, and its counters.
+"""The process that runs vLLM's AsyncLLM (start, health, stop), for generation and
+pooling, and its counters.
 
 The counters are collected through vLLM's stat logger interface.
 """
@@ -18,7 +19,9 @@ from .backend import AdapterTable, AsyncLLM, IterationStats, SchedulerStats, Vll
 
 
 class VllmCounters:
-    """One EngineStats for each engine core of vLLM. The counters survive a restart of the engine."""
+    """One EngineStats for each engine core of vLLM. The counters survive a restart of
+    the engine.
+    """
 
     def __init__(self) -> None:
         self._cores: dict[int, EngineStats] = {}
@@ -33,12 +36,15 @@ class VllmCounters:
     def build_logger_class(self) -> type:
         """Build a stat logger class that records here.
 
-        It is a subclass of the Prometheus logger, because vLLM adds its own one otherwise.
+        It is a subclass of the Prometheus logger, because vLLM adds its own one
+        otherwise.
         """
         counters = self
 
         class ForwardingLogger(backend.loggers.PrometheusStatLogger):  # pyright: ignore[reportUntypedBaseClass]
-            def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:  # pyright: ignore[reportMissingSuperCall]
+            def __init__(
+                self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None
+            ) -> None:  # pyright: ignore[reportMissingSuperCall]
                 counters.initialize(vllm_config, engine_indexes or [0])
 
             def record(
@@ -72,14 +78,18 @@ class VllmCounters:
             stats.kv_cache_usage = 0.0
             stats.running = stats.waiting = stats.sleep_level = 0
             if cache.num_gpu_blocks is not None:
-                stats.cache = CacheConfig(cache.block_size, cache.num_gpu_blocks, bool(cache.enable_prefix_caching))
+                stats.cache = CacheConfig(
+                    cache.block_size, cache.num_gpu_blocks, bool(cache.enable_prefix_caching)
+                )
 
     def set_sleep_level(self, level: int) -> None:
         for stats in self._cores.values():
             stats.sleep_level = level
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats, index: int) -> None:
-        """Record the counters of a step. vLLM calls this after each step, on the event loop."""
+        """Record the counters of a step. vLLM calls this after each step, on the event
+        loop.
+        """
         stats = self.get_core(index)
         if iteration is not None:
             _count_iteration(stats, iteration)
@@ -145,7 +155,8 @@ class VllmProcess:
     arguments: arguments of vLLM's AsyncEngineArgs.
     adapters: loaded at each start.
 
-    It can be started again after a stop. Requests and caches are lost; counters and adapters are kept.
+    It can be started again after a stop. Requests and caches are lost; counters and
+    adapters are kept.
     """
 
     def __init__(self, arguments: Mapping[str, Any], adapters: AdapterTable) -> None:
@@ -160,8 +171,8 @@ class VllmProcess:
         try:
             self._failure = None
             self._llm = llm = await asyncio.to_thread(self._launch)
-            # The first call starts the output handler on this event loop, which also detects the death of the engine
-            # core.
+            # The first call starts the output handler on this event loop, which also
+            # detects the death of the engine core.
             await llm.get_supported_tasks()
             for name in self._adapters.list_names():
                 try:
@@ -170,16 +181,21 @@ class VllmProcess:
                     if llm.errored:
                         raise
                     # The model serves without an adapter that vLLM cannot load.
-                    log.error("The adapter %s is not served, because vLLM cannot load it: %s", name, error)
+                    log.error(
+                        "The adapter %s is not served, because vLLM cannot load it: %s", name, error
+                    )
                     self._adapters.drop(name)
         except Exception as error:
-            # Exceptions of vLLM's workers arrive here, often as a bare Exception with text.
+            # Exceptions of vLLM's workers arrive here, often as a bare Exception with
+            # text.
             await self.stop()
             raise EngineError(f"vLLM failed to start: {error}") from error
 
     def _launch(self) -> AsyncLLM:
         arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
-        return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self.counters.build_logger_class()])
+        return backend.async_llm.AsyncLLM.from_engine_args(
+            arguments, stat_loggers=[self.counters.build_logger_class()]
+        )
 
     async def stop(self) -> None:
         # Cleared first, so that new requests are rejected while vLLM shuts down.

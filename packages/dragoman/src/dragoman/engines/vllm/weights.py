@@ -1,4 +1,6 @@
-"""Administrative control of a running vLLM through its Python API: pause, sleep, abort and weight updates."""
+"""Administrative control of a running vLLM through its Python API: pause, sleep, abort
+and weight updates.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...core.control import INITIAL_WEIGHT_VERSION, PauseMode, WeightHistory, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.control import (
+    INITIAL_WEIGHT_VERSION,
+    PauseMode,
+    WeightHistory,
+    Weights,
+    WeightsInMemory,
+    WeightsOnDisk,
+)
 from ...core.errors import EngineError, RequestError, Unsupported
 from ..arrays import TensorLayout, Tensors
 from .backend import AsyncLLM
@@ -16,7 +25,8 @@ from .stats import VllmProcess
 
 
 class VllmControl:
-    """Pauses and resumes vLLM, and puts it to sleep. Implements `core.control.EngineControl`.
+    """Pauses and resumes vLLM, and puts it to sleep. Implements
+    `core.control.EngineControl`.
 
     get_engine: returns the running engine or raises EngineError.
     abort_running: aborts all requests and returns their ids.
@@ -24,7 +34,11 @@ class VllmControl:
     """
 
     def __init__(
-        self, get_engine: Callable[[], AsyncLLM], abort_running: Callable[[], list[str]], *, can_sleep: bool
+        self,
+        get_engine: Callable[[], AsyncLLM],
+        abort_running: Callable[[], list[str]],
+        *,
+        can_sleep: bool,
     ) -> None:
         self._get_engine = get_engine
         self._abort_running = abort_running
@@ -48,7 +62,9 @@ class VllmControl:
         return self._sleep_level
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause. In the modes `abort` and `wait` new requests are rejected (Overloaded); in `keep` they are queued."""
+        """Pause. In the modes `abort` and `wait` new requests are rejected
+        (Overloaded); in `keep` they are queued.
+        """
         llm = await self._find_engine()
         self._paused = True
         await llm.pause_generation(mode=mode, clear_cache=clear_cache)
@@ -60,7 +76,8 @@ class VllmControl:
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         if level and not self._can_sleep:
             raise Unsupported(
-                "vLLM was started without sleep mode; set `enable_sleep_mode` in --vllm-args.", param="level"
+                "vLLM was started without sleep mode; set `enable_sleep_mode` in --vllm-args.",
+                param="level",
             )
         llm = await self._find_engine()
         self._paused = True
@@ -68,15 +85,18 @@ class VllmControl:
         self._sleep_level = level
 
     async def wake_up(self) -> None:
-        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to restore.
+        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks
+        # to restore.
         await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
         self._paused = False
         self._sleep_level = 0
 
     async def _find_engine(self) -> AsyncLLM:
-        """Return the running engine when no update of its weights is in progress. Raises EngineError."""
-        # The lock is released before the engine is used: a pause may wait for running requests, and `resume` must be
-        # able to end it.
+        """Return the running engine when no update of its weights is in progress.
+        Raises EngineError.
+        """
+        # The lock is released before the engine is used: a pause may wait for running
+        # requests, and `resume` must be able to end it.
         async with self.update_lock:
             return self._get_engine()
 
@@ -90,13 +110,17 @@ class VllmControl:
 log = logging.getLogger(__name__)
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Dtypes that vLLM converts to the model's dtype when it loads weights. Quantized weights must keep their dtype."""
+"""Dtypes that vLLM converts to the model's dtype when it loads weights. Quantized
+weights must keep their dtype.
+"""
 
 
 class VllmTrainable:
-    """Replaces vLLM's weights at run time. Implements `core.control.SucceedingTrainable`.
+    """Replaces vLLM's weights at run time. Implements
+    `core.control.SucceedingTrainable`.
 
-    directory: the checkpoint that vLLM starts with. An update must contain the same tensors.
+    directory: the checkpoint that vLLM starts with. An update must contain the same
+        tensors.
     """
 
     def __init__(self, process: VllmProcess, control: VllmControl, directory: Path) -> None:
@@ -107,7 +131,9 @@ class VllmTrainable:
         self._num_updates = 0
         self._has_new_weights = False
         self.lost_version: str | None = None
-        """The version of the weights that were lost at a restart. Requests are rejected until they are replaced."""
+        """The version of the weights that were lost at a restart. Requests are rejected
+        until they are replaced.
+        """
 
     @property
     def weight_version(self) -> str:
@@ -123,30 +149,41 @@ class VllmTrainable:
         await self.succeed(self.history)
 
     async def succeed(self, history: WeightHistory) -> None:
-        # The count continues, so that a generated version never denotes two sets of weights.
+        # The count continues, so that a generated version never denotes two sets of
+        # weights.
         self._num_updates = history.updates
         self.lost_version = history.run_time_version
         self._has_new_weights = False
         self._version = INITIAL_WEIGHT_VERSION
         if self.lost_version is not None:
             log.error(
-                "the weights of version %s are lost; requests are rejected until weights are sent", self.lost_version
+                "the weights of version %s are lost; requests are rejected until weights are sent",
+                self.lost_version,
             )
         elif history.version != INITIAL_WEIGHT_VERSION:
-            # Only the name was changed: the checkpoint's weights are still those of this version.
+            # Only the name was changed: the checkpoint's weights are still those of
+            # this version.
             await self._process.get_engine().update_weight_version(history.version)
             self._version = history.version
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._control.update_lock:
             if self._control.sleep_level:
-                raise RequestError("The engine is asleep: wake it up before its weights are updated.", param="weights")
+                raise RequestError(
+                    "The engine is asleep: wake it up before its weights are updated.",
+                    param="weights",
+                )
             self._process.get_engine()
             with TemporaryDirectory(prefix="dragoman-weights-") as folder:
-                # In a thread: the engine keeps generating while the weights are read and checked.
+                # In a thread: the engine keeps generating while the weights are read
+                # and checked.
                 directory = await asyncio.to_thread(_stage, weights, self._directory, Path(folder))
                 self._num_updates += 1
-                new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version
+                new_version = (
+                    f"{self._version.partition('+')[0]}+{self._num_updates}"
+                    if version is None
+                    else version
+                )
                 await self._replace(directory, new_version)
             return new_version
 
@@ -161,12 +198,15 @@ class VllmTrainable:
             await llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
             await llm.update_weight_version(version)
         except BaseException as error:
-            # It is unknown which tensors were replaced, so nothing may be sampled from them. After a cancellation, as
-            # when a front end has died, the engine would stay paused too.
+            # It is unknown which tensors were replaced, so nothing may be sampled from
+            # them. After a cancellation, as when a front end has died, the engine would
+            # stay paused too.
             self._process.fail("vLLM failed while it replaced the weights")
             if not isinstance(error, Exception):
                 raise
-            raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
+            raise EngineError(
+                f"vLLM failed while it replaced the weights, and is restarted: {error}"
+            ) from error
         self._version = version
         self._has_new_weights = True
         self.lost_version = None
@@ -186,7 +226,8 @@ def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:
 
     folder: an empty directory for files that vLLM cannot read where they are.
 
-    Raises: RequestError for tensors that do not match, EngineError if files cannot be written.
+    Raises: RequestError for tensors that do not match, EngineError if files cannot be
+        written.
     """
     try:
         match weights:
@@ -207,7 +248,9 @@ def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:
 
 
 def _check_layout(new: TensorLayout, expected: TensorLayout) -> None:
-    """Raise RequestError for missing or unknown tensors, or other shapes: vLLM would silently load those that match."""
+    """Raise RequestError for missing or unknown tensors, or other shapes: vLLM would
+    silently load those that match.
+    """
     for name, (dtype, shape) in expected.items():
         if name not in new:
             raise RequestError(f"The weights contain no tensor {name}.", param="weights")
@@ -218,4 +261,6 @@ def _check_layout(new: TensorLayout, expected: TensorLayout) -> None:
             raise RequestError(f"{name} has dtype {new_dtype}, not {dtype}.", param="weights")
     unexpected = next((name for name in new if name not in expected), None)
     if unexpected is not None:
-        raise RequestError(f"The weights contain an unexpected tensor {unexpected}.", param="weights")
+        raise RequestError(
+            f"The weights contain an unexpected tensor {unexpected}.", param="weights"
+        )

@@ -1,7 +1,9 @@
-"""The engine process: one engine that all workers of a server share as its front ends, controlled by the supervisor.
+"""The engine process: one engine that all workers of a server share as its front ends,
+controlled by the supervisor.
 
-It starts before the workers. The supervisor holds its listening socket, so front ends that lose the process can connect
-at any time, and wait in the accept queue for its replacement.
+It starts before the workers. The supervisor holds its listening socket, so front ends
+that lose the process can connect at any time, and wait in the accept queue for its
+replacement.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .worker import STARTUP_FAILURE, SupervisorLink
 
 ENGINE_FAILURE = 1
-"""Exit status of a process whose engine has failed. The supervisor replaces the process."""
+"""Exit status of a process whose engine has failed. The supervisor replaces the
+process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,10 @@ class EnginePlan:
     """The model that the engine process serves, and its socket.
 
     listener: the listening socket for front ends.
-    watchdog_interval: seconds between two keepalive messages to the supervisor; None means no watchdog.
-    inherited: run-time changes that the previous engine process had received; None for the first process.
+    watchdog_interval: seconds between two keepalive messages to the supervisor; None
+        means no watchdog.
+    inherited: run-time changes that the previous engine process had received; None for
+        the first process.
     """
 
     settings: Settings
@@ -46,7 +52,8 @@ class EnginePlan:
 
 
 def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
-    """Load the model and serve it until the supervisor stops the process; return the exit code.
+    """Load the model and serve it until the supervisor stops the process; return the
+    exit code.
 
     end: this process's end of the socket pair to the supervisor.
     """
@@ -64,7 +71,8 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
     except (OSError, ValueError, DragomanError) as error:
         link.report(StartFailed(f"cannot serve {plan.settings.model}: {format_error(error)}"))
         return STARTUP_FAILURE
-    # Garbage collections then skip the objects of the model and its libraries, as in a server of one process.
+    # Garbage collections then skip the objects of the model and its libraries, as in a
+    # server of one process.
     gc.freeze()
     server = EngineServer(
         hosted,
@@ -78,7 +86,9 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
 
 
 async def _serve_nothing() -> None:
-    """Do nothing: a placeholder for an application, as only uvicorn's choice of the event loop is needed."""
+    """Do nothing: a placeholder for an application, as only uvicorn's choice of the
+    event loop is needed.
+    """
 
 
 async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -> int:
@@ -105,7 +115,9 @@ async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -
 
 
 async def _wait_for_stop(server: EngineServer, link: SupervisorLink) -> None:
-    """Return at the supervisor's command, or when it has died and the front ends have finished their requests."""
+    """Return at the supervisor's command, or when it has died and the front ends have
+    finished their requests.
+    """
     while (command := await link.receive()) is not None:
         if isinstance(command, Stop):
             return

@@ -1,4 +1,5 @@
-"""The messages between the supervisor and its workers or the engine process, and the supervisor's channel to each.
+"""The messages between the supervisor and its workers or the engine process, and the
+supervisor's channel to each.
 
 The messages are encoded in MessagePack, in frames of `core.frames`.
 """
@@ -110,7 +111,16 @@ class MergedMetrics(WorkerCommand, frozen=True, tag=True):
     families: tuple[MetricFamily, ...]
 
 
-AnyReport = Ready | EngineReady | EngineChanged | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
+AnyReport = (
+    Ready
+    | EngineReady
+    | EngineChanged
+    | StartFailed
+    | Alive
+    | Reloaded
+    | MergeRequest
+    | MetricsReport
+)
 AnyCommand = Stop | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -123,7 +133,9 @@ def encode_frame(message: WorkerReport | WorkerCommand) -> bytes:
 
 
 class WorkerChannel:
-    """The supervisor's end of the socket to a worker. It never blocks: unsent messages are buffered."""
+    """The supervisor's end of the socket to a worker. It never blocks: unsent messages
+    are buffered.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -156,12 +168,14 @@ class WorkerChannel:
         reports: list[AnyReport] = []
         with suppress(BlockingIOError):
             try:
-                # Read until it would block: a worker may report a failure just before it exits.
+                # Read until it would block: a worker may report a failure just before
+                # it exits.
                 while chunk := self.socket.recv(1 << 16):
                     reports += map(_decode_report, self._buffer.feed(chunk))
                 is_open = False
             except ConnectionError:
-                # ECONNRESET instead of an end of file: the worker died with unread commands in its buffer.
+                # ECONNRESET instead of an end of file: the worker died with unread
+                # commands in its buffer.
                 is_open = False
         return reports, is_open
 

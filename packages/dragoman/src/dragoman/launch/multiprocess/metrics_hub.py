@@ -1,4 +1,6 @@
-"""The merged metrics of all workers. The supervisor keeps them, so no counter decreases when a worker is replaced."""
+"""The merged metrics of all workers. The supervisor keeps them, so no counter decreases
+when a worker is replaced.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass, field
 from ...serving.http_metrics import MetricFamily, MetricSample, keep_cumulative, merge_families
 
 COLLECT_TIMEOUT = 1.0
-"""Seconds to wait for the metrics of a worker; after that its previous ones are used."""
+"""Seconds to wait for the metrics of a worker; after that its previous ones are used.
+"""
 
 ENGINE_NUMBER = -1
 """Denotes, in place of a worker's number, the engine process."""
@@ -41,9 +44,15 @@ class MetricsHub:
     restarts: int = 0
     """Number of workers that have been replaced."""
     engine_restarts: int | None = None
-    """Number of engine processes that have been replaced; None if each worker has its own engine."""
-    _current: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
-    _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
+    """Number of engine processes that have been replaced; None if each worker has its
+    own engine.
+    """
+    _current: dict[int, Sequence[MetricFamily]] = field(
+        default_factory=dict[int, Sequence[MetricFamily]]
+    )
+    _ended: dict[int, Sequence[MetricFamily]] = field(
+        default_factory=dict[int, Sequence[MetricFamily]]
+    )
     """The counters of replaced workers, by number."""
     _rounds: list[_Round] = field(default_factory=list[_Round])
     _outstanding: set[int] = field(default_factory=set[int])
@@ -54,7 +63,12 @@ class MetricsHub:
         return min((item.deadline for item in self._rounds), default=None)
 
     def start_round(
-        self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int], now: float, answer: Answer
+        self,
+        asking: int,
+        own: Sequence[MetricFamily],
+        ready: Sequence[int],
+        now: float,
+        answer: Answer,
     ) -> None:
         """Request the metrics of all ready workers.
 
@@ -67,7 +81,8 @@ class MetricsHub:
         self._current[asking] = own
         others = set(ready) - {asking}
         self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
-        # One report serves all rounds that wait for it: concurrent scrapes do not multiply the work.
+        # One report serves all rounds that wait for it: concurrent scrapes do not
+        # multiply the work.
         for number in others - self._outstanding:
             self._outstanding.add(number)
             self.collect(number)
@@ -80,7 +95,8 @@ class MetricsHub:
 
     def end_worker(self, number: int) -> None:
         """Keep the counters of a worker that has ended, as of its last report."""
-        # Gauges are dropped: the values they measured, such as running requests, ended with the process.
+        # Gauges are dropped: the values they measured, such as running requests, ended
+        # with the process.
         ended = keep_cumulative(self._current.pop(number, ()))
         self._ended[number] = merge_families((self._ended.get(number, ()), ended))
         self._forget(number)
@@ -97,7 +113,8 @@ class MetricsHub:
         """
         finished = [item for item in self._rounds if not item.missing or item.deadline <= now]
         if finished:
-            # The engine process serves no HTTP: it would be listed as a worker without requests.
+            # The engine process serves no HTTP: it would be listed as a worker without
+            # requests.
             requests: dict[int, float] = {}
             for number, worker_families in (*self._current.items(), *self._ended.items()):
                 if number != ENGINE_NUMBER:
@@ -117,13 +134,20 @@ class MetricsHub:
                 item.answer(families)
 
 
-def build_worker_families(ready: int, restarts: int, requests: dict[int, float]) -> list[MetricFamily]:
+def build_worker_families(
+    ready: int, restarts: int, requests: dict[int, float]
+) -> list[MetricFamily]:
     """Build the metrics of a server with several workers.
 
     requests: HTTP requests by the number of the worker.
     """
     return [
-        MetricFamily("dragoman_workers", "Workers that serve.", "gauge", [MetricSample("dragoman_workers", {}, ready)]),
+        MetricFamily(
+            "dragoman_workers",
+            "Workers that serve.",
+            "gauge",
+            [MetricSample("dragoman_workers", {}, ready)],
+        ),
         MetricFamily(
             "dragoman_worker_restarts",
             "Workers that have died and were replaced.",

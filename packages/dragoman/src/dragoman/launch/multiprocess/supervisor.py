@@ -1,9 +1,12 @@
-"""The supervisor: starts the worker processes, replaces those that die, and controls their shutdown and reload.
+"""The supervisor: starts the worker processes, replaces those that die, and controls
+their shutdown and reload.
 
-If the workers share an engine, the engine process starts before them, stops after them, and is replaced like them.
+If the workers share an engine, the engine process starts before them, stops after them,
+and is replaced like them.
 
-The supervisor runs no event loop and no threads, since it forks. It always holds the listening sockets: when a worker
-dies, new connections wait for its replacement instead of being refused.
+The supervisor runs no event loop and no threads, since it forks. It always holds the
+listening sockets: when a worker dies, new connections wait for its replacement instead
+of being refused.
 """
 
 from __future__ import annotations
@@ -35,7 +38,21 @@ from ..models import parse_model
 from ..remote_engine import HOSTED, HostedModel
 from ..server import enable_collector, install_signal_handlers, prepare_process
 from .engine_process import EnginePlan, serve_engine
-from .messages import Alive, CollectMetrics, EngineChanged, EngineReady, MergeRequest, MergedMetrics, MetricsReport, Ready, Reload, Reloaded, StartFailed, Stop, WorkerChannel
+from .messages import (
+    Alive,
+    CollectMetrics,
+    EngineChanged,
+    EngineReady,
+    MergeRequest,
+    MergedMetrics,
+    MetricsReport,
+    Ready,
+    Reload,
+    Reloaded,
+    StartFailed,
+    Stop,
+    WorkerChannel,
+)
 from .metrics_hub import ENGINE_NUMBER, MetricsHub
 from .worker import EngineLink, WorkerPlan, serve_as_worker
 
@@ -43,7 +60,9 @@ log = logging.getLogger(__name__)
 
 FIRST_DELAY = 0.5
 MAX_DELAY = 30.0
-"""Backoff in seconds before a worker that died during its start is replaced; the delay doubles each time."""
+"""Backoff in seconds before a worker that died during its start is replaced; the delay
+doubles each time.
+"""
 MAX_FIRST_FAILURES = 3
 """Deaths of the first worker during its start after which the server gives up."""
 ENGINE_STOP_TIME = 60.0
@@ -51,20 +70,31 @@ ENGINE_STOP_TIME = 60.0
 STOP_MARGIN = 10.0
 """Seconds beyond the shutdown settings after which workers are killed."""
 REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
-"""Engines that each worker can run for itself: they use no accelerator and little memory."""
+"""Engines that each worker can run for itself: they use no accelerator and little
+memory.
+"""
 ENGINE_BACKLOG = 2048
 """Connections of front ends that may wait for a new engine process."""
 _SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
 """Settings with ports or files that only one process can use."""
 _OF_ENGINE = frozenset({"kv_offloading_dir"})
-"""Settings that only one process can use, and therefore the engine process, if there is one."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD) if sys.platform != "win32" else ()
+"""Settings that only one process can use, and therefore the engine process, if there is
+one.
+"""
+_SIGNALS = (
+    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    if sys.platform != "win32"
+    else ()
+)
 
 
 def run_workers(
-    settings: Settings, print_line: Callable[[str], None], read_settings: Callable[[], Settings] | None = None
+    settings: Settings,
+    print_line: Callable[[str], None],
+    read_settings: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve with several processes until a signal stops the server; return the exit code. Parameters as `launch.run`.
+    """Serve with several processes until a signal stops the server; return the exit
+    code. Parameters as `launch.run`.
 
     Raises: SettingsError for a configuration that cannot be served.
     """
@@ -97,13 +127,16 @@ def run_workers(
         with ExitStack() as stack:
             engine_socket = None
             if has_engine_process(settings):
-                # A temporary directory is accessible to this user only, so no other user can connect.
+                # A temporary directory is accessible to this user only, so no other
+                # user can connect.
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-"))
                 engine_socket = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
                 engine_socket.bind(str(Path(folder) / "engine.sock"))
                 engine_socket.listen(ENGINE_BACKLOG)
             notifier = Notifier(os.environ)
-            Supervisor(configured, settings, secret, listeners, print_line, notifier, read, engine_socket).run()
+            Supervisor(
+                configured, settings, secret, listeners, print_line, notifier, read, engine_socket
+            ).run()
     finally:
         if socket_file is not None:
             socket_file.remove()
@@ -122,11 +155,15 @@ def describe_workers(settings: Settings) -> str:
 
 
 def has_engine_process(settings: Settings) -> bool:
-    """Whether the workers share one engine in a process of its own. Raises ValueError for an unknown MODEL."""
+    """Whether the workers share one engine in a process of its own. Raises ValueError
+    for an unknown MODEL.
+    """
     if settings.models.entries:
         return False
     kind, _ = parse_model(settings.model)
-    return settings.api_server_count is not None or (kind not in REPLICABLE and kind in (*HOSTED, "hub"))
+    return settings.api_server_count is not None or (
+        kind not in REPLICABLE and kind in (*HOSTED, "hub")
+    )
 
 
 def check_workers(settings: Settings) -> None:
@@ -135,28 +172,36 @@ def check_workers(settings: Settings) -> None:
     if settings.api_server_count is not None and settings.workers > 1:
         raise SettingsError(f"{option}: use it or --workers, not both")
     if sys.platform == "win32":
-        raise SettingsError(f"{option}: Windows cannot fork processes; start several servers on ports of their own")
+        raise SettingsError(
+            f"{option}: Windows cannot fork processes; start several servers on ports of their own"
+        )
     if settings.store == "memory":
         raise SettingsError(
-            f"{option}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
+            f"{option}: with `--store memory` each worker would have responses of its own; use "
+            f"`sqlite`, PostgreSQL or "
             "`none`"
         )
     check_engines(settings, option)
     single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
     for setting in FIELDS:
         if setting.name in single and getattr(settings, setting.name) != setting.default:
-            raise SettingsError(f"{option}: {setting.flag} needs a port or files that only one process can have")
+            raise SettingsError(
+                f"{option}: {setting.flag} needs a port or files that only one process can have"
+            )
 
 
 def check_engines(settings: Settings, option: str) -> None:
-    """Raise SettingsError for an engine that the workers can neither share nor each run for themselves.
+    """Raise SettingsError for an engine that the workers can neither share nor each run
+    for themselves.
 
     option: the option that configures several processes, as the prefix of the message.
     """
     is_single = not settings.models.entries
     if settings.api_server_count is not None and not is_single:
         raise SettingsError(f"{option}: an engine process serves one model, not those of `models`")
-    for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [settings.model]:
+    for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [
+        settings.model
+    ]:
         try:
             kind, _ = parse_model(model)
         except ValueError as error:
@@ -166,22 +211,28 @@ def check_engines(settings: Settings, option: str) -> None:
             continue
         if kind == "vllm":
             reason = (
-                "vLLM has front ends and an engine process of its own: start `vllm serve` with --api-server-count, and "
-                f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in place of {model}"
+                "vLLM has front ends and an engine process of its own: start `vllm serve` with "
+                "--api-server-count, and "
+                f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in "
+                f"place of {model}"
             )
         elif not is_single and is_hosted:
             reason = (
-                f"{model} can only be loaded once, and workers can share the engine of one MODEL, not those of "
+                f"{model} can only be loaded once, and workers can share the engine of one MODEL, "
+                f"not those of "
                 "`models`; serve each model with its own server"
             )
         elif kind in REPLICABLE:
             reason = (
-                f"the engine `{kind}` cannot have a process of its own; use --workers, with which each worker has one"
+                f"the engine `{kind}` cannot have a process of its own; use --workers, with "
+                f"which each worker has one"
             )
         else:
             reason = (
-                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a process that they "
-                "share; serve it without --workers, and put a server with several workers in front of it "
+                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a "
+                f"process that they "
+                "share; serve it without --workers, and put a server with several workers in "
+                "front of it "
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
             )
         raise SettingsError(f"{option}: {reason}")
@@ -217,7 +268,9 @@ class WorkerProcess:
 
 @dataclass(slots=True)
 class RestartDelays:
-    """The delays before workers are replaced: none for one that has served, else an exponential backoff."""
+    """The delays before workers are replaced: none for one that has served, else an
+    exponential backoff.
+    """
 
     failures: dict[int, int] = field(default_factory=dict[int, int])
     """Number of consecutive deaths during the start, by number of the worker."""
@@ -226,8 +279,11 @@ class RestartDelays:
         self.failures.pop(number, None)
 
     def note_death(self, number: int, *, has_served: bool) -> float:
-        """Record the death of a worker, and return the delay before its replacement, in seconds."""
-        # The backoff is only for workers that cannot start: for others a delay would only cost capacity.
+        """Record the death of a worker, and return the delay before its replacement, in
+        seconds.
+        """
+        # The backoff is only for workers that cannot start: for others a delay would
+        # only cost capacity.
         if has_served:
             return 0.0
         self.failures[number] = self.failures.get(number, 0) + 1
@@ -244,7 +300,8 @@ class Supervisor:
     print_line: prints the greeting when all workers serve.
     notifier: notifies the service manager.
     read_settings: reads the settings again for a reload; None if that is not possible.
-    engine_socket: the listening socket of the engine process; None if each worker has its own engine.
+    engine_socket: the listening socket of the engine process; None if each worker has
+        its own engine.
     """
 
     def __init__(
@@ -271,10 +328,14 @@ class Supervisor:
         self._read_settings = read_settings
         self._workers: dict[int, WorkerProcess] = {}
         self._starts: dict[int, float] = {0 if engine_socket is None else ENGINE_NUMBER: 0.0}
-        """Times at which workers start, by number. The first worker starts alone, since it creates the store and checks
-        the model for the others; the engine process starts before it."""
+        """Times at which workers start, by number. The first worker starts alone, since
+        it creates the store and checks the model for the others; the engine process
+        starts before it.
+        """
         self._delays = RestartDelays()
-        self._metrics = MetricsHub(self._collect_metrics, engine_restarts=None if engine_socket is None else 0)
+        self._metrics = MetricsHub(
+            self._collect_metrics, engine_restarts=None if engine_socket is None else 0
+        )
         self._waits_for_first = True
         self._has_started = False
         self._failure: str | None = None
@@ -289,10 +350,13 @@ class Supervisor:
         self._alive_at = time.monotonic()
 
     def run(self) -> None:
-        """Serve until a signal stops the server. Raises SettingsError if the server cannot start."""
+        """Serve until a signal stops the server. Raises SettingsError if the server
+        cannot start.
+        """
         with ExitStack() as stack:
             self._selector = stack.enter_context(selectors.DefaultSelector())
-            # Signals wake the selector through this pair: Python resumes `select` after a handler (PEP 475).
+            # Signals wake the selector through this pair: Python resumes `select` after
+            # a handler (PEP 475).
             self._wakeup, write_end = socket.socketpair()
             stack.enter_context(self._wakeup)
             stack.enter_context(write_end)
@@ -302,7 +366,8 @@ class Supervisor:
             previous = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, previous)
             install_signal_handlers(self, self._handle_hangup)
-            # A handler is needed: without one SIGCHLD is ignored and not written to the wakeup descriptor.
+            # A handler is needed: without one SIGCHLD is ignored and not written to the
+            # wakeup descriptor.
             signal.signal(signal.SIGCHLD, _wake)
             # After an error here no worker may be left running.
             stack.callback(self._kill_all)
@@ -312,7 +377,9 @@ class Supervisor:
             raise SettingsError(self._failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's
-        """First signal: graceful shutdown. Second: stop without waiting. Third: kill the workers and exit."""
+        """First signal: graceful shutdown. Second: stop without waiting. Third: kill
+        the workers and exit.
+        """
         self._stop_requests += 1
         if self._stop_requests > 2:
             self._kill_all()
@@ -344,8 +411,13 @@ class Supervisor:
         self._reap()
         if self._stop_requests > self._stops_sent:
             self._stop_workers()
-        if self._stops_sent and list(self._workers) == [ENGINE_NUMBER] and not self._is_engine_stopped:
-            # All front ends have exited. The engine process stops gracefully: it may have KV blocks to write to disk.
+        if (
+            self._stops_sent
+            and list(self._workers) == [ENGINE_NUMBER]
+            and not self._is_engine_stopped
+        ):
+            # All front ends have exited. The engine process stops gracefully: it may
+            # have KV blocks to write to disk.
             self._is_engine_stopped = True
             self._kill_at = time.monotonic() + ENGINE_STOP_TIME
             self._workers[ENGINE_NUMBER].channel.send(Stop())
@@ -355,7 +427,9 @@ class Supervisor:
         self._handle_timers(time.monotonic())
         # Done last, since all of the above may leave unsent bytes in a channel.
         for worker in self._workers.values():
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)
+            events = selectors.EVENT_READ | (
+                selectors.EVENT_WRITE if worker.channel.has_unsent else 0
+            )
             key = self._selector.get_map().get(worker.channel.socket)
             if key is not None and key.events != events:
                 self._selector.modify(worker.channel.socket, events, worker)
@@ -367,7 +441,9 @@ class Supervisor:
                 self._start(number)
         self._metrics.finish_rounds(self._list_measured(), now)
         if self._kill_at is not None and now >= self._kill_at:
-            log.error("killing workers that have not shut down: %s", ", ".join(map(str, self._workers)))
+            log.error(
+                "killing workers that have not shut down: %s", ", ".join(map(str, self._workers))
+            )
             self._kill_all()
             self._kill_at = None
         interval = self._notifier.watchdog_interval
@@ -375,17 +451,24 @@ class Supervisor:
             self._alive_at = now
             self._notifier.notify_alive()
             for worker in self._workers.values():
-                # The event loop of a live process may hang. Two intervals, since a message may be late by one.
+                # The event loop of a live process may hang. Two intervals, since a
+                # message may be late by one.
                 if worker.is_ready and now - worker.last_sign > 2 * interval:
                     log.error("%s does not respond and is killed", worker.name)
                     _kill(worker.pid)
 
     def _list_ready(self) -> list[int]:
         """Return the numbers of the workers that serve."""
-        return [worker.number for worker in self._workers.values() if worker.is_ready and not worker.is_engine]
+        return [
+            worker.number
+            for worker in self._workers.values()
+            if worker.is_ready and not worker.is_engine
+        ]
 
     def _list_measured(self) -> list[int]:
-        """Return the numbers of the workers that serve, and of the engine process if it serves."""
+        """Return the numbers of the workers that serve, and of the engine process if it
+        serves.
+        """
         return [worker.number for worker in self._workers.values() if worker.is_ready]
 
     def _start(self, number: int) -> None:
@@ -402,13 +485,16 @@ class Supervisor:
             self._run_worker(number, child_end, mask)
         child_end.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        worker = WorkerProcess(number, pid, WorkerChannel(parent_end), self._generation, time.monotonic())
+        worker = WorkerProcess(
+            number, pid, WorkerChannel(parent_end), self._generation, time.monotonic()
+        )
         self._workers[number] = worker
         self._selector.register(parent_end, selectors.EVENT_READ, worker)
         log.info("%s is process %d", worker.name, pid)
 
     def _run_worker(self, number: int, end: socket.socket, mask: Iterable[int]) -> NoReturn:
-        """Run a new process until its exit. Of the supervisor's descriptors it keeps only `end` and listening sockets.
+        """Run a new process until its exit. Of the supervisor's descriptors it keeps
+        only `end` and listening sockets.
 
         end: its end of the socket pair to the supervisor.
         mask: the signal mask to restore.
@@ -416,13 +502,16 @@ class Supervisor:
         code = 1
         name = ENGINE if number == ENGINE_NUMBER else number
         try:
-            # The wakeup descriptor is shared with the supervisor: signals of this process would wake the supervisor.
+            # The wakeup descriptor is shared with the supervisor: signals of this
+            # process would wake the supervisor.
             signal.set_wakeup_fd(-1)
             self._selector.close()
-            # A copy of the supervisor's end would keep the other workers from noticing that the supervisor has died.
+            # A copy of the supervisor's end would keep the other workers from noticing
+            # that the supervisor has died.
             for worker in self._workers.values():
                 worker.channel.close()
-            # A Python handler instead of SIG_IGN, which programs started by a worker would inherit.
+            # A Python handler instead of SIG_IGN, which programs started by a worker
+            # would inherit.
             for signal_number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(signal_number, _wake)
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -433,17 +522,23 @@ class Supervisor:
             interval = self._notifier.watchdog_interval
             engine = None
             if self._engine_socket is not None and number == ENGINE_NUMBER:
-                # Otherwise the port would stay bound after the supervisor and all workers have died.
+                # Otherwise the port would stay bound after the supervisor and all
+                # workers have died.
                 for listener in self._listeners:
                     listener.close()
-                plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
+                plan = EnginePlan(
+                    self._settings, self._engine_socket, interval, self._engine_changes
+                )
                 code = serve_engine(plan, end)
             else:
                 if self._engine_socket is not None:
                     assert self._hosted_model is not None
-                    engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
-                    # Only the supervisor and the engine process hold this socket: if both have died, a front end's
-                    # connection must be refused instead of waiting.
+                    engine = EngineLink(
+                        self._engine_socket.getsockname(), self._count, self._hosted_model
+                    )
+                    # Only the supervisor and the engine process hold this socket: if
+                    # both have died, a front end's connection must be refused instead
+                    # of waiting.
                     self._engine_socket.close()
                 code = serve_as_worker(
                     WorkerPlan(
@@ -472,7 +567,8 @@ class Supervisor:
     def _receive(self, worker: WorkerProcess) -> None:
         reports, is_open = worker.channel.receive()
         if not is_open:
-            # A closed socket stays readable: the selector would return at once until the process is reaped.
+            # A closed socket stays readable: the selector would return at once until
+            # the process is reaped.
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
         # Any message shows that the event loop runs, not only `Alive`.
@@ -484,7 +580,8 @@ class Supervisor:
                 case EngineReady(model):
                     worker.is_ready = True
                     self._delays.note_ready(worker.number)
-                    # The first worker starts only now. After a restart of the engine the workers are already running.
+                    # The first worker starts only now. After a restart of the engine
+                    # the workers are already running.
                     if self._hosted_model is None:
                         self._starts[0] = 0.0
                     self._hosted_model = model
@@ -495,9 +592,12 @@ class Supervisor:
                 case Reloaded(adopted):
                     self._finish_reload(worker, adopted)
                 case MergeRequest(id, own):
-                    # Bound to this channel: when the answer is ready, another worker may have this number.
+                    # Bound to this channel: when the answer is ready, another worker
+                    # may have this number.
                     answer = partial(_send_merged, worker.channel, id)
-                    self._metrics.start_round(worker.number, own, self._list_measured(), time.monotonic(), answer)
+                    self._metrics.start_round(
+                        worker.number, own, self._list_measured(), time.monotonic(), answer
+                    )
                 case MetricsReport(own):
                     self._metrics.add_report(worker.number, own)
                 case Alive():
@@ -526,11 +626,13 @@ class Supervisor:
     def _reap(self) -> None:
         """Handle the workers that have died, and schedule their replacements."""
         for worker in list(self._workers.values()):
-            # Every process is polled: signals are not queued, and one SIGCHLD may stand for several exits.
+            # Every process is polled: signals are not queued, and one SIGCHLD may stand
+            # for several exits.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if not pid:
                 continue
-            # Last messages, such as the reason of a failed start, may still be in the socket.
+            # Last messages, such as the reason of a failed start, may still be in the
+            # socket.
             self._receive(worker)
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
@@ -542,13 +644,18 @@ class Supervisor:
             self._reloading = None if self._reloading == number else self._reloading
             self._reload_queue = [item for item in self._reload_queue if item != number]
             if not self._stop_requests:
-                exit_reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+                exit_reason = (
+                    f"killed by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"exited with status {code}"
+                )
                 reason = worker.failure or exit_reason
                 delay = self._delays.note_death(number, has_served=worker.is_ready)
                 has_given_up = self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
                 if not self._has_started and (worker.failure is not None or has_given_up):
                     self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
-                    # As after a second signal: do not wait for workers that start at the same time.
+                    # As after a second signal: do not wait for workers that start at
+                    # the same time.
                     self._stop_requests = 2
                     continue
                 if self._metrics.engine_restarts is not None and worker.is_engine:
@@ -571,12 +678,15 @@ class Supervisor:
         if not self._stops_sent:
             self._notifier.notify_stopping()
             self._kill_at = (
-                time.monotonic() + max(self._settings.shutdown_timeout, self._settings.shutdown_grace) + STOP_MARGIN
+                time.monotonic()
+                + max(self._settings.shutdown_timeout, self._settings.shutdown_grace)
+                + STOP_MARGIN
             )
         self._stops_sent = self._stop_requests
         for worker in self._workers.values():
             if not worker.is_ready:
-                # It serves no clients yet, and would react only after loading its model.
+                # It serves no clients yet, and would react only after loading its
+                # model.
                 _kill(worker.pid)
             elif not worker.is_engine:
                 worker.channel.send(Stop(is_forced=self._stop_requests > 1))
@@ -607,7 +717,9 @@ class Supervisor:
             self._notifier.notify_ready()
 
     def _finish_reload(self, worker: WorkerProcess, adopted: Sequence[str]) -> None:
-        """Record the settings that the worker has adopted, for the workers that start from now on."""
+        """Record the settings that the worker has adopted, for the workers that start
+        from now on.
+        """
         if self._new_settings is not None:
             changes = {name: getattr(self._new_settings, name) for name in adopted}
             self._configured = msgspec.structs.replace(self._configured, **changes)
@@ -630,6 +742,7 @@ def _wake(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _kill(pid: int) -> None:
-    # The process id cannot have been reused: that requires a `waitpid` of the supervisor.
+    # The process id cannot have been reused: that requires a `waitpid` of the
+    # supervisor.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

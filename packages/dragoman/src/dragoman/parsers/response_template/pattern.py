@@ -1,9 +1,10 @@
 """Parses the regular expressions of response templates into a tree.
 
-The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, greedy and lazy quantifiers, and
-`^` and `$` for the ends of the response. The semantics are those of Python's `re` with DOTALL. Lookaround,
-backreferences, word boundaries, flags, possessive quantifiers and atomic groups are rejected: without them one pass
-over the text is enough.
+The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`,
+greedy and lazy quantifiers, and `^` and `$` for the ends of the response. The semantics
+are those of Python's `re` with DOTALL. Lookaround, backreferences, word boundaries,
+flags, possessive quantifiers and atomic groups are rejected: without them one pass over
+the text is enough.
 """
 
 from __future__ import annotations
@@ -69,10 +70,20 @@ class CaptureGroupNode(Struct, frozen=True):
     item: Node
 
 
-Node = CharClass | StartAnchor | EndAnchor | ConcatenationNode | AlternationNode | RepetitionNode | CaptureGroupNode
+Node = (
+    CharClass
+    | StartAnchor
+    | EndAnchor
+    | ConcatenationNode
+    | AlternationNode
+    | RepetitionNode
+    | CaptureGroupNode
+)
 
 MAX_COPIES = 500
-"""Maximum count of a repetition, as the program contains one copy of the repeated pattern per count."""
+"""Maximum count of a repetition, as the program contains one copy of the repeated
+pattern per count.
+"""
 MAX_DEPTH = 50
 """Maximum nesting of groups: the functions that read the tree are recursive."""
 
@@ -81,7 +92,8 @@ _ESCAPED_CHARS = MappingProxyType(
     {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"},
 )
 _HEX = MappingProxyType({"x": 2, "u": 4, "U": 8})
-# A counted quantifier, `{2}`, `{2,}`, `{,3}`, `{2,3}` or `{,}`, and the start of a named group.
+# A counted quantifier, `{2}`, `{2,}`, `{,3}`, `{2,3}` or `{,}`, and the start of a
+# named group.
 _COUNT = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
@@ -96,14 +108,19 @@ def build_literal(text: str) -> Node:
 
 def build_alternation(texts: Sequence[str]) -> Node:
     """Build a pattern that matches any of these texts; the longest match wins."""
-    return AlternationNode(tuple(build_literal(text) for text in sorted(texts, key=len, reverse=True)))
+    return AlternationNode(
+        tuple(build_literal(text) for text in sorted(texts, key=len, reverse=True))
+    )
 
 
 def parse_pattern(source: str) -> Node:
-    """Parse a regular expression. Raises UnsupportedPattern, which names the construct and its position."""
+    """Parse a regular expression. Raises UnsupportedPattern, which names the construct
+    and its position.
+    """
     try:
         re.compile(source, re.DOTALL)
-    # OverflowError: a count is too large. RecursionError: the groups are nested too deeply.
+    # OverflowError: a count is too large. RecursionError: the groups are nested too
+    #     deeply.
     except (re.error, OverflowError, RecursionError) as error:
         raise UnsupportedPattern(f"invalid regular expression {source!r}: {error}") from error
     parser = _PatternParser(source)
@@ -126,7 +143,9 @@ class _PatternParser:
         self._depth = 0
 
     def build_error(self, construct: str) -> UnsupportedPattern:
-        return UnsupportedPattern(f"{construct} at position {self.pos} of {self.source!r} is not supported")
+        return UnsupportedPattern(
+            f"{construct} at position {self.pos} of {self.source!r} is not supported"
+        )
 
     def _peek(self) -> str:
         return self.source[self.pos : self.pos + 1]
@@ -157,8 +176,8 @@ class _PatternParser:
                 raise self.build_error("a quantifier of a quantifier")
             if isinstance(item, StartAnchor | EndAnchor):
                 raise self.build_error("a repeated ^ or $")
-            # Such a repetition could loop forever without reading a character; `re` has a special rule for it, which
-            # one pass cannot follow.
+            # Such a repetition could loop forever without reading a character; `re` has
+            # a special rule for it, which one pass cannot follow.
             if bounds[1] != 1 and can_be_empty(item):
                 raise self.build_error("a repetition of what can be empty")
             items.append(RepetitionNode(item, *bounds, is_lazy))
@@ -186,7 +205,8 @@ class _PatternParser:
             case "(":
                 return self._parse_group()
             case "[":
-                # A class is left to `re`: it matches one character, so it cannot backtrack.
+                # A class is left to `re`: it matches one character, so it cannot
+                # backtrack.
                 begin = self.pos
                 self.pos = self.pos + 1
                 self.pos += self._peek() == "^"
@@ -287,18 +307,26 @@ def uses_start_anchor(node: Node) -> bool:
 
 
 def render_pattern(node: Node, captures: Mapping[str, str]) -> str | None:
-    """Return a matching text with the fewest repetitions and the named groups filled in; None if it is ambiguous."""
+    """Return a matching text with the fewest repetitions and the named groups filled
+    in; None if it is ambiguous.
+    """
     match node:
         case CharClass(_, text):
             return text
         case ConcatenationNode(items):
             return _join(render_pattern(item, captures) for item in items)
         case AlternationNode(options):
-            return next((text for option in options if (text := render_pattern(option, captures))), None)
+            return next(
+                (text for option in options if (text := render_pattern(option, captures))), None
+            )
         case RepetitionNode(item, min_count):
             return _join(render_pattern(item, captures) for _ in range(min_count))
         case CaptureGroupNode(name, item):
-            return captures[name] if name is not None and name in captures else render_pattern(item, captures)
+            return (
+                captures[name]
+                if name is not None and name in captures
+                else render_pattern(item, captures)
+            )
         case _:
             return ""
 

@@ -1,8 +1,10 @@
-"""Search of a stream for several patterns at once, reading each character once (a Pike VM).
+"""Search of a stream for several patterns at once, reading each character once (a Pike
+VM).
 
-The leftmost match wins. Among matches that begin together the longest wins, and among equally long ones the pattern
-that is listed first. Within one pattern, greedy and lazy quantifiers mean the same as in Python's `re`.
-See https://swtch.com/~rsc/regexp/regexp2.html.
+The leftmost match wins. Among matches that begin together the longest wins, and among
+equally long ones the pattern that is listed first. Within one pattern, greedy and lazy
+quantifiers mean the same as in Python's `re`. See
+https://swtch.com/~rsc/regexp/regexp2.html.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from .pattern import (
 MAX_INSTRUCTIONS = 5000
 
 EpsilonPath = tuple[int, tuple[int, ...]]
-"""An instruction that is reachable without input, and the group slots saved on the path."""
+"""An instruction that is reachable without input, and the group slots saved on the
+path.
+"""
 
 
 class CharOp(Struct, frozen=True):
@@ -71,7 +75,9 @@ ANY_CHAR = r"[\s\S]"
 
 
 class Program:
-    """Several patterns compiled into one program, which `PatternSearch` executes. Immutable."""
+    """Several patterns compiled into one program, which `PatternSearch` executes.
+    Immutable.
+    """
 
     def __init__(self, patterns: Sequence[Node]) -> None:
         self.literals = tuple(text for node in patterns for text in find_literals(node))
@@ -88,12 +94,23 @@ class Program:
             self.code.append(MatchOp(number))
             self.pattern_indices += [number] * (len(self.code) - len(self.pattern_indices))
         self.char_matchers = [
-            re.compile(op.source, re.DOTALL).match if isinstance(op, CharOp) else None for op in self.code
+            re.compile(op.source, re.DOTALL).match if isinstance(op, CharOp) else None
+            for op in self.code
         ]
-        self.epsilon_paths = [tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))]
-        self.initial_paths = [tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points]
-        """Per pattern: the paths from its first instruction at the start of a response, where `^` matches."""
-        first_ops = [self.code[target] for start in self.entry_points for target, _ in self.epsilon_paths[start]]
+        self.epsilon_paths = [
+            tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))
+        ]
+        self.initial_paths = [
+            tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points
+        ]
+        """Per pattern: the paths from its first instruction at the start of a response,
+        where `^` matches.
+        """
+        first_ops = [
+            self.code[target]
+            for start in self.entry_points
+            for target, _ in self.epsilon_paths[start]
+        ]
         first_sources = [op.source for op in first_ops if isinstance(op, CharOp)]
         self.first_chars = re.compile("|".join(first_sources) or r"(?!)", re.DOTALL)
         """Matches any character with which a match can begin; `(?!)` never matches."""
@@ -116,7 +133,9 @@ class Program:
                 self._compile(item)
             case CaptureGroupNode(name, item):
                 assert name is not None
-                if name not in self.groups:  # A counted repetition compiles its groups more than once.
+                if (
+                    name not in self.groups
+                ):  # A counted repetition compiles its groups more than once.
                     self.groups.append(name)
                 slot = 2 * self.groups.index(name)
                 self.code.append(SaveOp(slot))
@@ -128,7 +147,8 @@ class Program:
     def _compile_alternation(self, options: Sequence[Node]) -> None:
         split = SplitOp([])
         self.code.append(split)
-        # Each option ends in a jump whose target, the end of the alternation, is known only after the last option.
+        # Each option ends in a jump whose target, the end of the alternation, is known
+        # only after the last option.
         exits: list[SplitOp] = []
         for option in options:
             split.targets.append(len(self.code))
@@ -138,7 +158,9 @@ class Program:
         for exit_split in exits:
             exit_split.targets.append(len(self.code))
 
-    def _compile_repetition(self, item: Node, min_count: int, max_count: int | None, is_lazy: bool) -> None:
+    def _compile_repetition(
+        self, item: Node, min_count: int, max_count: int | None, is_lazy: bool
+    ) -> None:
         for _ in range(min_count):
             self._compile(item)
         if max_count is None:
@@ -162,7 +184,8 @@ class Program:
         split.targets.extend([exit_index, body] if is_lazy else [body, exit_index])
 
     def _follow_epsilon(self, start: int, *, at_start: bool) -> Iterator[EpsilonPath]:
-        """Yield the instructions that are reachable without input, preferred paths first.
+        """Yield the instructions that are reachable without input, preferred paths
+        first.
 
         An end assertion is yielded too, as only `PatternSearch.close` can decide it.
         """
@@ -175,7 +198,8 @@ class Program:
             visited.add(index)
             match self.code[index]:
                 case SplitOp(targets):
-                    # The preferred target is pushed last, so its paths are popped and followed first.
+                    # The preferred target is pushed last, so its paths are popped and
+                    # followed first.
                     stack.extend((target, saves) for target in reversed(targets))
                 case SaveOp(slot):
                     stack.append((index + 1, (*saves, slot)))
@@ -186,9 +210,11 @@ class Program:
                     yield index, saves
 
     def find_stable_pattern(self, threads: Sequence[MatchThread]) -> re.Pattern[str] | None:
-        """Return a pattern of the characters that can change these threads; None if any character can.
+        """Return a pattern of the characters that can change these threads; None if any
+        character can.
 
-        After any other character, which only `.` matches, the threads are the same as before.
+        After any other character, which only `.` matches, the threads are the same as
+        before.
         """
         positions = tuple(thread.instruction for thread in threads)
         if positions in self._stable_patterns:
@@ -211,7 +237,9 @@ class Program:
             if target not in next_positions
         ]
         is_stable = is_stable and tuple(next_positions) == positions and bool(sources)
-        pattern = self._stable_patterns[positions] = re.compile("|".join(sources), re.DOTALL) if is_stable else None
+        pattern = self._stable_patterns[positions] = (
+            re.compile("|".join(sources), re.DOTALL) if is_stable else None
+        )
         return pattern
 
 
@@ -245,10 +273,13 @@ class PatternSearch:
     """A search for the next match from `position` on.
 
     at_start: the search begins at the start of the response, where `^` matches.
-    max_length: maximum characters of a match; longer attempts are abandoned. None means unlimited.
+    max_length: maximum characters of a match; longer attempts are abandoned. None means
+        unlimited.
     """
 
-    def __init__(self, program: Program, position: int, *, at_start: bool, max_length: int | None = None) -> None:
+    def __init__(
+        self, program: Program, position: int, *, at_start: bool, max_length: int | None = None
+    ) -> None:
         self._program = program
         self._position = position
         self._max_length = max_length
@@ -265,13 +296,19 @@ class PatternSearch:
 
     def try_skip(self, text: str) -> bool:
         """Skip this text if it cannot belong to a match. Return whether it was skipped."""
-        if self._threads or self._best is not None or self._program.first_chars.search(text) is not None:
+        if (
+            self._threads
+            or self._best is not None
+            or self._program.first_chars.search(text) is not None
+        ):
             return False
         self._position += len(text)
         return True
 
     def read(self, text: str, pos: int) -> PatternMatch | None:
-        """Read text[pos:] until a match is certain, and return it; None if no match is certain by the text's end."""
+        """Read text[pos:] until a match is certain, and return it; None if no match is
+        certain by the text's end.
+        """
         offset = self._position - pos
         while pos < len(text):
             # Characters that change nothing but the position are skipped.
@@ -296,13 +333,19 @@ class PatternSearch:
             self._add_starts(self._threads, set(), None)
         visited: set[int] = set()
         while self._threads:
-            # End assertions may follow each other, so threads are advanced until none waits at an end assertion.
+            # End assertions may follow each other, so threads are advanced until none
+            # waits at an end assertion.
             threads = self._threads
             self._threads = []
             for thread in threads:
-                if isinstance(self._program.code[thread.instruction], AssertOp) and not self._is_beaten(thread):
+                if isinstance(
+                    self._program.code[thread.instruction], AssertOp
+                ) and not self._is_beaten(thread):
                     self._add_threads(
-                        self._threads, visited, thread, self._program.epsilon_paths[thread.instruction + 1]
+                        self._threads,
+                        visited,
+                        thread,
+                        self._program.epsilon_paths[thread.instruction + 1],
                     )
         return self._best
 
@@ -321,24 +364,41 @@ class PatternSearch:
                 char_matcher is not None
                 and char_matcher(char)
                 and not self._is_beaten(thread)
-                and not (self._max_length is not None and self._position - thread.start > self._max_length)
+                and not (
+                    self._max_length is not None
+                    and self._position - thread.start > self._max_length
+                )
             ):
                 self._add_threads(next_threads, visited, thread, paths[thread.instruction + 1])
-        # A match may begin at every character, also while earlier attempts are still open.
+        # A match may begin at every character, also while earlier attempts are still
+        # open.
         if self._best is None and next_threads:
             self._add_starts(next_threads, visited, None)
         self._threads = [thread for thread in next_threads if not self._is_beaten(thread)]
 
     def _add_starts(
-        self, threads: list[MatchThread], visited: set[int], initial_paths: Sequence[Sequence[EpsilonPath]] | None
+        self,
+        threads: list[MatchThread],
+        visited: set[int],
+        initial_paths: Sequence[Sequence[EpsilonPath]] | None,
     ) -> None:
         empty_positions = (-1,) * (2 * len(self._program.groups))
         for number, start in enumerate(self._program.entry_points):
-            paths = self._program.epsilon_paths[start] if initial_paths is None else initial_paths[number]
-            self._add_threads(threads, visited, MatchThread(start, self._position, empty_positions), paths)
+            paths = (
+                self._program.epsilon_paths[start]
+                if initial_paths is None
+                else initial_paths[number]
+            )
+            self._add_threads(
+                threads, visited, MatchThread(start, self._position, empty_positions), paths
+            )
 
     def _add_threads(
-        self, threads: list[MatchThread], visited: set[int], thread: MatchThread, paths: Sequence[EpsilonPath]
+        self,
+        threads: list[MatchThread],
+        visited: set[int],
+        thread: MatchThread,
+        paths: Sequence[EpsilonPath],
     ) -> None:
         for target, slots in paths:
             if target in visited:
@@ -346,26 +406,37 @@ class PatternSearch:
             visited.add(target)
             slot_positions = thread.slot_positions
             for slot in slots:
-                slot_positions = (*slot_positions[:slot], self._position, *slot_positions[slot + 1 :])
+                slot_positions = (
+                    *slot_positions[:slot],
+                    self._position,
+                    *slot_positions[slot + 1 :],
+                )
             op = self._program.code[target]
             if not isinstance(op, MatchOp):
                 threads.append(MatchThread(target, thread.start, slot_positions))
                 continue
             best = self._best
             pattern = op.pattern
-            # A match beats the current one if it is earlier, on a preferred path of the same pattern, or longer.
+            # A match beats the current one if it is earlier, on a preferred path of the
+            # same pattern, or longer.
             if best is None or thread.start < best.start or best.pattern == pattern:
                 is_better = True
             else:
                 is_longer = (self._position, -pattern) > (best.end, -best.pattern)
                 is_better = thread.start == best.start and is_longer
             if is_better:
-                pairs = zip(self._program.groups, slot_positions[::2], slot_positions[1::2], strict=True)
-                captures = tuple((name, begin, end) for name, begin, end in pairs if begin >= 0 and end >= 0)
+                pairs = zip(
+                    self._program.groups, slot_positions[::2], slot_positions[1::2], strict=True
+                )
+                captures = tuple(
+                    (name, begin, end) for name, begin, end in pairs if begin >= 0 and end >= 0
+                )
                 self._best = PatternMatch(pattern, thread.start, self._position, captures)
             # Any other path of this pattern is less preferred.
             visited.update(
-                index for index, pattern_index in enumerate(self._program.pattern_indices) if pattern_index == pattern
+                index
+                for index, pattern_index in enumerate(self._program.pattern_indices)
+                if pattern_index == pattern
             )
             return
 

@@ -1,9 +1,12 @@
-"""The parser of a response template, which splits text into regions and converts regions into events.
+"""The parser of a response template, which splits text into regions and converts
+regions into events.
 
-Text between an opening delimiter and its closing delimiter is in that field's region. All other text is in the region
-of the implicit field, the one without an opening delimiter, and is discarded if the template has no such field. The
-leftmost delimiter wins, and the longest of several that begin together. A text region streams; a call streams once its
-name is known, or is emitted whole when its region closes. Unparseable text is emitted unchanged.
+Text between an opening delimiter and its closing delimiter is in that field's region.
+All other text is in the region of the implicit field, the one without an opening
+delimiter, and is discarded if the template has no such field. The leftmost delimiter
+wins, and the longest of several that begin together. A text region streams; a call
+streams once its name is known, or is emitted whole when its region closes. Unparseable
+text is emitted unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from typing import Protocol
 from msgspec import Struct
 
 from ...core.errors import Unsupported
-from ...core.events import Event, FinishReason, ReasoningDelta, TextDelta, Token, ToolCallDelta, ToolCallStart
+from ...core.events import (
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from ...core.message import CustomTool, Tool
 from ...core.syntax import (
     JsonValue,
@@ -77,7 +88,9 @@ def parse_calls(
     if field.transform_each:
         if not isinstance(value, list):
             raise ValueError("'transform_each' requires a list")
-        value = [fill_transform(field.transform, {**scope, **_require_object(item)}) for item in value]
+        value = [
+            fill_transform(field.transform, {**scope, **_require_object(item)}) for item in value
+        ]
     elif field.transform is not None:
         value = fill_transform(field.transform, {**scope, "content": value})
     items = value if isinstance(value, list) else [value]
@@ -97,12 +110,15 @@ def _require_object(value: Json) -> dict[str, Json]:
 
 
 def _parse_call(value: Json, tools: Mapping[str, Tool], *, has_types: bool) -> ParsedCall | None:
-    """Parse a call; return None if its tool is not declared. Raises ValueError if it is invalid.
+    """Parse a call; return None if its tool is not declared. Raises ValueError if it is
+    invalid.
 
-    has_types: the call was written in JSON, so a string that the schema allows is meant as a string.
+    has_types: the call was written in JSON, so a string that the schema allows is meant
+        as a string.
     """
     item = _require_object(value)
-    # Both {"function": {"name": …}} and {"name": …}: the templates of transformers' chat format allow both.
+    # Both {"function": {"name": …}} and {"name": …}: the templates of transformers'
+    # chat format allow both.
     function = _require_object(item.get("function", item))
     name = function.get("name")
     if not isinstance(name, str):
@@ -123,7 +139,9 @@ def _parse_call(value: Json, tools: Mapping[str, Tool], *, has_types: bool) -> P
             key: value if has_types and "string" in types[key] else _cast_value(value, types[key])
             for key, value in arguments.items()
         }
-    return ParsedCall(name, _encode_arguments({} if arguments is None else arguments), is_custom=False)
+    return ParsedCall(
+        name, _encode_arguments({} if arguments is None else arguments), is_custom=False
+    )
 
 
 def _encode_arguments(arguments: Json) -> str:
@@ -134,7 +152,9 @@ def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
     match value:
         case str() if types:
             return coerce(value, types)
-        case list() if types and "array" not in types:  # The values of a key that occurs several times.
+        case list() if (
+            types and "array" not in types
+        ):  # The values of a key that occurs several times.
             return [coerce(item, types) if isinstance(item, str) else item for item in value]
         case _:
             return value
@@ -143,7 +163,9 @@ def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
 Tokens = tuple[Token, ...]
 EventFactory = Callable[[int, str, Tokens], Event]
 EmitEvent = Callable[[EventFactory, str, Sequence[Token]], None]
-"""Emits an event with a text and its tokens; without text the tokens are attached to the next event."""
+"""Emits an event with a text and its tokens; without text the tokens are attached to
+the next event.
+"""
 
 
 class ClosingDelimiter(Struct, frozen=True):
@@ -175,7 +197,9 @@ class Sink(Protocol):
         ...
 
     def end(self, reason: FinishReason | None) -> None:
-        """End the region without a closing delimiter, because the response ends or another region begins."""
+        """End the region without a closing delimiter, because the response ends or
+        another region begins.
+        """
         ...
 
 
@@ -215,11 +239,18 @@ class TextSink(DiscardSink):
 
     strip: white space at both ends is stripped.
     separator: precedes the first text, to join it to the field's previous region.
-    has_begun: the beginning has already been emitted, so only white space at the end is stripped.
+    has_begun: the beginning has already been emitted, so only white space at the end is
+        stripped.
     """
 
     def __init__(
-        self, emit: EmitEvent, event_factory: EventFactory, *, strip: bool, separator: str = "", has_begun: bool = False
+        self,
+        emit: EmitEvent,
+        event_factory: EventFactory,
+        *,
+        strip: bool,
+        separator: str = "",
+        has_begun: bool = False,
     ) -> None:
         super().__init__(emit)
         self._event_factory = event_factory
@@ -249,13 +280,18 @@ class TextSink(DiscardSink):
         whitespace = ""
         if self._strip:
             text = text if self._has_begun else text.lstrip()
-            # Trailing white space is held back until more text follows, as it is stripped at the region's end.
+            # Trailing white space is held back until more text follows, as it is
+            # stripped at the region's end.
             stripped = text.rstrip()
             whitespace = text[len(stripped) :]
         if not stripped:
             self._emit(self._event_factory, "", tokens)
         else:
-            self._emit(self._event_factory, "".join([self._separator, *self._pending_whitespace, stripped]), tokens)
+            self._emit(
+                self._event_factory,
+                "".join([self._separator, *self._pending_whitespace, stripped]),
+                tokens,
+            )
             self._has_begun = True
             self._separator = ""
             self._pending_whitespace.clear()
@@ -303,7 +339,9 @@ class BufferedCallSink(DiscardSink):
         self._parse_calls({**self._captures, **closing.captures}, closing.text)
 
     def end(self, reason: FinishReason | None) -> None:
-        """Parse the calls if the model stopped by itself; a call cut off by the token limit is emitted as text."""
+        """Parse the calls if the model stopped by itself; a call cut off by the token
+        limit is emitted as text.
+        """
         if reason is FinishReason.STOP:
             self._parse_calls(self._captures, "")
         else:
@@ -323,14 +361,18 @@ class BufferedCallSink(DiscardSink):
             self._emit(ToolCallDelta, call.arguments, ())
 
     def _build_start_factory(self, call: ParsedCall) -> EventFactory:
-        return lambda choice, _, tokens: ToolCallStart(choice, self._new_id(), call.name, tokens, call.is_custom)
+        return lambda choice, _, tokens: ToolCallStart(
+            choice, self._new_id(), call.name, tokens, call.is_custom
+        )
 
     def _emit_as_text(self, closing: str) -> None:
         self._emit(TextDelta, "".join([self._opening_text, *self._chunks, closing]), self._tokens)
 
 
 MAX_DELIMITER_LENGTH = 1000
-"""Maximum characters of a delimiter, and therefore of the text that is held back for one."""
+"""Maximum characters of a delimiter, and therefore of the text that is held back for
+one.
+"""
 
 
 class DelimiterSet:
@@ -340,10 +382,14 @@ class DelimiterSet:
     closing_field: the field whose region may close, if any.
     """
 
-    def __init__(self, opening_fields: Collection[TemplateField], closing_field: TemplateField | None) -> None:
+    def __init__(
+        self, opening_fields: Collection[TemplateField], closing_field: TemplateField | None
+    ) -> None:
         self.opening_fields = tuple(sorted(opening_fields, key=lambda field: field.name))
         close_delimiters = (
-            [closing_field.close] if closing_field is not None and closing_field.close is not None else []
+            [closing_field.close]
+            if closing_field is not None and closing_field.close is not None
+            else []
         )
         self.delimiters: list[Delimiter] = [
             *(field.open for field in self.opening_fields if field.open is not None),
@@ -374,7 +420,9 @@ class CompiledTemplate:
 
 
 class RegionParser(CallParser):
-    """Parses a response: searches for the next delimiter or, in a call that streams, reads its JSON."""
+    """Parses a response: searches for the next delimiter or, in a call that streams,
+    reads its JSON.
+    """
 
     def __init__(self, compiled: CompiledTemplate, context: ParseContext) -> None:
         super().__init__(context, compiled.single_tokens)
@@ -385,8 +433,11 @@ class RegionParser(CallParser):
         self._field = compiled.implicit
         self._sink: Sink = self._build_sink(compiled.implicit)
         self._delimiters = compiled.outside_set
-        self._search = PatternSearch(self._delimiters.program, 0, at_start=True, max_length=MAX_DELIMITER_LENGTH)
-        # Set the state from the part of the message that is in the prompt; its text is not emitted.
+        self._search = PatternSearch(
+            self._delimiters.program, 0, at_start=True, max_length=MAX_DELIMITER_LENGTH
+        )
+        # Set the state from the part of the message that is in the prompt; its text is
+        # not emitted.
         prompt_tail = context.prompt_tail
         start = 0
         search = PatternSearch(self._compiled.anchor, 0, at_start=True)
@@ -401,13 +452,18 @@ class RegionParser(CallParser):
         sink = self._sink
         if self._in_call:
             return self._call_fast_path(event)
-        # Trailing white space may belong to a delimiter or be stripped, so it cannot be passed on yet.
+        # Trailing white space may belong to a delimiter or be stripped, so it cannot be
+        # passed on yet.
         if not isinstance(sink, TextSink) or not sink.is_transparent or text[-1].isspace():
             return None
         if not self._search.try_skip(text):
             return None
         self._buffer.skip(len(text))
-        return event if sink.event_factory is TextDelta else sink.event_factory(event.choice, text, event.tokens)
+        return (
+            event
+            if sink.event_factory is TextDelta
+            else sink.event_factory(event.choice, text, event.tokens)
+        )
 
     def _step(self, text: str, pos: int) -> int:
         if self._in_call:
@@ -442,18 +498,23 @@ class RegionParser(CallParser):
             self._sink.feed(*self._buffer.pop(end - self._buffer.start))
 
     def _handle_delimiter(self, match: PatternMatch) -> int:
-        """Handle a delimiter. Return how many characters of the buffer are still to be read."""
+        """Handle a delimiter. Return how many characters of the buffer are still to be
+        read.
+        """
         self._feed_region(match.start)
         length = match.end - match.start
         text = self._buffer.peek(length)
         unread = len(self._buffer) - length
-        # The model wrote the delimiter in ordinary tokens, so it is text about the delimiter. The search continues
-        # after its first character.
+        # The model wrote the delimiter in ordinary tokens, so it is text about the
+        # delimiter. The search continues after its first character.
         if not self._buffer.is_marker(text, unread):
             self._feed_region(match.start + 1)
             self._search_from(match.start + 1)
             return len(self._buffer)
-        captures = {name: text[start - match.start : end - match.start] for name, start, end in match.captures}
+        captures = {
+            name: text[start - match.start : end - match.start]
+            for name, start, end in match.captures
+        }
         if match.pattern < len(self._delimiters.opening_fields):
             self._sink.end(None)
             self._record_emitted()
@@ -466,7 +527,9 @@ class RegionParser(CallParser):
         return unread
 
     def _take_delimiter(self, length: int) -> tuple[str, tuple[Token, ...]]:
-        """Consume a delimiter. Return the part that the model wrote, not the part in the prompt, with its tokens."""
+        """Consume a delimiter. Return the part that the model wrote, not the part in
+        the prompt, with its tokens.
+        """
         in_prompt = min(max(self._prompt_end - self._buffer.start, 0), length)
         text, tokens = self._buffer.pop(length)
         return text[in_prompt:], tokens
@@ -496,7 +559,8 @@ class RegionParser(CallParser):
             case KeyedCallLayout(name, arguments):
                 self._call = JsonCallReader(self._tools, (name,), arguments)
                 self._in_call = True
-            # The opening delimiter names the function, so the call starts before its arguments.
+            # The opening delimiter names the function, so the call starts before its
+            # arguments.
             case NamedByDelimiterLayout(capture) if captures.get(capture) in self._tools:
                 name = captures[capture]
                 self._call = ArgumentsReader(name, self._tools[name])
@@ -505,7 +569,9 @@ class RegionParser(CallParser):
                 self._sink = VerbatimSink(self._emit_event)
                 self._sink.feed(*self._take_delimiter(length))
             case _:
-                call_sink = BufferedCallSink(self._emit_event, field, self._tools, self._new_id, captures)
+                call_sink = BufferedCallSink(
+                    self._emit_event, field, self._tools, self._new_id, captures
+                )
                 call_sink.set_opening(*self._take_delimiter(length))
                 self._sink = call_sink
 
@@ -523,12 +589,18 @@ class RegionParser(CallParser):
 
     def _emit_event(self, build_event: EventFactory, text: str, tokens: Sequence[Token]) -> None:
         if text:
-            self._events.append(build_event(self._choice, text, (*self._take_pending_tokens(), *tokens)))
+            self._events.append(
+                build_event(self._choice, text, (*self._take_pending_tokens(), *tokens))
+            )
         else:
             self._pending_tokens.extend(tokens)
 
-    def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
-        """Emit buffered text like the base class, but without text that is in the prompt."""
+    def _emit_buffered(
+        self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int
+    ) -> None:
+        """Emit buffered text like the base class, but without text that is in the
+        prompt.
+        """
         in_prompt = min(self._prompt_end - self._buffer.start, n)
         if build_event is TextDelta and in_prompt > 0:
             self._buffer.pop(in_prompt)
@@ -558,16 +630,21 @@ class RegionParser(CallParser):
             self._search_from(self._buffer.start)
 
 
-def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
+def load(
+    spec: bytes | str, added_tokens: Collection[str] = ()
+) -> tuple[ReasoningFormat | None, ToolFormat]:
     """Load the reasoning format and the tool format of a response template.
 
-    Both are the same object; the reasoning format is None if the template does not define reasoning.
+    Both are the same object; the reasoning format is None if the template does not
+    define reasoning.
 
     spec: the template as JSON text.
-    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
+    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts
+        only as that token.
 
     Raises:
-        ValueError: the template is invalid or needs an unsupported feature; the message names the field.
+        ValueError: the template is invalid or needs an unsupported feature; the message
+            names the field.
     """
     format = ResponseTemplateFormat(read_template(spec), added_tokens)
     return format if format.has_reasoning else None, format
@@ -576,7 +653,8 @@ def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[Reasoni
 class ResponseTemplateFormat:
     """The reasoning and tool format that a response template defines.
 
-    One parser reads the whole response, as content, reasoning and calls may occur in any order.
+    One parser reads the whole response, as content, reasoning and calls may occur in
+    any order.
     """
 
     def __init__(self, template: ResponseTemplate, added_tokens: Collection[str] = ()) -> None:
@@ -607,11 +685,15 @@ class ResponseTemplateFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return self._select_markers(text for field in self._template.fields for text in _find_field_texts(field))
+        return self._select_markers(
+            text for field in self._template.fields for text in _find_field_texts(field)
+        )
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """The markers that begin a call and nothing else: without them there can be no call."""
+        """The markers that begin a call and nothing else: without them there can be no
+        call.
+        """
         field = self._find_field(FieldKind.CALLS)
         other_texts = [
             text
@@ -621,15 +703,21 @@ class ResponseTemplateFormat:
         ]
         opening = _find_delimiter_texts(None if field is None else field.open)
         return tuple(
-            marker for marker in self._select_markers(opening) if not any(marker in text for text in other_texts)
+            marker
+            for marker in self._select_markers(opening)
+            if not any(marker in text for text in other_texts)
         )
 
     def _select_markers(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the added tokens in these texts, or the texts themselves if no added tokens are known."""
+        """Return the added tokens in these texts, or the texts themselves if no added
+        tokens are known.
+        """
         unique_texts = tuple(dict.fromkeys(texts))
         if not self._added_tokens:
             return unique_texts
-        return tuple(token for token in self._added_tokens if any(token in text for text in unique_texts))
+        return tuple(
+            token for token in self._added_tokens if any(token in text for text in unique_texts)
+        )
 
     @property
     def section_delimiters(self) -> tuple[str, str]:
@@ -655,10 +743,19 @@ class ResponseTemplateFormat:
         match None if field is None else field.call_layout:
             case KeyedCallLayout(name, arguments):
                 opening = _render_delimiter(field.open if field else None)
-                keys = f"{{{_encode_string(name)}: {_encode_string(tool.name)}, {_encode_string(arguments[0])}: "
-                pieces = (None if opening is None else opening + keys, None if closing is None else "}" + closing)
+                keys = (
+                    f"{{{_encode_string(name)}: {_encode_string(tool.name)}, "
+                    f"{_encode_string(arguments[0])}: "
+                )
+                pieces = (
+                    None if opening is None else opening + keys,
+                    None if closing is None else "}" + closing,
+                )
             case NamedByDelimiterLayout(capture):
-                pieces = (_render_delimiter(field.open if field else None, {capture: tool.name}), closing)
+                pieces = (
+                    _render_delimiter(field.open if field else None, {capture: tool.name}),
+                    closing,
+                )
             case _:
                 pieces = (None, None)
         if pieces[0] is None or pieces[1] is None:
@@ -671,8 +768,12 @@ def _encode_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _render_delimiter(delimiter: Delimiter | None, captures: dict[str, str] | None = None) -> str | None:
-    """Return the delimiter as text, the first if it has several; None if its text is not fixed."""
+def _render_delimiter(
+    delimiter: Delimiter | None, captures: dict[str, str] | None = None
+) -> str | None:
+    """Return the delimiter as text, the first if it has several; None if its text is
+    not fixed.
+    """
     if delimiter is None:
         return None
     return delimiter.texts[0] if delimiter.texts else render_pattern(delimiter.node, captures or {})

@@ -1,4 +1,5 @@
-"""Parses a response template from JSON and validates that every feature of it is supported.
+"""Parses a response template from JSON and validates that every feature of it is
+supported.
 
 The format is transformers' `response_template`, version 1.
 """
@@ -27,8 +28,8 @@ from .pattern import (
 )
 from .pike_vm import Program, find_matches
 
-# Content parsers, and transforms of the values that they parse. Every function raises ValueError for text that it
-# cannot parse.
+# Content parsers, and transforms of the values that they parse. Every function raises
+# ValueError for text that it cannot parse.
 
 
 class TextContent(Struct, frozen=True):
@@ -73,7 +74,8 @@ class XmlContent(Struct, frozen=True):
 
     tag: pattern of one entry, with the groups key and value.
     value: content of a value; None means plain text.
-    merge_duplicates: the values of a repeated key become a list; otherwise the last one wins.
+    merge_duplicates: the values of a repeated key become a list; otherwise the last one
+        wins.
     """
 
     tag: Program
@@ -138,10 +140,15 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
     parts: list[str] = []
     pos = 0
     while pos < len(text):
-        # The position and the delimiters of the next string with custom delimiters; "" if there is none.
-        candidates = [(text.find(opening, pos), opening, closing) for opening, closing in content.string_delims]
+        # The position and the delimiters of the next string with custom delimiters; ""
+        # if there is none.
+        candidates = [
+            (text.find(opening, pos), opening, closing)
+            for opening, closing in content.string_delims
+        ]
         begin, open_delimiter, close_delimiter = min(
-            (candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", "")
+            (candidate for candidate in candidates if candidate[0] >= 0),
+            default=(len(text), "", ""),
         )
         end = text.find(close_delimiter, begin + len(open_delimiter)) if open_delimiter else -1
         if end < 0:
@@ -168,7 +175,9 @@ def _quote_keys(text: str) -> str:
         word = match.group()
         end = match.end()
         # Only after `{` or `,`: a word before a colon elsewhere belongs to a value.
-        is_key = word[0] != '"' and text[end : end + 1] == ":" and before.rstrip()[-1:] in ("{", ",")
+        is_key = (
+            word[0] != '"' and text[end : end + 1] == ":" and before.rstrip()[-1:] in ("{", ",")
+        )
         parts.append(before + (f'"{word}"' if is_key else word))
         pos = end
     return "".join([*parts, text[pos:]])
@@ -186,8 +195,13 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
         value = raw if content.value is None else parse_content(content.value, raw)
         if key in entries and content.merge_duplicates:
             previous = entries[key]
-            # `merged` distinguishes a list that was built here from a value that is itself a list.
-            entries[key] = [*previous, value] if isinstance(previous, list) and key in merged else [previous, value]
+            # `merged` distinguishes a list that was built here from a value that is
+            # itself a list.
+            entries[key] = (
+                [*previous, value]
+                if isinstance(previous, list) and key in merged
+                else [previous, value]
+            )
             merged.add(key)
         else:
             entries[key] = value
@@ -225,7 +239,9 @@ def check_transform(transform: Json) -> None:
 
 
 def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
-    """Replace the transform's placeholders with the values at their paths. Raises ValueError if a path is missing."""
+    """Replace the transform's placeholders with the values at their paths. Raises
+    ValueError if a path is missing.
+    """
     match transform:
         case dict():
             return {key: fill_transform(inner, scope) for key, inner in transform.items()}
@@ -301,8 +317,10 @@ class TemplateField(Struct, frozen=True):
     content: how the region's text is parsed.
     repeats: the field may have several regions.
     join: separator between the texts of several regions.
-    transform: JSON value with placeholders, which converts the parsed content; None for none.
-    transform_each: the transform is applied to each item of the content, which is a list.
+    transform: JSON value with placeholders, which converts the parsed content; None for
+        none.
+    transform_each: the transform is applied to each item of the content, which is a
+        list.
     call_layout: how calls are written; used for fields of calls only.
     """
 
@@ -404,7 +422,9 @@ def read_template(spec: bytes | str) -> ResponseTemplate:
     implicit = [field.name for field in fields if field.open is None]
     # Text outside all regions belongs to the implicit field, so there can only be one.
     if len(implicit) > 1:
-        raise ValueError(f"response_template: only one field may have no 'open', these have none: {implicit}")
+        raise ValueError(
+            f"response_template: only one field may have no 'open', these have none: {implicit}"
+        )
     return ResponseTemplate(fields, anchor)
 
 
@@ -418,7 +438,9 @@ def _decode(location: str, raw: bytes | str | msgspec.Raw, type: type[Spec]) -> 
 def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
     location = f"response_template field {name!r}"
     if name not in FIELD_KINDS:
-        raise ValueError(f"{location} is not a known message field; known fields are {', '.join(FIELD_KINDS)}")
+        raise ValueError(
+            f"{location} is not a known message field; known fields are {', '.join(FIELD_KINDS)}"
+        )
     spec = _decode(location, raw, _FieldSpec)
     opening = _build_delimiter(f"{location}, open", spec.open, spec.open_pattern)
     closing = _build_delimiter(f"{location}, close", spec.close, spec.close_pattern)
@@ -435,7 +457,10 @@ def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
     if kind is not FieldKind.CALLS and not (isinstance(content, TextContent) and transform is None):
         raise ValueError(f"{location} must be plain text: content 'text' without a transform")
     call_layout = _infer_call_layout(
-        content, transform, spec.transform_each, find_group_names(opening.node) if opening else frozenset()
+        content,
+        transform,
+        spec.transform_each,
+        find_group_names(opening.node) if opening else frozenset(),
     )
     return TemplateField(
         name=name,
@@ -451,20 +476,27 @@ def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
     )
 
 
-def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str | None) -> Delimiter | None:
+def _build_delimiter(
+    location: str, texts: str | list[str] | None, pattern: str | None
+) -> Delimiter | None:
     if texts is not None and pattern is not None:
         raise ValueError(f"{location}: give either a text or a pattern, not both")
     if texts is not None:
         options = (texts,) if isinstance(texts, str) else tuple(dict.fromkeys(texts))
         if not options or not all(options):
-            raise ValueError(f"{location}: there must be at least one text, and no text may be empty")
+            raise ValueError(
+                f"{location}: there must be at least one text, and no text may be empty"
+            )
         return Delimiter(build_alternation(options), options)
     if pattern is None:
         return None
     node = _compile_pattern(location, lambda: parse_pattern(pattern))
     # An empty match would match at every position without consuming text.
     if can_be_empty(node):
-        raise ValueError(f"{location}: the pattern {pattern!r} can match the empty string, which is not supported")
+        raise ValueError(
+            f"{location}: the pattern {pattern!r} can match the empty string, which is not "
+            f"supported"
+        )
     return Delimiter(node)
 
 
@@ -478,16 +510,24 @@ def _compile_pattern(location: str, build: Callable[[], Result]) -> Result:
         raise ValueError(f"{location}: {error}") from error
 
 
-def _read_transform(location: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None) -> Json:
+def _read_transform(
+    location: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None
+) -> Json:
     group_names = frozenset[str]().union(
-        *(find_group_names(delimiter.node) for delimiter in (opening, closing) if delimiter is not None)
+        *(
+            find_group_names(delimiter.node)
+            for delimiter in (opening, closing)
+            if delimiter is not None
+        )
     )
     transform = decode(bytes(spec.transform).decode())
     if transform is None:
         if spec.transform_each:
             raise ValueError(f"{location}: 'transform_each' requires a 'transform'")
         if group_names:
-            raise ValueError(f"{location}: the groups {sorted(group_names)} need a 'transform' that uses them")
+            raise ValueError(
+                f"{location}: the groups {sorted(group_names)} need a 'transform' that uses them"
+            )
         return None
     try:
         check_transform(transform)
@@ -507,36 +547,56 @@ def _read_content(location: str, name: str, args: msgspec.Raw) -> Content:
             options = _decode(location, args, _JsonArgs)
             if not all(delimiter for pair in options.string_delims for delimiter in pair):
                 raise ValueError(f"{location}: a string delimiter may not be empty")
-            return JsonContent(options.unquoted_keys, options.string_delims, options.allow_non_json, options.strip)
+            return JsonContent(
+                options.unquoted_keys, options.string_delims, options.allow_non_json, options.strip
+            )
         case "xml-inline":
             xml = _decode(location, args, _XmlArgs)
             node = _compile_pattern(location, lambda: parse_pattern(xml.tag_pattern))
             if not find_group_names(node) >= {"key", "value"} or can_be_empty(node):
-                problem = "tag_pattern needs the groups 'key' and 'value', and may not match nothing"
+                problem = (
+                    "tag_pattern needs the groups 'key' and 'value', and may not match nothing"
+                )
                 raise ValueError(f"{location}: {problem}")
             program = _compile_pattern(location, lambda: Program([node]))
-            return XmlContent(program, _read_value_content(location, xml.value_parser), xml.merge_duplicates)
+            return XmlContent(
+                program, _read_value_content(location, xml.value_parser), xml.merge_duplicates
+            )
         case "kv-lines":
             lines = _decode(location, args, _LinesArgs)
             if not lines.line_sep or not lines.kv_sep:
                 raise ValueError(f"{location}: a separator may not be empty")
             return LinesContent(
-                lines.line_sep, lines.kv_sep, _read_value_content(location, lines.value_parser), lines.strip
+                lines.line_sep,
+                lines.kv_sep,
+                _read_value_content(location, lines.value_parser),
+                lines.strip,
             )
         case _:
             raise ValueError(f"{location}: there is no content parser {name!r}")
 
 
 def _read_value_content(location: str, parser: _ValueParser | None) -> Content | None:
-    return None if parser is None else _read_content(f"{location}, value_parser", parser.name, parser.args)
+    return (
+        None
+        if parser is None
+        else _read_content(f"{location}, value_parser", parser.name, parser.args)
+    )
 
 
-def _infer_call_layout(content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]) -> CallLayout:
-    """Infer the layout of calls. Calls stream only if they are plain JSON and the transform names the keys.
+def _infer_call_layout(
+    content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]
+) -> CallLayout:
+    """Infer the layout of calls. Calls stream only if they are plain JSON and the
+    transform names the keys.
 
     Other calls are buffered until their region closes.
     """
-    if not (isinstance(content, JsonContent) and content.is_plain) or is_per_item or not isinstance(transform, dict):
+    if (
+        not (isinstance(content, JsonContent) and content.is_plain)
+        or is_per_item
+        or not isinstance(transform, dict)
+    ):
         return BufferedCallLayout()
     match transform.get("function", transform):
         case "{content}":

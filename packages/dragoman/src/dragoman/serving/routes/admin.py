@@ -1,4 +1,5 @@
-"""Routes for administrators: pause, sleep, adapters, scripted replies, faults, recent requests, simulation speed.
+"""Routes for administrators: pause, sleep, adapters, scripted replies, faults, recent
+requests, simulation speed.
 
 Also the parsing of admin request bodies that other modules of routes share.
 """
@@ -54,7 +55,8 @@ def check_version(text: str | None, param: str = "weight_version") -> str | None
 
 
 def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Path:
-    """Return the absolute path of a file or directory that a request names, below the operator's directory.
+    """Return the absolute path of a file or directory that a request names, below the
+    operator's directory.
 
     root: the operator's directory; None permits no path.
     flag: the option that sets `root`.
@@ -65,7 +67,9 @@ def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Pa
         RequestError: the path does not exist.
     """
     if root is None:
-        raise PermissionDenied(f"Nothing is loaded from disk at run time: {flag} is not set.", param=param)
+        raise PermissionDenied(
+            f"Nothing is loaded from disk at run time: {flag} is not set.", param=param
+        )
     if "\0" in path:
         raise RequestError("A path cannot contain NUL.", param=param)
     # Resolved first, so that neither `..` nor a link leads out of the directory.
@@ -79,7 +83,8 @@ def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Pa
 
 MAX_WARNINGS = 8
 MAX_WARNING_LENGTH = 200
-"""Characters; limited because warnings repeat names of unknown fields from the request."""
+"""Characters; limited because warnings repeat names of unknown fields from the request.
+"""
 
 
 def build_routes(port_controller: PortController | None) -> Sequence[Route]:
@@ -103,7 +108,12 @@ def build_routes(port_controller: PortController | None) -> Sequence[Route]:
         Route("/v1/load_lora_adapter", admin, OPENAI, {"POST": load_adapter}),
         Route("/v1/unload_lora_adapter", admin, OPENAI, {"POST": unload_adapter}),
         Route("/dragoman/reply", admin, OPENAI, {"POST": enqueue_reply}),
-        Route("/dragoman/faults", admin, OPENAI, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
+        Route(
+            "/dragoman/faults",
+            admin,
+            OPENAI,
+            {"GET": show_faults, "PUT": set_faults, "POST": set_faults},
+        ),
         Route("/dragoman/requests", admin, OPENAI, {"GET": list_requests}),
         Route("/dragoman/simulator", admin, OPENAI, simulation),
         Route("/dragoman/listener", admin, OPENAI, listener),
@@ -118,15 +128,23 @@ def find_controls(http: HttpRequest) -> list[EngineControl]:
     """
     controls = [model.control for model in _select_models(http) if model.control is not None]
     if not controls:
-        raise NotFound("This server's engine does not support control operations.", code="unsupported_endpoint")
+        raise NotFound(
+            "This server's engine does not support control operations.", code="unsupported_endpoint"
+        )
     return controls
 
 
 def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
-    """Return the scriptable engines of all models, or of the model in the query. Raises as `find_controls`."""
-    scriptables = [model.scriptable for model in _select_models(http) if model.scriptable is not None]
+    """Return the scriptable engines of all models, or of the model in the query. Raises
+    as `find_controls`.
+    """
+    scriptables = [
+        model.scriptable for model in _select_models(http) if model.scriptable is not None
+    ]
     if not scriptables:
-        raise NotFound("This server's engine does not support scripted replies.", code="unsupported_endpoint")
+        raise NotFound(
+            "This server's engine does not support scripted replies.", code="unsupported_endpoint"
+        )
     return scriptables
 
 
@@ -162,8 +180,8 @@ async def sleep(http: HttpRequest) -> JsonResponse | Responder:
 async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
     """Wake the engines.
 
-    vLLM's tags wake parts of an engine. Here memory is restored on demand, so the whole engine wakes, unless the only
-    tag is `weights`.
+    vLLM's tags wake parts of an engine. Here memory is restored on demand, so the whole
+    engine wakes, unless the only tag is `weights`.
     """
     tags = http.query.getlist("tags")
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
@@ -206,7 +224,9 @@ class PauseState(Struct, frozen=True):
 
 
 async def is_paused(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(PauseState(any(control.is_paused for control in find_controls(http)))))
+    return JsonResponse(
+        msgspec.json.encode(PauseState(any(control.is_paused for control in find_controls(http))))
+    )
 
 
 class AbortBody(Struct, frozen=True):
@@ -231,7 +251,8 @@ async def abort(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
-    # Calling a method by its name would be remote code execution (LiteLLM CVE-2026-42271).
+    # Calling a method by its name would be remote code execution (LiteLLM
+    # CVE-2026-42271).
     message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
@@ -258,7 +279,8 @@ async def show_faults(http: HttpRequest) -> JsonResponse | Responder:
 class AdapterLoad(Struct, frozen=True):
     """The body of /v1/load_lora_adapter, as in vLLM.
 
-    base_model_name: the model that gets the adapter; None means the first model that supports adapters.
+    base_model_name: the model that gets the adapter; None means the first model that
+        supports adapters.
     """
 
     lora_name: str
@@ -283,12 +305,16 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     models = http.service.models
     if request.base_model_name is None:
         loaded_models = list(models) or [models.find_loaded(models.slots[0].name)]
-        base = next((model for model in loaded_models if model.adapters is not None), loaded_models[0])
+        base = next(
+            (model for model in loaded_models if model.adapters is not None), loaded_models[0]
+        )
     else:
         base = models.find_loaded(request.base_model_name)
     path = request.lora_path
     if base.adapters is not None and base.adapters.reads_files:
-        path = str(resolve_path_below(http.service.options.lora_dir, path, "--lora-dir", "lora_path"))
+        path = str(
+            resolve_path_below(http.service.options.lora_dir, path, "--lora-dir", "lora_path")
+        )
     await models.load_adapter(base, Adapter(request.lora_name, path), replace=request.load_inplace)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
@@ -314,7 +340,9 @@ async def show_ports(controller: PortController | None, _: HttpRequest) -> JsonR
     return JsonResponse(msgspec.json.encode(PortStates(_require_controller(controller).states())))
 
 
-async def apply_port_commands(controller: PortController | None, http: HttpRequest) -> JsonResponse | Responder:
+async def apply_port_commands(
+    controller: PortController | None, http: HttpRequest
+) -> JsonResponse | Responder:
     """Apply one command or a list of them."""
     required, body = _require_controller(controller), await decode_body(http, object)
     try:
@@ -327,7 +355,10 @@ async def apply_port_commands(controller: PortController | None, http: HttpReque
 
 def _require_controller(controller: PortController | None) -> PortController:
     if controller is None:
-        raise NotFound("Only a simulated server on a port supports listener states.", code="unsupported_endpoint")
+        raise NotFound(
+            "Only a simulated server on a port supports listener states.",
+            code="unsupported_endpoint",
+        )
     return controller
 
 
@@ -335,7 +366,8 @@ def _require_controller(controller: PortController | None) -> PortController:
 
 
 class RecentRequestItem(RequestLogLine, kw_only=True):
-    """A line of the request log with warnings. The request is running if it has neither `latency_s` nor `error`.
+    """A line of the request log with warnings. The request is running if it has neither
+    `latency_s` nor `error`.
 
     warnings: the parts of the request that were ignored.
     """
@@ -349,10 +381,15 @@ class RecentRequestList(Struct, frozen=True):
 
 
 async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
-    """List the recent requests, newest first: the fields of a line of the request log, and `warnings`."""
+    """List the recent requests, newest first: the fields of a line of the request log,
+    and `warnings`.
+    """
     recent_requests = http.service.generation.recent_requests
     if recent_requests is None:
-        raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
+        raise NotFound(
+            "The last requests are remembered only for the page (--ui).",
+            code="unsupported_endpoint",
+        )
     data = [
         RecentRequestItem(
             **msgspec.structs.asdict(request.line),
@@ -375,7 +412,9 @@ class SimulatedModelList(Struct, frozen=True):
 async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
     """List the simulated models with the speed of their time; the list may be empty."""
     data = [
-        SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
+        SimulatedModel(
+            **msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name
+        )
         for model in http.service.models
         if model.simulation is not None
     ]
@@ -395,7 +434,11 @@ class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
     change = await decode_body(http, SimulationChange)
-    models = list(http.service.models) if change.model is None else [http.service.models.find_loaded(change.model)]
+    models = (
+        list(http.service.models)
+        if change.model is None
+        else [http.service.models.find_loaded(change.model)]
+    )
     simulations = [model.simulation for model in models if model.simulation is not None]
     if not simulations:
         raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")

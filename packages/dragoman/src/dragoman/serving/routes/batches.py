@@ -1,4 +1,6 @@
-"""OpenAI's Batch API: the requests of a file run at the lowest priority and survive a restart of the process."""
+"""OpenAI's Batch API: the requests of a file run at the lowest priority and survive a
+restart of the process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
     """
     user = Access.USER
     return (
-        Route("/v1/batches", user, OPENAI, {"GET": list_batches, "POST": partial(create, new_batches)}),
+        Route(
+            "/v1/batches", user, OPENAI, {"GET": list_batches, "POST": partial(create, new_batches)}
+        ),
         Route("/v1/batches/{batch}", user, OPENAI, {"GET": show}),
         Route("/v1/batches/{batch}/cancel", user, OPENAI, {"POST": cancel}),
     )
@@ -82,8 +86,11 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
         output_expires_after=batch_request.output_expires_after,
     )
     body = msgspec.json.encode(batch)
-    # Unclaimed: any process with this store may run the batch, and another one takes over if that process dies.
-    await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
+    # Unclaimed: any process with this store may run the batch, and another one takes
+    #     over if that process dies.
+    await store.commit(
+        Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN)
+    )
     new_batches.set()
     warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)
     return JsonResponse(body, warnings=warnings)
@@ -107,10 +114,15 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
         if record.state in (*FINAL_STATES, "finalizing"):
             raise Conflict(f"Cannot cancel a batch with status '{record.state}'.")
         now = int(http.service.clock.now())
-        body = msgspec.json.encode(replace(decode_batch(record), status="cancelling", cancelling_at=now))
-        # Conditional on the state, not on the version, which changes with every result. The counts in this body may be
-        # outdated; the batch job counts again when it finishes.
-        change = Replace(record.key, "cancelling", body, record.run, states=frozenset({record.state}))
+        body = msgspec.json.encode(
+            replace(decode_batch(record), status="cancelling", cancelling_at=now)
+        )
+        # Conditional on the state, not on the version, which changes with every result.
+        # The counts in this body may be outdated; the batch job counts again when it
+        # finishes.
+        change = Replace(
+            record.key, "cancelling", body, record.run, states=frozenset({record.state})
+        )
         try:
             await require_store(http).commit(change)
         except CommitConflict:

@@ -1,4 +1,6 @@
-"""Chat completions: create; and for stored completions list, retrieve, update metadata, delete."""
+"""Chat completions: create; and for stored completions list, retrieve, update metadata,
+delete.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from ...core.reply import Reply
 from ...dialects.base import Header, Writer
 from ...dialects.body import abbreviate
 from ...dialects.chat import read_chat_call
-from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_chat, read_update, render_deleted_chat
+from ...dialects.chat.stored import (
+    StoredChat,
+    StoredChatFields,
+    read_stored_chat,
+    read_update,
+    render_deleted_chat,
+)
 from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..auth import Access
@@ -36,14 +44,19 @@ def build_routes() -> Sequence[Route]:
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    """Create a completion. With `store: true` it is stored before the end of its response is sent."""
+    """Create a completion. With `store: true` it is stored before the end of its
+    response is sent.
+    """
     chat_call = await read_call(http, read_chat_call)
     store = http.service.store
     call = chat_call.call
     to_store = chat_call.stored_fields
     if to_store is not None and store is None:
-        # Without a store the completion can still be created, so this is only a warning.
-        call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
+        # Without a store the completion can still be created, so this is only a
+        # warning.
+        call = msgspec.structs.replace(
+            call, warnings=(*call.warnings, "store: the completion is not stored")
+        )
     admitted = await admit_call(http, call, build_header(http, call))
     writer = call.writer(admitted.header)
     batches = admitted.run.batches
@@ -55,9 +68,16 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def _store_chat(
-    http: HttpRequest, store: Store, to_store: StoredChatFields, writer: Writer, header: Header, reply: Reply
+    http: HttpRequest,
+    store: Store,
+    to_store: StoredChatFields,
+    writer: Writer,
+    header: Header,
+    reply: Reply,
 ) -> None:
-    body = StoredChat(Raw(writer.render_full(reply)), to_store.messages, to_store.metadata, header.model).encode()
+    body = StoredChat(
+        Raw(writer.render_full(reply)), to_store.messages, to_store.metadata, header.model
+    ).encode()
     await store.commit(Put(Key(http.caller.owner, CHAT_KIND, header.id), header.created, body))
 
 
@@ -78,7 +98,9 @@ async def list_all(http: HttpRequest) -> JsonResponse | Responder:
     chats: list[tuple[Record, StoredChat]] = []
     # One more than the limit, to know whether there is a next page.
     while len(chats) <= paging.limit:
-        records = await store.load_page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        records = await store.load_page(
+            owner, CHAT_KIND, after=position, limit=100, descending=paging.descending
+        )
         for record in records:
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):
@@ -98,7 +120,9 @@ async def show(http: HttpRequest) -> JsonResponse | Responder:
 async def list_messages(http: HttpRequest) -> JsonResponse | Responder:
     paging = read_page_query(http.query, descending=False)
     record = await _load_record(http)
-    return JsonResponse(paginate(read_stored_chat(record.body).list_messages(record.key.id), paging))
+    return JsonResponse(
+        paginate(read_stored_chat(record.body).list_messages(record.key.id), paging)
+    )
 
 
 async def update(http: HttpRequest) -> JsonResponse | Responder:
@@ -106,7 +130,8 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     chat = msgspec.structs.replace(read_stored_chat(record.body), metadata=metadata)
     try:
-        # Only the metadata ever changes, so an unconditional replace is safe: the last update wins.
+        # Only the metadata ever changes, so an unconditional replace is safe: the last
+        # update wins.
         await _require_store(http).commit(Replace(record.key, record.state, chat.encode()))
     except CommitConflict:
         raise _build_not_found_error(record.key.id) from None

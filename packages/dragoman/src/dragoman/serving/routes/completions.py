@@ -11,4 +11,11 @@ from ..generate import build_generation_handler
 
 
 def build_routes() -> Sequence[Route]:
-    return (Route("/v1/completions", Access.USER, OPENAI, {"POST": build_generation_handler(read_completions)}),)
+    return (
+        Route(
+            "/v1/completions",
+            Access.USER,
+            OPENAI,
+            {"POST": build_generation_handler(read_completions)},
+        ),
+    )

@@ -18,7 +18,19 @@ from ...dialects.responses.stored import (
     render_conversation,
     render_deleted_conversation,
 )
-from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store, is_storable
+from ...store import (
+    Append,
+    CommitConflict,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Record,
+    Remove,
+    Replace,
+    Store,
+    is_storable,
+)
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
 from ..generate import parse_body, reject_unknown_fields
@@ -33,7 +45,12 @@ def build_routes() -> Sequence[Route]:
         Route("/v1/conversations", user, OPENAI, {"POST": create}),
         Route(conversation, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
         Route(f"{conversation}/items", user, OPENAI, {"GET": list_items, "POST": add_items}),
-        Route(f"{conversation}/items/{{item}}", user, OPENAI, {"GET": show_item, "DELETE": delete_item}),
+        Route(
+            f"{conversation}/items/{{item}}",
+            user,
+            OPENAI,
+            {"GET": show_item, "DELETE": delete_item},
+        ),
     )
 
 
@@ -43,8 +60,13 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     key = Key(http.caller.owner, CONVERSATION_KIND, http.service.ids.new(CONVERSATION_PREFIX))
     created = int(http.service.clock.now())
     rows = _build_rows(http, new_items.items)
-    await _require_store(http).commit(Put(key, created, new_items.metadata), *_build_appends(key, rows))
-    return JsonResponse(render_conversation(key.id, created, new_items.metadata), warnings=_collect_warnings(new_items))
+    await _require_store(http).commit(
+        Put(key, created, new_items.metadata), *_build_appends(key, rows)
+    )
+    return JsonResponse(
+        render_conversation(key.id, created, new_items.metadata),
+        warnings=_collect_warnings(new_items),
+    )
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
@@ -81,7 +103,9 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
         # The conversation was deleted after it was loaded above.
         if error.found_state is None:
             raise build_no_such_conversation_error(key.id) from None
-        raise Conflict("The conversation already has an item with this id.", param="items") from None
+        raise Conflict(
+            "The conversation already has an item with this id.", param="items"
+        ) from None
     return JsonResponse(render_page(rows, has_more=False), warnings=_collect_warnings(new_items))
 
 
@@ -153,7 +177,9 @@ def _build_key(http: HttpRequest) -> Key:
 
 def _require_store(http: HttpRequest) -> Store:
     if http.service.store is None:
-        raise Unsupported("This server has no store (--store none) and does not support conversations.")
+        raise Unsupported(
+            "This server has no store (--store none) and does not support conversations."
+        )
     return http.service.store
 
 
@@ -166,4 +192,6 @@ async def _load_record(http: HttpRequest) -> Record:
 
 
 def _build_no_such_item_error(id: str, key: Key) -> NotFound:
-    return NotFound(f"Item with id {abbreviate(id)} not found in conversation {abbreviate(key.id)}.")
+    return NotFound(
+        f"Item with id {abbreviate(id)} not found in conversation {abbreviate(key.id)}."
+    )

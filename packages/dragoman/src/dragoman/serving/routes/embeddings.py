@@ -10,8 +10,19 @@ import anyio.to_thread
 
 from ...core.errors import NotFound
 from ...dialects.base import Header
-from ...dialects.embeddings import read_cohere_embed, read_embeddings, render_cohere_embed, render_embeddings
-from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores, render_tei_rerank
+from ...dialects.embeddings import (
+    read_cohere_embed,
+    read_embeddings,
+    render_cohere_embed,
+    render_embeddings,
+)
+from ...dialects.scoring import (
+    read_rerank,
+    read_score,
+    render_rerank,
+    render_scores,
+    render_tei_rerank,
+)
 from ...pipeline.encoding import embed, score_pairs
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
@@ -24,7 +35,9 @@ from ..streaming import Responder
 from ..tenancy import EMBEDDINGS
 
 LARGE_RESPONSE = 4096
-"""Count of numbers above which a response is rendered in a thread, because it would block the event loop."""
+"""Count of numbers above which a response is rendered in a thread, because it would
+block the event loop.
+"""
 
 
 class ComputedResult(Protocol):
@@ -65,7 +78,9 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     with model.keep_loaded():
         share = find_queue_share(http)
         result = await run_computation(
-            http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_share=share)
+            http,
+            model,
+            embed(model, call.texts, call.dimensions, call.normalize, queue_share=share),
         )
     header = build_header(http, "embd-", model)
     profile = http.service.options.profile
@@ -74,7 +89,8 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
         return render_embeddings(result, header, profile, as_base64=call.base64)
 
     return JsonResponse(
-        await render_in_thread_if_large(write, result.dimensions * len(result.vectors)), warnings=warnings
+        await render_in_thread_if_large(write, result.dimensions * len(result.vectors)),
+        warnings=warnings,
     )
 
 
@@ -110,11 +126,17 @@ async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, t
 
 def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
     service = http.service
-    return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.generation.fingerprint)
+    return Header(
+        service.ids.new(prefix),
+        int(service.clock.now()),
+        model.name,
+        service.generation.fingerprint,
+    )
 
 
 async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
-    """Run an embedding or scoring; cancel it at its deadline or when the client disconnects.
+    """Run an embedding or scoring; cancel it at its deadline or when the client
+    disconnects.
 
     Its tokens are charged to the API key at the end, when their number is known.
     """
@@ -149,7 +171,9 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
+        result = await run_computation(
+            http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http))
+        )
     documents = call.texts.documents if call.return_documents else None
     header = build_header(http, "rerank-", model)
 
@@ -166,6 +190,10 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
+        result = await run_computation(
+            http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http))
+        )
     profile = http.service.options.profile
-    return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)
+    return JsonResponse(
+        render_scores(result, build_header(http, "score-", model), profile), warnings=warnings
+    )

@@ -1,4 +1,6 @@
-"""Routes that render or explain prompts without calling the engine. Each caller sees only its own requests' data."""
+"""Routes that render or explain prompts without calling the engine. Each caller sees
+only its own requests' data.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from ...pipeline.models import ServedModel, TokenBackend
 from ...pipeline.prepare import TokenJob
 from ...pipeline.prompt_encoding import RecentPrompts, count_common_prefix
 from ..auth import Access
-from ..endpoint import ANTHROPIC, ErrorEnvelope, Handler, HttpRequest, JsonResponse, OPENAI, RESPONSES, Route
+from ..endpoint import (
+    ANTHROPIC,
+    ErrorEnvelope,
+    Handler,
+    HttpRequest,
+    JsonResponse,
+    OPENAI,
+    RESPONSES,
+    Route,
+)
 from ..generate import AdmittedCall, build_header, prepare_call, read_call
 from ..streaming import Responder
 from .generate import read_generate_call
@@ -29,7 +40,8 @@ CONTEXT_TOKENS = 16
 
 
 def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Handler:
-    """Build the handler of one of vLLM's `render` routes, which return bodies for /inference/v1/generate.
+    """Build the handler of one of vLLM's `render` routes, which return bodies for
+    /inference/v1/generate.
 
     as_list: return a list with one body per prompt.
     """
@@ -38,15 +50,20 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
         _require_enabled(http)
         call, admitted, _, jobs = await _prepare(http, read)
         if any(job.requests[0].images for job in jobs):
-            raise Unsupported("A prompt with images cannot be returned as token ids.", param="messages")
+            raise Unsupported(
+                "A prompt with images cannot be returned as token ids.", param="messages"
+            )
         request_jobs = zip(call.requests, jobs, strict=True)
         bodies: list[bytes] = [
-            render_generate_body(admitted.header.id, request, job.requests[0]) for request, job in request_jobs
+            render_generate_body(admitted.header.id, request, job.requests[0])
+            for request, job in request_jobs
         ]
         warnings = admitted.warnings
         if any(job.requests[0].matcher is not None for job in jobs):
             warnings = (*warnings, "the grammar of the answer is omitted: it cannot be serialized")
-        return JsonResponse(b"[" + b",".join(bodies) + b"]" if as_list else bodies[0], warnings=warnings)
+        return JsonResponse(
+            b"[" + b",".join(bodies) + b"]" if as_list else bodies[0], warnings=warnings
+        )
 
     return handle
 
@@ -54,8 +71,8 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
 def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | None) -> Handler:
     """Build the handler of an `explain` route.
 
-    Its response has the prompt's text and tokens, its cached length, and its first difference from the most similar of
-    the caller's recent prompts.
+    Its response has the prompt's text and tokens, its cached length, and its first
+    difference from the most similar of the caller's recent prompts.
 
     recent_prompts: None disables the comparison.
     """
@@ -74,8 +91,11 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
             job.prompt,
             tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
             request.max_tokens,
-            # The cache's keys also depend on images, which a lookup by token ids does not include.
-            None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
+            # The cache's keys also depend on images, which a lookup by token ids does
+            # not include.
+            None
+            if cache is None or request.images
+            else cache.count_cached_tokens(job.prompt, request.cache_salt),
             None if recent_prompts is None else _find_difference(http, recent_prompts, model, job),
             admitted.warnings,
         )
@@ -103,7 +123,12 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
     render_all = build_render_handler(completions, as_list=True)
     return (
         *(
-            Route(f"{path}/explain", user, envelope, {"POST": build_explain_handler(read, recent_prompts)})
+            Route(
+                f"{path}/explain",
+                user,
+                envelope,
+                {"POST": build_explain_handler(read, recent_prompts)},
+            )
             for path, envelope, read in explained
         ),
         Route("/v1/chat/completions/render", user, OPENAI, {"POST": build_render_handler(chat)}),
@@ -124,7 +149,10 @@ async def _read_messages_call(http: HttpRequest) -> GenerationCall:
 def _require_enabled(http: HttpRequest) -> None:
     # The web page (--ui) explains prompts too, without a comparison with recent ones.
     if not (http.service.options.explain or http.service.options.ui):
-        raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
+        raise NotFound(
+            "Explaining prompts is disabled on this server (--explain).",
+            code="unsupported_endpoint",
+        )
 
 
 async def _prepare(

@@ -28,7 +28,14 @@ from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
 from ..media import guess_media_type
 from ..store_access import list_newest_first, list_records, require_store
 from ..streaming import RawFraming, ReplayResponder, Responder
-from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
+from ..uploads import (
+    UploadDescription,
+    delete_file,
+    find_file_part,
+    load_file_record,
+    read_fields,
+    store_upload,
+)
 
 _BATCH_TTL = 30 * 86400
 """Seconds for which OpenAI keeps the input files of batches by default."""
@@ -37,7 +44,9 @@ _OCTET_STREAM = "application/octet-stream"
 
 
 def build_routes() -> Sequence[Route]:
-    """Build the routes that both vendors have; a request's headers choose the vendor's format."""
+    """Build the routes that both vendors have; a request's headers choose the vendor's
+    format.
+    """
     collection: dict[str, Handler] = {
         "GET": _choose_by_client(list_files, list_anthropic_files),
         "POST": _choose_by_client(upload, upload_anthropic),
@@ -71,7 +80,8 @@ def _read_upload(form: FormData) -> UploadDescription:
     anchor = fields.get("expires_after[anchor]")
     seconds = fields.get("expires_after[seconds]")
     if seconds is None:
-        # OpenAI's defaults: 30 days for the input files of batches, no expiry for others.
+        # OpenAI's defaults: 30 days for the input files of batches, no expiry for
+        # others.
         ttl_seconds = _BATCH_TTL if purpose == "batch" else None
     elif anchor != "created_at":
         raise invalid_value("expires_after.anchor", "expected 'created_at'")
@@ -85,7 +95,9 @@ async def show(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def list_files(http: HttpRequest) -> JsonResponse | Responder:
-    paging = read_page_query(http.query, descending=True, default=_MAX_LISTED, max_limit=_MAX_LISTED)
+    paging = read_page_query(
+        http.query, descending=True, default=_MAX_LISTED, max_limit=_MAX_LISTED
+    )
     purpose = http.query.get("purpose")
 
     def matches(record: Record) -> bool:
@@ -93,7 +105,9 @@ async def list_files(http: HttpRequest) -> JsonResponse | Responder:
             purpose is None or msgspec.json.decode(record.body, type=FileObject).purpose == purpose
         )
 
-    return JsonResponse(await list_records(require_store(http), http.caller.owner, FILE_KIND, paging, matches))
+    return JsonResponse(
+        await list_records(require_store(http), http.caller.owner, FILE_KIND, paging, matches)
+    )
 
 
 async def delete(http: HttpRequest) -> JsonResponse | Responder:
@@ -103,7 +117,8 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     record = await load_file_record(http)
     file = msgspec.json.decode(record.body, type=FileObject)
-    # Clients choose the content, so `nosniff` prevents browsers from rendering it as a page of this server.
+    # Clients choose the content, so `nosniff` prevents browsers from rendering it as a
+    # page of this server.
     length = (b"content-length", str(file.bytes).encode())
     content_type = (b"content-type", _OCTET_STREAM.encode())
     headers = [*http.build_headers(content_type), length, (b"x-content-type-options", b"nosniff")]
@@ -130,7 +145,8 @@ def _read_anthropic_upload(form: FormData) -> UploadDescription:
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
     mime_type = part.content_type or guess_media_type(name) or _OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
-    # Both vendors share the records; OpenAI's purpose for files that models read is `user_data`.
+    # Both vendors share the records; OpenAI's purpose for files that models read is
+    # `user_data`.
     return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
 
 
@@ -147,10 +163,14 @@ async def list_anthropic_files(http: HttpRequest) -> JsonResponse | Responder:
     owner = http.caller.owner
     if ids := select_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
         files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
-        return JsonResponse(render_file_list([_build_metadata(file) for file in files], has_more=False))
+        return JsonResponse(
+            render_file_list([_build_metadata(file) for file in files], has_more=False)
+        )
     listing = read_file_page_query(http.query)
     rows, has_more = await list_newest_first(store, owner, FILE_KIND, listing, is_complete)
-    return JsonResponse(render_file_list([_build_metadata(_decode_file(row)) for row in rows], has_more=has_more))
+    return JsonResponse(
+        render_file_list([_build_metadata(_decode_file(row)) for row in rows], has_more=has_more)
+    )
 
 
 def _decode_file(record: Record) -> FileObject:

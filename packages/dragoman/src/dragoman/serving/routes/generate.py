@@ -1,4 +1,6 @@
-"""/generate, which SGLang, TGI and LightLLM share; TGI's other routes; and the index page, at TGI's path `/`."""
+"""/generate, which SGLang, TGI and LightLLM share; TGI's other routes; and the index
+page, at TGI's path `/`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,23 @@ from ...dialects.base import GenerationCall
 from ...dialects.sglang import read_sglang
 from ...dialects.tgi import is_tgi_body, read_tgi, render_tgi_info
 from ..auth import Access
-from ..endpoint import EnvelopedError, HandlerResult, HttpRequest, JsonResponse, OPENAI, Route, TGI, call_handler
-from ..generate import build_generation_handler, find_queried_model, parse_body, run_generation, run_in_thread_if_large
+from ..endpoint import (
+    EnvelopedError,
+    HandlerResult,
+    HttpRequest,
+    JsonResponse,
+    OPENAI,
+    Route,
+    TGI,
+    call_handler,
+)
+from ..generate import (
+    build_generation_handler,
+    find_queried_model,
+    parse_body,
+    run_generation,
+    run_in_thread_if_large,
+)
 from ..streaming import Responder
 from .ui import redirect_to_page
 
@@ -30,11 +47,14 @@ API reference         GET /docs
 """
 """The index page, which browsers see too if the page at /ui is disabled."""
 OLLAMA_GREETING = "Ollama is running"
-"""The index page for Ollama's clients, which expect this text. Their User-Agent begins with `ollama`."""
+"""The index page for Ollama's clients, which expect this text. Their User-Agent begins
+with `ollama`.
+"""
 
 
 def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
-    """Build the routes. Errors have OpenAI's format for SGLang's bodies, and TGI's for TGI's, see `generate`.
+    """Build the routes. Errors have OpenAI's format for SGLang's bodies, and TGI's for
+    TGI's, see `generate`.
 
     redirects_browsers: redirect browsers from `/` to the page at /ui.
     """
@@ -51,7 +71,9 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
 
 
 async def generate(http: HttpRequest) -> HandlerResult:
-    """Generate. TGI and LightLLM share this path; the body determines the dialect and the format of errors."""
+    """Generate. TGI and LightLLM share this path; the body determines the dialect and
+    the format of errors.
+    """
     body = await http.read_json()
     if not await run_in_thread_if_large(is_tgi_body, body):
         return await run_generation(http, await parse_body(http, body, read_sglang))
@@ -72,7 +94,9 @@ async def read_generate_call(http: HttpRequest) -> GenerationCall:
         RequestError: the body is invalid.
     """
     body = await http.read_json()
-    return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
+    return await parse_body(
+        http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang
+    )
 
 
 # TGI's other routes, and the index page.
@@ -87,5 +111,10 @@ async def show_index(http: HttpRequest) -> JsonResponse | Responder:
 async def show_info(http: HttpRequest) -> JsonResponse | Responder:
     model = await find_queried_model(http)
     return JsonResponse(
-        render_tgi_info(model.name, model.max_model_len, http.service.generation.reader_options.max_stop, __version__)
+        render_tgi_info(
+            model.name,
+            model.max_model_len,
+            http.service.generation.reader_options.max_stop,
+            __version__,
+        )
     )

@@ -1,4 +1,6 @@
-"""Health probes under the paths that orchestrators, routers and load generators use, and the version."""
+"""Health probes under the paths that orchestrators, routers and load generators use,
+and the version.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from ..streaming import Responder
 def build_routes() -> Sequence[Route]:
     public = Access.PUBLIC
     return (
-        *(Route(path, public, OPENAI, {"GET": check_health}) for path in ("/health", "/healthz", "/readyz")),
+        *(
+            Route(path, public, OPENAI, {"GET": check_health})
+            for path in ("/health", "/healthz", "/readyz")
+        ),
         Route("/livez", public, OPENAI, {"GET": live}),
         Route("/ping", public, OPENAI, {"GET": check_health, "POST": check_health}),
         Route("/health_generate", public, OPENAI, {"GET": check_health}),
@@ -34,7 +39,9 @@ class ModelFault:
 
 
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
-    """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
+    """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise
+    503 and the reason.
+    """
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     unready = find_unready_model(http.service.models, http.service.options.progress_timeout)
@@ -44,16 +51,20 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
 def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | None:
     """Find the first model that cannot serve requests; None if all engines are ready.
 
-    progress_timeout: seconds without progress after which an engine counts as hung, as in the settings.
+    progress_timeout: seconds without progress after which an engine counts as hung, as
+        in the settings.
     """
     for slot in models.slots:
         if slot.is_starting:
             return ModelFault(slot.name, f"the model is {slot.status}")
-        # An engine that reports to be healthy may still compute nothing, for example if its device hangs.
+        # An engine that reports to be healthy may still compute nothing, for example if
+        # its device hangs.
         if slot.stalled_for > progress_timeout:
             running = 0 if slot.model is None else slot.model.progress.running
             return ModelFault(
-                slot.name, f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
+                slot.name,
+                f"{running} requests are running, and nothing has come of them for "
+                f"{slot.stalled_for:.0f} s",
             )
     for model in models:
         for engine in model.engines:
@@ -64,7 +75,9 @@ def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | 
 
 
 async def live(_: HttpRequest) -> JsonResponse | Responder:
-    """Return 200 with an empty body as long as the process responds, also during shutdown (liveness)."""
+    """Return 200 with an empty body as long as the process responds, also during
+    shutdown (liveness).
+    """
     return JsonResponse(b"")
 
 

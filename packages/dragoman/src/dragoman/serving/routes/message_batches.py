@@ -1,4 +1,6 @@
-"""Anthropic's Message Batches API: requests run at the lowest priority and survive a restart of the process."""
+"""Anthropic's Message Batches API: requests run at the lowest priority and survive a
+restart of the process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ from ...dialects.anthropic.batches import (
     render_deleted_batch,
 )
 from ...dialects.body import abbreviate
-from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, SeriesEntry, Store, UNCLAIMED_RUN
+from ...store import (
+    Append,
+    CommitConflict,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Record,
+    Replace,
+    SeriesEntry,
+    Store,
+    UNCLAIMED_RUN,
+)
 from ..auth import Access
 from ..endpoint import ANTHROPIC, HttpRequest, JsonResponse, Route
 from ..generate import reject_unknown_fields, run_in_thread_if_large
@@ -89,11 +103,14 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
     key = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id)
     body = msgspec.json.encode(batch)
     items = tuple(Item(request.params, request.custom_id) for request in requests)
-    # Unclaimed: any process with this store may run the batch, and another one takes over if that process dies.
+    # Unclaimed: any process with this store may run the batch, and another one takes
+    #     over if that process dies.
     put = Put(key, now, body, "in_progress", run=UNCLAIMED_RUN, expires=now + _RETENTION)
     await store.commit(put, Append(key, REQUESTS, items))
     new_batches.set()
-    return JsonResponse(body, warnings=tuple(f"{name} is ignored: unknown field" for name in unknown))
+    return JsonResponse(
+        body, warnings=tuple(f"{name} is ignored: unknown field" for name in unknown)
+    )
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
@@ -101,13 +118,21 @@ async def show(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def list_batches(http: HttpRequest) -> JsonResponse | Responder:
-    listing = read_cursor_query(*(http.query.get(name) for name in ("limit", "after_id", "before_id")))
-    records, has_more = await list_newest_first(require_store(http), http.caller.owner, MESSAGE_BATCH_KIND, listing)
-    return JsonResponse(render_batch_list([(record.key.id, record.body) for record in records], has_more=has_more))
+    listing = read_cursor_query(
+        *(http.query.get(name) for name in ("limit", "after_id", "before_id"))
+    )
+    records, has_more = await list_newest_first(
+        require_store(http), http.caller.owner, MESSAGE_BATCH_KIND, listing
+    )
+    return JsonResponse(
+        render_batch_list([(record.key.id, record.body) for record in records], has_more=has_more)
+    )
 
 
 async def cancel(http: HttpRequest) -> JsonResponse | Responder:
-    """Cancel a batch: running requests are aborted, results are retained. Idempotent; no effect on an ended batch."""
+    """Cancel a batch: running requests are aborted, results are retained. Idempotent;
+    no effect on an ended batch.
+    """
     while True:
         record = await _load_record(http)
         if record.state != "in_progress":
@@ -117,8 +142,11 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
             replace(_decode_batch(record), processing_status="canceling", cancel_initiated_at=now)
         )
         try:
-            # Conditional on the state, not on the version, which changes with every result.
-            change = Replace(record.key, "canceling", body, record.run, states=frozenset({"in_progress"}))
+            # Conditional on the state, not on the version, which changes with every
+            # result.
+            change = Replace(
+                record.key, "canceling", body, record.run, states=frozenset({"in_progress"})
+            )
             await require_store(http).commit(change)
         except CommitConflict:
             continue
@@ -133,14 +161,18 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
         if error.found_state is None:
             raise _build_not_found_error(key.id) from None
         # The record exists, so the conflict is with its state: the batch has not ended.
-        raise RequestError("A message batch can be deleted only after it has ended; cancel it first.") from None
+        raise RequestError(
+            "A message batch can be deleted only after it has ended; cancel it first."
+        ) from None
     return JsonResponse(render_deleted_batch(key.id))
 
 
 async def show_results(http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     if record.state != "ended":
-        raise RequestError("This message batch has no results yet; they are available after it has ended.")
+        raise RequestError(
+            "This message batch has no results yet; they are available after it has ended."
+        )
     return ReplayResponder(
         (entry.body async for entry in _iterate_entries(require_store(http), record.key, RESULTS)),
         RawFraming(),
@@ -213,27 +245,38 @@ class _MessageBatchJob:
         done_ids = {entry.id async for entry in _iterate_entries(self._store, key, RESULTS)}
         async for entry in _iterate_entries(self._store, key, REQUESTS):
             if entry.id is not None and entry.id not in done_ids:
-                # The same handler as for clients, so that batches support the same features.
+                # The same handler as for clients, so that batches support the same
+                # features.
                 yield JobTask(entry.id, "/v1/messages", entry.body)
 
     async def store_result(self, task: JobTask, response: InternalResponse) -> None:
-        # Results arrive concurrently, and each commit expects the version that the previous one wrote.
+        # Results arrive concurrently, and each commit expects the version that the
+        # previous one wrote.
         async with self._write_lock:
-            await self._append_result(task.id, encode_result(task.id, response.status, response.body))
+            await self._append_result(
+                task.id, encode_result(task.id, response.status, response.body)
+            )
 
     async def can_continue(self) -> bool:
         record = await self._store.get(self._lease.key)
         end = self._lease.record.created + _COMPLETION_WINDOW
-        return record is not None and record.state == "in_progress" and self._service.clock.now() < end
+        return (
+            record is not None and record.state == "in_progress" and self._service.clock.now() < end
+        )
 
     async def finish(self) -> None:
-        """End the batch: requests that did not run get a result `canceled` or `expired`."""
-        # A cancellation changes the record without the lease, and with it the version that commits expect.
+        """End the batch: requests that did not run get a result `canceled` or
+        `expired`.
+        """
+        # A cancellation changes the record without the lease, and with it the version
+        # that commits expect.
         await self._lease.reload()
         is_canceled = self._lease.record.state == "canceling"
         async with aclosing(self.pending_tasks()) as remaining:
             async for task in remaining:
-                await self._append_result(task.id, encode_missing_result(task.id, canceled=is_canceled))
+                await self._append_result(
+                    task.id, encode_missing_result(task.id, canceled=is_canceled)
+                )
         counts = MessageBatchCounts()
         # Counted from the stored results, because those survive a restart.
         async for entry in _iterate_entries(self._store, self._lease.key, RESULTS):
@@ -249,4 +292,6 @@ class _MessageBatchJob:
 
     async def _append_result(self, id: str, line: bytes) -> None:
         record = self._lease.record
-        await self._lease.commit(record.state, record.body, Append(record.key, RESULTS, (Item(line, id),)))
+        await self._lease.commit(
+            record.state, record.body, Append(record.key, RESULTS, (Item(line, id),))
+        )

@@ -59,7 +59,8 @@ def build_routes() -> Sequence[Route]:
 async def create(http: HttpRequest) -> JsonResponse | Responder:
     """Create a message.
 
-    In a thread, the history is loaded first, and the new turn is stored before the last event is sent.
+    In a thread, the history is loaded first, and the new turn is stored before the last
+    event is sent.
     """
     call, thread_request = await read_conversation(http)
     admitted = await admit_call(http, call, build_header(http, call))
@@ -68,19 +69,26 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
         store = _require_store(http)
         owner = http.caller.owner
         previous_id = thread_request.previous_id
-        # A separate writer: the streaming writer's state must not affect the stored turn.
+        # A separate writer: the streaming writer's state must not affect the stored
+        # turn.
         stored_writer = call.writer(admitted.header)
 
         async def persist(reply: Reply) -> None:
             id, turn = encode_turn_with_answer(thread_request, stored_writer.render_full(reply))
-            await store.commit(Put(Key(owner, THREAD_KIND, id), admitted.header.created, turn, parent=previous_id))
+            await store.commit(
+                Put(Key(owner, THREAD_KIND, id), admitted.header.created, turn, parent=previous_id)
+            )
 
         batches = persist_before_finish(admitted.run, persist)
-    return build_responder(http, call.writer(admitted.header), admitted, batches, stream=call.stream)
+    return build_responder(
+        http, call.writer(admitted.header), admitted, batches, stream=call.stream
+    )
 
 
 async def read_conversation(http: HttpRequest) -> tuple[GenerationCall, ThreadRequest | None]:
-    """Return the call with its history and the thread request. Raises as `expand_thread`."""
+    """Return the call with its history and the thread request. Raises as
+    `expand_thread`.
+    """
     body, thread_request = await expand_thread(http, await http.read_json())
     return await parse_body(http, body, read_messages), thread_request
 
@@ -108,7 +116,9 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
 
 
 def _require_store(http: HttpRequest) -> Store:
-    """Return the store. Raises ThreadUnsupported: storage is disabled; the SDK then sends the whole conversation."""
+    """Return the store. Raises ThreadUnsupported: storage is disabled; the SDK then
+    sends the whole conversation.
+    """
     if http.service.store is None:
         raise ThreadUnsupported
     return http.service.store
@@ -131,10 +141,16 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
     if not isinstance(model.backend, TokenBackend):
         if call.reports_edits:
-            warnings = (*warnings, "context_management is ignored: this model's engine builds its own prompts")
-        return JsonResponse(render_count_tokens(await count_with_engine(model, request), None), warnings=warnings)
+            warnings = (
+                *warnings,
+                "context_management is ignored: this model's engine builds its own prompts",
+            )
+        return JsonResponse(
+            render_count_tokens(await count_with_engine(model, request), None), warnings=warnings
+        )
     _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
     original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
     return JsonResponse(
-        render_count_tokens(len(prompted.ids), original if call.reports_edits else None), warnings=warnings
+        render_count_tokens(len(prompted.ids), original if call.reports_edits else None),
+        warnings=warnings,
     )

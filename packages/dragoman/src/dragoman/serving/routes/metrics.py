@@ -1,4 +1,5 @@
-"""`/metrics` with vLLM's names, in Prometheus' formats: metrics of engine cores, HTTP, API keys and the process.
+"""`/metrics` with vLLM's names, in Prometheus' formats: metrics of engine cores, HTTP,
+API keys and the process.
 
 This module only renders the metrics; other modules count.
 """
@@ -34,7 +35,8 @@ from ..streaming import Responder
 from ..tenancy import KeyMetrics, KeyUsage
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
-"""Label values (model name, number of the engine core), and the counters of this core."""
+"""Label values (model name, number of the engine core), and the counters of this core.
+"""
 
 LABELS = ("model_name", "engine")
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
@@ -44,7 +46,9 @@ T = TypeVar("T")
 
 
 def _read_offload(read: Callable[[KvOffloadStats], T]) -> Callable[[EngineStats], T | None]:
-    """Build a function that reads a value of the second tier of the KV cache; None if the engine has no such tier."""
+    """Build a function that reads a value of the second tier of the KV cache; None if
+    the engine has no such tier.
+    """
     return lambda stats: None if stats.kv_offload is None else read(stats.kv_offload)
 
 
@@ -74,8 +78,16 @@ _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
     ("num_preemptions", "Preempted requests.", lambda stats: stats.preemptions),
-    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),
-    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_cache_hits),
+    (
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache.",
+        lambda stats: stats.prefix_cache_queries,
+    ),
+    (
+        "prefix_cache_hits",
+        "Prompt tokens found in the prefix cache.",
+        lambda stats: stats.prefix_cache_hits,
+    ),
     (
         "external_prefix_cache_queries",
         "Prompt tokens looked up in host memory or another instance.",
@@ -111,20 +123,58 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
         "Stores for which host memory had no room.",
         _read_offload(lambda offload: offload.failed_stores),
     ),
-    ("mm_cache_queries", "Media looked up in the cache of their inputs.", lambda stats: stats.mm_cache_queries),
-    ("mm_cache_hits", "Media found in the cache of their inputs.", lambda stats: stats.mm_cache_hits),
+    (
+        "mm_cache_queries",
+        "Media looked up in the cache of their inputs.",
+        lambda stats: stats.mm_cache_queries,
+    ),
+    (
+        "mm_cache_hits",
+        "Media found in the cache of their inputs.",
+        lambda stats: stats.mm_cache_hits,
+    ),
     ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
-    ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
+    (
+        "prompt_tokens_cached",
+        "Prompt tokens that were not computed.",
+        lambda stats: stats.prompt_tokens_cached,
+    ),
     ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
-    ("spec_decode_num_drafts", "Steps of requests with speculative tokens.", lambda stats: stats.drafts),
-    ("spec_decode_num_draft_tokens", "Speculative tokens verified.", lambda stats: stats.draft_tokens),
-    ("spec_decode_num_accepted_tokens", "Speculative tokens accepted.", lambda stats: stats.accepted_tokens),
+    (
+        "spec_decode_num_drafts",
+        "Steps of requests with speculative tokens.",
+        lambda stats: stats.drafts,
+    ),
+    (
+        "spec_decode_num_draft_tokens",
+        "Speculative tokens verified.",
+        lambda stats: stats.draft_tokens,
+    ),
+    (
+        "spec_decode_num_accepted_tokens",
+        "Speculative tokens accepted.",
+        lambda stats: stats.accepted_tokens,
+    ),
 )
-_SPLIT_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
-    ("num_requests_waiting_by_reason", "reason", "The same by reason.", lambda stats: stats.waiting_by_reason),
+_SPLIT_GAUGES: tuple[
+    tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...
+] = (
+    (
+        "num_requests_waiting_by_reason",
+        "reason",
+        "The same by reason.",
+        lambda stats: stats.waiting_by_reason,
+    ),
 )
-_SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
-    ("prompt_tokens_by_source", "source", "Prompt tokens by source.", lambda stats: stats.prompt_tokens_by_source),
+_SPLIT_COUNTERS: tuple[
+    tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...
+] = (
+    (
+        "prompt_tokens_by_source",
+        "source",
+        "Prompt tokens by source.",
+        lambda stats: stats.prompt_tokens_by_source,
+    ),
     (
         "prompt_tokens_cached_by_source",
         "source",
@@ -141,7 +191,11 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str,
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], ...] = (
     ("iteration_tokens_total", "Tokens of a step.", lambda stats: stats.iteration_tokens),
     ("time_to_first_token_seconds", "From arrival to the first token.", lambda stats: stats.ttft),
-    ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.inter_token),
+    (
+        "inter_token_latency_seconds",
+        "Between two tokens of a request.",
+        lambda stats: stats.inter_token,
+    ),
     (
         "request_time_per_output_token_seconds",
         "Mean time between tokens of a request.",
@@ -149,15 +203,43 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
     ),
     ("e2e_request_latency_seconds", "From arrival to the end.", lambda stats: stats.latency),
     ("request_queue_time_seconds", "Waiting to be scheduled.", lambda stats: stats.queue),
-    ("request_inference_time_seconds", "From being scheduled to the end.", lambda stats: stats.inference),
-    ("request_prefill_time_seconds", "From being scheduled to the first token.", lambda stats: stats.prefill),
-    ("request_decode_time_seconds", "From the first token to the last.", lambda stats: stats.decode),
+    (
+        "request_inference_time_seconds",
+        "From being scheduled to the end.",
+        lambda stats: stats.inference,
+    ),
+    (
+        "request_prefill_time_seconds",
+        "From being scheduled to the first token.",
+        lambda stats: stats.prefill,
+    ),
+    (
+        "request_decode_time_seconds",
+        "From the first token to the last.",
+        lambda stats: stats.decode,
+    ),
     ("request_prompt_tokens", "Tokens of a prompt.", lambda stats: stats.request_prompt_tokens),
-    ("request_generation_tokens", "Tokens of an answer.", lambda stats: stats.request_generation_tokens),
-    ("request_params_max_tokens", "max_tokens of a request.", lambda stats: stats.request_max_tokens),
+    (
+        "request_generation_tokens",
+        "Tokens of an answer.",
+        lambda stats: stats.request_generation_tokens,
+    ),
+    (
+        "request_params_max_tokens",
+        "max_tokens of a request.",
+        lambda stats: stats.request_max_tokens,
+    ),
     ("request_params_n", "n of a request.", lambda stats: stats.request_choices),
-    ("request_max_num_generation_tokens", "Tokens of a request's longest answer.", lambda stats: stats.longest_choice),
-    ("request_num_preemptions", "Preemptions of a request.", lambda stats: stats.request_preemptions),
+    (
+        "request_max_num_generation_tokens",
+        "Tokens of a request's longest answer.",
+        lambda stats: stats.longest_choice,
+    ),
+    (
+        "request_num_preemptions",
+        "Preemptions of a request.",
+        lambda stats: stats.request_preemptions,
+    ),
     (
         "request_prefill_kv_computed_tokens",
         "Prompt tokens of a request that were computed.",
@@ -197,42 +279,65 @@ class EngineCollector(Collector):
             for number, stats in enumerate(stats_by_core)
         ]
         for name, text, read in _GAUGES:
-            yield from _build_samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+            yield from _build_samples(
+                GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read
+            )
         for name, text, read in _COUNTERS:
-            yield from _build_samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+            yield from _build_samples(
+                CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read
+            )
         for name, label, text, read_parts in _SPLIT_GAUGES:
-            yield from _build_parts(GaugeMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts)
+            yield from _build_parts(
+                GaugeMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts
+            )
         for name, label, text, read_parts in _SPLIT_COUNTERS:
             yield from _build_parts(
-                CounterMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts
+                CounterMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)),
+                cores,
+                read_parts,
             )
         for name, text, read_histogram in _HISTOGRAMS:
-            observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
-            # Families without samples are listed while no model is loaded, so that dashboards can be built already.
+            observed = [
+                (labels, histogram)
+                for labels, stats in cores
+                if (histogram := read_histogram(stats))
+            ]
+            # Families without samples are listed while no model is loaded, so that
+            # dashboards can be built already.
             if observed or not cores:
                 yield _build_histogram(f"vllm:{name}", text, observed)
         successes = CounterMetricFamily(
             "vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason")
         )
-        yield from _build_parts(successes, cores, lambda stats: stats.success, is_always_listed=True)
+        yield from _build_parts(
+            successes, cores, lambda stats: stats.success, is_always_listed=True
+        )
         sleep = GaugeMetricFamily(
             "vllm:engine_sleep_state", "1 for the current state.", labels=(*LABELS, "sleep_state")
         )
         yield from _build_parts(
             sleep,
             cores,
-            lambda stats: {state: int(stats.sleep_level == level) for level, state in enumerate(_SLEEP_STATES)},
+            lambda stats: {
+                state: int(stats.sleep_level == level) for level, state in enumerate(_SLEEP_STATES)
+            },
             is_always_listed=True,
         )
-        faults = CounterMetricFamily("dragoman:faults", "Injected faults.", labels=(*LABELS, "kind"))
+        faults = CounterMetricFamily(
+            "dragoman:faults", "Injected faults.", labels=(*LABELS, "kind")
+        )
         yield from _build_parts(faults, cores, lambda stats: stats.faults)
         yield from _build_infos(cores, self._now())
 
 
 def _build_samples(
-    family: GaugeMetricFamily | CounterMetricFamily, cores: CoreStats, read: Callable[[EngineStats], float | None]
+    family: GaugeMetricFamily | CounterMetricFamily,
+    cores: CoreStats,
+    read: Callable[[EngineStats], float | None],
 ) -> Iterator[Metric]:
-    """Yield the family with the value of each core; nothing if no engine reports the value."""
+    """Yield the family with the value of each core; nothing if no engine reports the
+    value.
+    """
     for labels, stats in cores:
         value = read(stats)
         if value is not None:
@@ -260,7 +365,10 @@ def _build_parts(
 
 
 def _build_histogram(
-    name: str, text: str, observed: Iterable[tuple[tuple[str, ...], Histogram]], names: tuple[str, ...] = LABELS
+    name: str,
+    text: str,
+    observed: Iterable[tuple[tuple[str, ...], Histogram]],
+    names: tuple[str, ...] = LABELS,
 ) -> Metric:
     """Build a histogram family.
 
@@ -280,22 +388,37 @@ def _build_histogram(
 
 
 def _build_infos(cores: CoreStats, now: float) -> Iterator[Metric]:
-    """Yield the info families: their labels hold the information. As in vLLM, they have no label `model_name`."""
+    """Yield the info families: their labels hold the information. As in vLLM, they have
+    no label `model_name`.
+    """
     cache_labels = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
-    caches = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=cache_labels)
+    caches = GaugeMetricFamily(
+        "vllm:cache_config_info", "The KV cache's settings.", labels=cache_labels
+    )
     lora_labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
-    loras = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=lora_labels)
+    loras = GaugeMetricFamily(
+        "vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=lora_labels
+    )
     for (_, engine), stats in cores:
         if (cache := stats.cache) is not None:
-            values = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
+            values = (
+                str(cache.block_size),
+                str(cache.num_gpu_blocks),
+                str(cache.enable_prefix_caching),
+                engine,
+            )
             caches.add_metric(values, 1.0)
         if (lora := stats.lora) is not None:
-            loras.add_metric((str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now)
+            loras.add_metric(
+                (str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now
+            )
     yield from (family for family in (caches, loras) if family.samples)
 
 
 class HttpCollector(Collector):
-    """Collects the HTTP metrics, with the names that vLLM has from prometheus-fastapi-instrumentator."""
+    """Collects the HTTP metrics, with the names that vLLM has from
+    prometheus-fastapi-instrumentator.
+    """
 
     def __init__(self, http_metrics: HttpMetrics) -> None:
         self._http_metrics = http_metrics
@@ -303,12 +426,17 @@ class HttpCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         http_metrics = self._http_metrics
         requests = CounterMetricFamily(
-            "http_requests", "Requests by method, status and path.", labels=("method", "status", "handler")
+            "http_requests",
+            "Requests by method, status and path.",
+            labels=("method", "status", "handler"),
         )
         for labels, count in http_metrics.requests.items():
             requests.add_metric(labels, count)
         yield requests
-        for name, sizes in (("request", http_metrics.request_sizes), ("response", http_metrics.response_sizes)):
+        for name, sizes in (
+            ("request", http_metrics.request_sizes),
+            ("response", http_metrics.response_sizes),
+        ):
             text = "Bytes from the Content-Length header, if present."
             family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
             for path, (count, total) in sizes.items():
@@ -318,7 +446,10 @@ class HttpCollector(Collector):
         yield _build_histogram(fine, "To the end of an answer.", [((), http_metrics.durations)], ())
         coarse = "http_request_duration_seconds"
         yield _build_histogram(
-            coarse, "The same by method and path.", http_metrics.route_durations.items(), ("method", "handler")
+            coarse,
+            "The same by method and path.",
+            http_metrics.route_durations.items(),
+            ("method", "handler"),
         )
 
 
@@ -335,12 +466,16 @@ class KeyCollector(Collector):
                 family.add_metric(labels, read(usage))
             yield family
         rejections = CounterMetricFamily(
-            "dragoman:key_rejections", "Requests rejected by a limit of their key.", labels=("key", "limit")
+            "dragoman:key_rejections",
+            "Requests rejected by a limit of their key.",
+            labels=("key", "limit"),
         )
         for labels, count in self._key_metrics.rejected.items():
             rejections.add_metric(labels, count)
         yield rejections
-        running = GaugeMetricFamily("dragoman:key_requests_running", "Requests of a key in progress.", labels=("key",))
+        running = GaugeMetricFamily(
+            "dragoman:key_requests_running", "Requests of a key in progress.", labels=("key",)
+        )
         for key, count in self._key_metrics.running.items():
             running.add_metric((key,), count)
         yield running
@@ -348,11 +483,14 @@ class KeyCollector(Collector):
         if shared is not None:
             failing = GaugeMetricFamily(
                 "dragoman:limits_store_failing",
-                "Processes that apply the limits alone, since the store of the limits does not respond.",
+                "Processes that apply the limits alone, since the store of the limits does not "
+                "respond.",
             )
             failing.add_metric((), float(shared.is_failing))
             yield failing
-            errors = CounterMetricFamily("dragoman:limits_store_errors", "Failed calls of the store of the limits.")
+            errors = CounterMetricFamily(
+                "dragoman:limits_store_errors", "Failed calls of the store of the limits."
+            )
             errors.add_metric((), shared.errors)
             yield errors
 
@@ -362,7 +500,9 @@ class BuildCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
-            "dragoman_build_info", "The server's version; the value is 1.", labels=("version", "python_version")
+            "dragoman_build_info",
+            "The server's version; the value is 1.",
+            labels=("version", "python_version"),
         )
         family.add_metric((__version__, platform.python_version()), 1.0)
         yield family
@@ -383,7 +523,8 @@ def build_routes(
 ) -> Sequence[Route]:
     """Build the route `/metrics`.
 
-    exchange: adds the metrics of the server's other worker processes; None if there are none.
+    exchange: adds the metrics of the server's other worker processes; None if there are
+        none.
     """
     handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
     return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": handler}),)
@@ -411,14 +552,19 @@ def build_metrics_handler(
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         options: dict[str, object] = {}
         if "escaping" in getattr(encode, "keywords", ()):
-            # All names are valid without escaping. The escaping that Prometheus 2 gets by default would turn the colon
-            # of `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
+            # All names are valid without escaping. The escaping that Prometheus 2 gets
+            # by default would turn the colon of `vllm:` into an underscore
+            # (prometheus_client 0.26), and no query or alert would find these metrics.
             options["escaping"] = ALLOWUTF8
         merged_registry = registry
         if exchange is not None:
-            # Without its supervisor a worker shuts down; until then it reports only its own metrics.
+            # Without its supervisor a worker shuts down; until then it reports only its
+            # own metrics.
             with suppress(ConnectionError):
                 merged_registry = build_registry(await exchange.merge())
-        return JsonResponse(encode(merged_registry, **options), content_type=(b"content-type", content_type.encode()))
+        return JsonResponse(
+            encode(merged_registry, **options),
+            content_type=(b"content-type", content_type.encode()),
+        )
 
     return handle

@@ -1,6 +1,8 @@
-"""Routes that list, load, unload and download models, with the paths and bodies of llama.cpp's router mode.
+"""Routes that list, load, unload and download models, with the paths and bodies of
+llama.cpp's router mode.
 
-Downloads that a client starts with POST /models run in the background, independent of the request.
+Downloads that a client starts with POST /models run in the background, independent of
+the request.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import msgspec
 from msgspec import Struct
 
 from ...core.control import ModelPuller, PullProgress
-from ...core.errors import DragomanError, EngineError, NotFound, PermissionDenied, RequestError, Unsupported
+from ...core.errors import (
+    DragomanError,
+    EngineError,
+    NotFound,
+    PermissionDenied,
+    RequestError,
+    Unsupported,
+)
 from ...dialects.errors import render_openai_error
 from ...pipeline.models import ModelSlot, ModelState, Models
 from ..auth import Access
@@ -57,7 +66,8 @@ class ModelStatus(Struct, frozen=True, omit_defaults=True):
 
     value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
     failed: whether the last load failed.
-    progress: the progress of a download: of each file, by its digest; for a served model of all files, by its name.
+    progress: the progress of a download: of each file, by its digest; for a served
+        model of all files, by its name.
     """
 
     value: str
@@ -73,7 +83,9 @@ class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelStateObject(Struct, frozen=True, omit_defaults=True):
-    """A model in llama.cpp's list. It contains no paths of this machine, because all users can see it."""
+    """A model in llama.cpp's list. It contains no paths of this machine, because all
+    users can see it.
+    """
 
     id: str
     object: str
@@ -88,41 +100,62 @@ class ModelStateList(Struct, frozen=True):
     data: list[ModelStateObject]
 
 
-async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """List the served models, and for administrators also the downloads of POST /models."""
+async def list_states(
+    downloads: ModelDownloads | None, http: HttpRequest
+) -> JsonResponse | Responder:
+    """List the served models, and for administrators also the downloads of POST
+    /models.
+    """
     states: list[ModelStateObject] = []
     for slot in http.service.models.slots:
         meta = None
         if (summary := slot.summary) is not None:
             details = summary.details
-            meta = ModelStateMeta(summary.max_model_len, details.trained_length, details.parameters, details.size)
+            meta = ModelStateMeta(
+                summary.max_model_len, details.trained_length, details.parameters, details.size
+            )
         status = _describe_status(slot)
         states.append(ModelStateObject(slot.name, "model", slot.created, "dragoman", status, meta))
     if downloads is not None and _is_administrator(http):
         now = int(http.service.clock.now())
         states += [
-            ModelStateObject(name, "model", now, "dragoman", ModelStatus("downloading", progress=dict(files)))
+            ModelStateObject(
+                name, "model", now, "dragoman", ModelStatus("downloading", progress=dict(files))
+            )
             for name, files in downloads.running.items()
         ]
     return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
 
 
-async def watch_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Stream the state of every model and then each change, until the client disconnects or the server shuts down.
+async def watch_states(
+    downloads: ModelDownloads | None, http: HttpRequest
+) -> JsonResponse | Responder:
+    """Stream the state of every model and then each change, until the client
+    disconnects or the server shuts down.
 
     Administrators also see the downloads of POST /models.
     """
-    return _stream(http, _report_states(http.service.models, downloads if _is_administrator(http) else None, http))
+    return _stream(
+        http,
+        _report_states(http.service.models, downloads if _is_administrator(http) else None, http),
+    )
 
 
-async def _report_states(models: Models, downloads: ModelDownloads | None, http: HttpRequest) -> AsyncGenerator[bytes]:
+async def _report_states(
+    models: Models, downloads: ModelDownloads | None, http: HttpRequest
+) -> AsyncGenerator[bytes]:
     last: dict[str, bytes] = {}
-    with nullcontext(list[DownloadReport]()) if downloads is None else downloads.subscribe() as reports:
+    with (
+        nullcontext(list[DownloadReport]())
+        if downloads is None
+        else downloads.subscribe() as reports
+    ):
         async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
             async for _ in changes:
                 for slot in models.slots:
                     status = _render_status(slot)
-                    # The watch also yields on every interval, so the status may be unchanged.
+                    # The watch also yields on every interval, so the status may be
+                    # unchanged.
                     if last.get(slot.name) != status:
                         last[slot.name] = status
                         yield status
@@ -131,7 +164,11 @@ async def _report_states(models: Models, downloads: ModelDownloads | None, http:
 
 
 def _describe_status(slot: ModelSlot) -> ModelStatus:
-    progress = None if slot.download_progress is None else {slot.name: FileProgress(*slot.download_progress)}
+    progress = (
+        None
+        if slot.download_progress is None
+        else {slot.name: FileProgress(*slot.download_progress)}
+    )
     if slot.status == ModelState.FAILED:
         return ModelStatus(ModelState.UNLOADED.value, failed=True)
     return ModelStatus(slot.status, progress=progress)
@@ -171,7 +208,8 @@ async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> Asyn
         yield _render_status(slot)
         await asyncio.wait([task], timeout=PROGRESS_INTERVAL)
     if task is not None:
-        # If the load failed, this raises, and the error becomes the last event of the stream.
+        # If the load failed, this raises, and the error becomes the last event of the
+        # stream.
         await asyncio.shield(task)
     yield _render_status(slot)
 
@@ -194,7 +232,9 @@ def _is_administrator(http: HttpRequest) -> bool:
     return http.caller.is_admin or http.service.tenancy.keyring.is_open
 
 
-async def start_download(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+async def start_download(
+    downloads: ModelDownloads | None, http: HttpRequest
+) -> JsonResponse | Responder:
     """Download a model in the background, as llama.cpp's router does.
 
     /models/sse reports the progress, and /models/unload cancels the download.
@@ -210,14 +250,18 @@ async def start_download(downloads: ModelDownloads | None, http: HttpRequest) ->
     if downloads is None:
         raise NotFound("This server does not download models.", code="unsupported_endpoint")
     if request.stream:
-        raise Unsupported("POST /models sends no stream; POST /models/pull does, or watch /models/sse.", param="stream")
+        raise Unsupported(
+            "POST /models sends no stream; POST /models/pull does, or watch /models/sse.",
+            param="stream",
+        )
     await downloads.start(request.model)
     return _SUCCESS
 
 
 async def refuse_deletion(_: HttpRequest) -> JsonResponse | Responder:
     raise Unsupported(
-        "DELETE /models is not supported: models are files of the operator, who deletes one with `dragoman rm MODEL`."
+        "DELETE /models is not supported: models are files of the operator, who deletes one with "
+        "`dragoman rm MODEL`."
     )
 
 
@@ -228,7 +272,8 @@ async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | 
         raise NotFound("This server does not download models.", code="unsupported_endpoint")
     if request.stream:
         events = (
-            _render_event(request.model, "download_progress", progress) async for progress in puller.pull(request.model)
+            _render_event(request.model, "download_progress", progress)
+            async for progress in puller.pull(request.model)
         )
         return _stream(http, events)
     async for _ in puller.pull(request.model):
@@ -325,7 +370,8 @@ class DownloadReport(Struct, frozen=True):
 class ModelDownloads:
     """The running background downloads.
 
-    A `lifespan.LifespanResource`: downloads are cancelled when the server stops, and can be resumed later.
+    A `lifespan.LifespanResource`: downloads are cancelled when the server stops, and
+    can be resumed later.
     """
 
     def __init__(self, puller: ModelPuller) -> None:
@@ -347,7 +393,8 @@ class ModelDownloads:
             await self.cancel(model)
 
     async def start(self, model: str) -> None:
-        """Start a download, and return once the hub has listed the files; return at once if it is running already.
+        """Start a download, and return once the hub has listed the files; return at
+        once if it is running already.
 
         Raises:
             DragomanError: there is no such model, or it cannot be downloaded.
@@ -379,14 +426,17 @@ class ModelDownloads:
 
     def _finish(self, model: str, task: asyncio.Task[None]) -> None:
         del self._downloads[model], self._files[model]
-        error = RequestError("The download was cancelled.") if task.cancelled() else task.exception()
+        error = (
+            RequestError("The download was cancelled.") if task.cancelled() else task.exception()
+        )
         if error is None:
             log.info("%s: downloaded, as an administrator requested", model)
             self._publish(DownloadReport(model, "download_finished"))
             return
         if not isinstance(error, DragomanError):
             log.error("%s cannot be downloaded", model, exc_info=error)
-            # Only the log shows the cause, which may contain paths and addresses of the server.
+            # Only the log shows the cause, which may contain paths and addresses of the
+            # server.
             error = EngineError("The download failed.")
         log.warning("%s is not downloaded: %s", model, error)
         self._publish(DownloadReport(model, "download_failed", error=error))
@@ -394,19 +444,27 @@ class ModelDownloads:
     def _note(self, model: str, progress: PullProgress) -> None:
         if progress.total is not None and progress.completed is not None:
             files = self._files[model]
-            files[progress.digest or progress.status] = FileProgress(progress.completed, progress.total)
+            files[progress.digest or progress.status] = FileProgress(
+                progress.completed, progress.total
+            )
             self._publish(DownloadReport(model, "download_progress", dict(files)))
 
     def _publish(self, report: DownloadReport) -> None:
         for reports in self._subscribers:
             # The newest progress replaces progress that has not been read yet.
             if report.event == "download_progress":
-                reports[:] = [other for other in reports if (other.model, other.event) != (report.model, report.event)]
+                reports[:] = [
+                    other
+                    for other in reports
+                    if (other.model, other.event) != (report.model, report.event)
+                ]
             reports.append(report)
 
     @contextmanager
     def subscribe(self) -> Generator[list[DownloadReport]]:
-        """Yield a list to which reports are added until the block ends; the reader removes them."""
+        """Yield a list to which reports are added until the block ends; the reader
+        removes them.
+        """
         reports: list[DownloadReport] = []
         self._subscribers.append(reports)
         try:
@@ -421,6 +479,7 @@ class ModelDownloads:
         task, reports = self._downloads[model]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        # The task does not close the generator if it is cancelled before its first step.
+        # The task does not close the generator if it is cancelled before its first
+        # step.
         await reports.aclose()
         return True

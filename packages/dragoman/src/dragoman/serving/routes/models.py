@@ -13,18 +13,28 @@ from ..streaming import Responder
 
 def build_routes() -> Sequence[Route]:
     return (
-        # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`, which is below Ollama's `/api`.
+        # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`,
+        # which is below Ollama's `/api`.
         Route("/v1/models", Access.USER, BY_CLIENT, {"GET": list_models}, root="/api/v1"),
         Route("/v1/models/{model:path}", Access.USER, BY_CLIENT, {"GET": show_model}),
     )
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:
-    """List names, aliases and adapters. Alias patterns are omitted, since they are not names of a model."""
+    """List names, aliases and adapters. Alias patterns are omitted, since they are not
+    names of a model.
+    """
     slots = http.service.models.slots
-    names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
+    names = [
+        (slot, name)
+        for slot in slots
+        for name in (slot.name, *slot.aliases)
+        if not is_name_pattern(name)
+    ]
     slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
-    names += [(slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()]
+    names += [
+        (slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()
+    ]
     # As in vLLM, each adapter is listed as a model.
     cards = [_build_card(slot, name) for slot, name in names]
     return JsonResponse(render_model_list(cards, http.service.options.profile))
@@ -33,17 +43,23 @@ async def list_models(http: HttpRequest) -> JsonResponse | Responder:
 async def show_model(http: HttpRequest) -> JsonResponse | Responder:
     name = http.path_params["model"]
     return JsonResponse(
-        render_model(_build_card(http.service.models.find_slot(name), name), http.service.options.profile)
+        render_model(
+            _build_card(http.service.models.find_slot(name), name), http.service.options.profile
+        )
     )
 
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
-    """Build the card of a model; fields that are unknown until the model has been loaded are None."""
+    """Build the card of a model; fields that are unknown until the model has been
+    loaded are None.
+    """
     model = slot.model
     summary = slot.summary
     root = slot.name
     if model is not None:
-        adapter_path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
+        adapter_path = next(
+            (adapter.path for adapter in model.adapters or () if adapter.name == name), None
+        )
         root = adapter_path or model.root or model.name
     details = ModelDetails() if summary is None else summary.details
     return ModelCard(

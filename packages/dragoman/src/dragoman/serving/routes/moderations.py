@@ -1,4 +1,6 @@
-"""Moderation and classification. No engine supports them, so these routes return an error with an explanation."""
+"""Moderation and classification. No engine supports them, so these routes return an
+error with an explanation.
+"""
 
 from __future__ import annotations
 

@@ -19,26 +19,67 @@ from ...core.metrics import EngineStats
 from ...core.request import Conversation, Sampling
 from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.body import abbreviate
-from ...dialects.ollama import AnswerClock, LATEST, LineFraming, OllamaCall, OllamaEmbedCall, OllamaModelCard, OllamaTimings, RunningModel, list_served_progress, read_embed, read_embeddings, read_model_reference, read_ollama_chat, read_ollama_generate, render_embed, render_embeddings, render_load_status, render_pull_progress, render_running_models, render_show, render_tags
+from ...dialects.ollama import (
+    AnswerClock,
+    LATEST,
+    LineFraming,
+    OllamaCall,
+    OllamaEmbedCall,
+    OllamaModelCard,
+    OllamaTimings,
+    RunningModel,
+    list_served_progress,
+    read_embed,
+    read_embeddings,
+    read_model_reference,
+    read_ollama_chat,
+    read_ollama_generate,
+    render_embed,
+    render_embeddings,
+    render_load_status,
+    render_pull_progress,
+    render_running_models,
+    render_show,
+    render_tags,
+)
 from ...pipeline.encoding import embed, find_embedder
 from ...pipeline.metrics import RequestMetrics, measure
-from ...pipeline.models import EmbedderBackend, ModelDetails, ModelSlot, Models, ServedModel, TokenBackend, is_name_pattern
+from ...pipeline.models import (
+    EmbedderBackend,
+    ModelDetails,
+    ModelSlot,
+    Models,
+    ServedModel,
+    TokenBackend,
+    is_name_pattern,
+)
 from ...pipeline.run import AdmittedRun
 from ...prompts.template import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import Handler, HttpRequest, JsonResponse, OLLAMA, Route
-from ..generate import admit_call, build_header, build_responder, build_stream_headers, collect_warnings, parse_body
+from ..generate import (
+    admit_call,
+    build_header,
+    build_responder,
+    build_stream_headers,
+    collect_warnings,
+    parse_body,
+)
 from ..streaming import EventBatches, ReplayResponder, Responder
 
 CallReader = Callable[..., OllamaCall]
 T = TypeVar("T")
 
 OLLAMA_VERSION = "0.12.11"
-"""The version of Ollama whose API this is: the first with all supported fields. Some clients require a minimum."""
+"""The version of Ollama whose API this is: the first with all supported fields. Some
+clients require a minimum.
+"""
 NDJSON = (b"content-type", b"application/x-ndjson")
 NEVER = 292 * 365.25 * 86_400
-"""Seconds until a model that is never unloaded expires: the largest duration in Go, which Ollama reports."""
+"""Seconds until a model that is never unloaded expires: the largest duration in Go,
+which Ollama reports.
+"""
 
 _CAPABILITIES = (
     ("generation", "completion"),
@@ -78,7 +119,12 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
         Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}, root="/api"),
         Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
         *(
-            Route(path, user, OLLAMA, {method: partial(refuse, f"{method} {path.partition('/{')[0]}", reason)})
+            Route(
+                path,
+                user,
+                OLLAMA,
+                {method: partial(refuse, f"{method} {path.partition('/{')[0]}", reason)},
+            )
             for path, (method, reason) in _REFUSED.items()
         ),
     )
@@ -126,10 +172,14 @@ def _to_nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
-async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> JsonResponse | Responder:
+async def _generate(
+    http: HttpRequest, *, read: CallReader, is_chat: bool
+) -> JsonResponse | Responder:
     service = http.service
     timer = AnswerTimer(service.clock.monotonic, http.started_at)
-    ollama_call = await read_ollama_call(http, partial(read, clock=AnswerClock(service.clock.now, timer.measure)))
+    ollama_call = await read_ollama_call(
+        http, partial(read, clock=AnswerClock(service.clock.now, timer.measure))
+    )
     slot, name = find_model_slot(service.models, ollama_call.model)
     # Ollama's clients unload a model with an empty prompt and `keep_alive: 0`.
     if not ollama_call.has_prompt and ollama_call.keep_alive == 0:
@@ -146,21 +196,30 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     apply_keep_alive(http, slot, ollama_call.keep_alive)
     admitted = replace(admitted, run=replace(admitted.run, batches=timer.measure_run(admitted.run)))
     return build_responder(
-        http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream, content_type=NDJSON
+        http,
+        call.writer(admitted.header),
+        admitted,
+        admitted.run.batches,
+        stream=call.stream,
+        content_type=NDJSON,
     )
 
 
-def _render_status(http: HttpRequest, call: OllamaCall, reason: str, *, is_chat: bool) -> JsonResponse:
+def _render_status(
+    http: HttpRequest, call: OllamaCall, reason: str, *, is_chat: bool
+) -> JsonResponse:
     warnings = collect_warnings(call.call, strict=http.service.options.strict)
     return JsonResponse(
-        render_load_status(call.model, http.service.clock.now(), reason, is_chat=is_chat), warnings=warnings
+        render_load_status(call.model, http.service.clock.now(), reason, is_chat=is_chat),
+        warnings=warnings,
     )
 
 
 def _adapt_call(
     http: HttpRequest, ollama_call: OllamaCall, slot: ModelSlot, model: ServedModel, name: str
 ) -> GenerationCall:
-    """Adapt the call to its model: the name, the warnings, and the prompt of a fill-in-the-middle request.
+    """Adapt the call to its model: the name, the warnings, and the prompt of a
+    fill-in-the-middle request.
 
     Raises:
         RequestError: the model does not support the call.
@@ -168,7 +227,9 @@ def _adapt_call(
     call = ollama_call.call
     warnings = list(ollama_call.call.warnings)
     if ollama_call.num_ctx is not None and ollama_call.num_ctx > model.max_model_len:
-        warnings.append(f"options.num_ctx: the context of this model is {model.max_model_len} tokens")
+        warnings.append(
+            f"options.num_ctx: the context of this model is {model.max_model_len} tokens"
+        )
     warnings += explain_keep_alive(http, slot, ollama_call.keep_alive)
     request = call.requests[0]
     backend = model.backend
@@ -180,7 +241,9 @@ def _adapt_call(
         if prompt.reasoning.enabled and not can_think:
             raise RequestError(f"{abbreviate(name)} does not support thinking", param="think")
         if prompt.preceding_ids and not renders_tokens:
-            raise Unsupported(f"{abbreviate(name)} does not support context: its engine takes no tokens")
+            raise Unsupported(
+                f"{abbreviate(name)} does not support context: its engine takes no tokens"
+            )
     if suffix is not None:
         tokens = model.infill_tokens
         if tokens is None or not isinstance(backend, TokenBackend) or not isinstance(prompt, str):
@@ -212,10 +275,14 @@ async def create_embedding(http: HttpRequest) -> JsonResponse | Responder:
 async def _embed(
     http: HttpRequest, read: Callable[[bytes, ReaderOptions], OllamaEmbedCall], timer: AnswerTimer
 ) -> tuple[OllamaEmbedCall, tuple[str, ...], Embeddings | None]:
-    """Return the call, the warnings, and the embeddings: None without input, which only loads the model."""
+    """Return the call, the warnings, and the embeddings: None without input, which only
+    loads the model.
+    """
     call = await read_ollama_call(http, read)
     slot, name = find_model_slot(http.service.models, call.model)
-    call_with_warnings = replace(call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive)))
+    call_with_warnings = replace(
+        call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive))
+    )
     warnings = collect_warnings(call_with_warnings, strict=http.service.options.strict)
     model = await timer.load_model(http.service.models, name)
     with model.keep_loaded():
@@ -226,7 +293,8 @@ async def _embed(
         return call, warnings, await cancel_on_disconnect(http.on_disconnect, work)
 
 
-# Routes of models, and the rules for model names and `keep_alive` that all routes share.
+# Routes of models, and the rules for model names and `keep_alive` that all routes
+# share.
 
 
 async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | Responder:
@@ -234,18 +302,23 @@ async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | 
 
 
 def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
-    """Find a model by name, alias or adapter, with or without `:latest`; return its slot and the matching name.
+    """Find a model by name, alias or adapter, with or without `:latest`; return its
+    slot and the matching name.
 
     Raises:
         ModelNotFound: there is no such model; the message is like Ollama's.
     """
-    served_names = {served_name for slot in models.slots for served_name in (slot.name, *slot.aliases)}
+    served_names = {
+        served_name for slot in models.slots for served_name in (slot.name, *slot.aliases)
+    }
     matching_name = name if name in served_names else name.removesuffix(LATEST)
     try:
         return models.find_slot(matching_name), matching_name
     except ModelNotFound:
         served = ", ".join(slot.name for slot in models.slots)
-        raise ModelNotFound(f"model {abbreviate(name)} not found, served here: {served}", param="model") from None
+        raise ModelNotFound(
+            f"model {abbreviate(name)} not found, served here: {served}", param="model"
+        ) from None
 
 
 async def unload(http: HttpRequest, slot: ModelSlot) -> None:
@@ -259,12 +332,15 @@ async def unload(http: HttpRequest, slot: ModelSlot) -> None:
         raise PermissionDenied("Unloading a model needs an administrator's key.")
     if slot.is_pinned:
         raise Unsupported(
-            f"The model {abbreviate(slot.name)} cannot be unloaded: it is not loaded on demand.", param="keep_alive"
+            f"The model {abbreviate(slot.name)} cannot be unloaded: it is not loaded on demand.",
+            param="keep_alive",
         )
     await http.service.models.unload(slot)
 
 
-def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> tuple[str, ...]:
+def explain_keep_alive(
+    http: HttpRequest, slot: ModelSlot, keep_alive: float | None
+) -> tuple[str, ...]:
     """Return a warning if `keep_alive` has no effect."""
     if keep_alive is None or (slot.is_pinned and keep_alive == math.inf):
         return ()
@@ -274,7 +350,9 @@ def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | N
 
 
 def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> None:
-    """Apply `keep_alive` if it is allowed, see `explain_keep_alive`. Call it while the model is in use."""
+    """Apply `keep_alive` if it is allowed, see `explain_keep_alive`. Call it while the
+    model is in use.
+    """
     if keep_alive is not None and not slot.is_pinned and _may_control(http):
         slot.keep_for(None if keep_alive == math.inf else keep_alive)
 
@@ -284,13 +362,20 @@ def _may_control(http: HttpRequest) -> bool:
 
 
 async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    """Read a body. No content type is required, because LiteLLM sends none. Raises RequestError."""
+    """Read a body. No content type is required, because LiteLLM sends none. Raises
+    RequestError.
+    """
     return await parse_body(http, await http.read_json(allow_untyped=True), read)
 
 
 async def list_tags(http: HttpRequest) -> JsonResponse | Responder:
     slots = http.service.models.slots
-    names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
+    names = [
+        (slot, name)
+        for slot in slots
+        for name in (slot.name, *slot.aliases)
+        if not is_name_pattern(name)
+    ]
     return JsonResponse(render_tags([_build_card(slot, name) for slot, name in names]))
 
 
@@ -317,7 +402,9 @@ async def show_version(_: HttpRequest) -> JsonResponse | Responder:
 
 
 async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse | Responder:
-    """Download a model and report the progress. A model that is already served counts as downloaded."""
+    """Download a model and report the progress. A model that is already served counts
+    as downloaded.
+    """
     call = await read_ollama_call(http, read_model_reference)
     warnings = collect_warnings(call, strict=http.service.options.strict)
     reports = _find_reports(http, puller, call.model)
@@ -328,10 +415,14 @@ async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse
         return JsonResponse(render_pull_progress(last), warnings=warnings)
     lines = (render_pull_progress(progress) async for progress in reports)
     headers = build_stream_headers(http, warnings, NDJSON)
-    return ReplayResponder(lines, LineFraming(), http.build_response_start(headers), http.service.stream_monitor)
+    return ReplayResponder(
+        lines, LineFraming(), http.build_response_start(headers), http.service.stream_monitor
+    )
 
 
-def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
+def _find_reports(
+    http: HttpRequest, puller: ModelPuller | None, name: str
+) -> AsyncGenerator[PullProgress]:
     """Return the progress reports of a download, or of a model that is already served.
 
     Raises:
@@ -344,8 +435,10 @@ def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> A
         pass
     if puller is None:
         raise NotFound(
-            f"pull model manifest: model {abbreviate(name)} is not served here, and this server does not download "
-            "models. Download it (`dragoman pull`), and start the server with it (`dragoman serve MODEL`)."
+            f"pull model manifest: model {abbreviate(name)} is not served here, and this server "
+            f"does not download "
+            "models. Download it (`dragoman pull`), and start the server with it (`dragoman serve "
+            "MODEL`)."
         )
     if not _may_control(http):
         raise PermissionDenied("Downloading a model needs an administrator's key.")
@@ -364,12 +457,16 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
     if summary is not None:
         has_native_reasoning = model is not None and model.capabilities.native_reasoning
         supported = {*summary.capabilities, *(("reasoning",) if has_native_reasoning else ())}
-        capabilities = tuple(ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported)
+        capabilities = tuple(
+            ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported
+        )
     embedding_length = None
     template = ""
     if model is not None:
         backend = model.backend
-        if isinstance(backend, EmbedderBackend) or (isinstance(backend, TokenBackend) and backend.embedder is not None):
+        if isinstance(backend, EmbedderBackend) or (
+            isinstance(backend, TokenBackend) and backend.embedder is not None
+        ):
             embedding_length = find_embedder(model)[0].embedding_info.dimensions
         if isinstance(backend, TokenBackend) and backend.renderer is not None:
             template = backend.renderer.template.source

@@ -1,4 +1,6 @@
-"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same operations as vLLM's."""
+"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same
+operations as vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +54,16 @@ def build_routes() -> Sequence[Route]:
 
 
 async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
-    raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {SUPPORTED_TRANSFERS_HINT}.")
+    raise Unsupported(
+        f"{http.path}: pickled tensors and process groups are not supported; "
+        f"{SUPPORTED_TRANSFERS_HINT}."
+    )
 
 
 class SglangModelInfo(Struct, frozen=True):
-    """The model as in SGLang. Paths are replaced by model names, to hide the machine's directories."""
+    """The model as in SGLang. Paths are replaced by model names, to hide the machine's
+    directories.
+    """
 
     model_path: str
     served_model_name: str
@@ -71,7 +78,9 @@ async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
     version = None if model.trainable is None else model.trainable.weight_version
     generates = isinstance(model.backend, TokenBackend | EventBackend)
     return JsonResponse(
-        msgspec.json.encode(SglangModelInfo(model.name, model.name, model.name, generates, None, version))
+        msgspec.json.encode(
+            SglangModelInfo(model.name, model.name, model.name, generates, None, version)
+        )
     )
 
 
@@ -101,7 +110,8 @@ class Loads(Struct, frozen=True):
 async def show_loads(http: HttpRequest) -> JsonResponse | Responder:
     """Return the number of running and waiting requests of all models.
 
-    SGLang's other sections (`include=`) describe its own queues and memory, and are absent.
+    SGLang's other sections (`include=`) describe its own queues and memory, and are
+    absent.
     """
     if http.query.get("format", "json") != "json":
         raise Unsupported("`format` is `json`; /metrics has Prometheus' format.", param="format")
@@ -155,7 +165,10 @@ async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
     warnings = (
         ()
         if request.flush_cache
-        else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
+        else (
+            "flush_cache is ignored: the cache is always flushed, because it belongs to the old "
+            "weights",
+        )
     )
     result = DiskUpdated(True, f"Weights updated. Weight version is {version}.")
     return JsonResponse(msgspec.json.encode(result), warnings=warnings)
@@ -168,14 +181,15 @@ class SglangPause(Struct, frozen=True):
 async def pause(http: HttpRequest) -> JsonResponse | Responder:
     """Pause generation. New requests wait in every mode.
 
-    With the mode `abort` running requests end, with `retract` they are recomputed later, with `in_place` they continue
-    later.
+    With the mode `abort` running requests end, with `retract` they are recomputed
+    later, with `in_place` they continue later.
     """
     mode = (await decode_body(http, SglangPause)).mode
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
     for control in find_controls(http):
-        # SGLang recomputes retracted requests from their prompts; clearing the cache has this effect.
+        # SGLang recomputes retracted requests from their prompts; clearing the cache
+        # has this effect.
         await control.pause("keep", clear_cache=mode == "retract")
         if mode == "abort":
             await control.abort_all()
@@ -235,7 +249,9 @@ async def release(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def resume(http: HttpRequest) -> JsonResponse | Responder:
-    """Restore GPU memory. With the tag `weights` alone the engine sleeps until the next update restores them."""
+    """Restore GPU memory. With the tag `weights` alone the engine sleeps until the next
+    update restores them.
+    """
     # Memory for the weights is useless before the update that brings them.
     if await _read_tags(http) != {"weights"}:
         for control in find_controls(http):

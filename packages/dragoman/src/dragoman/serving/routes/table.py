@@ -47,7 +47,8 @@ from .responses.turn import ConversationLocks
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The state of features. Each field is passed only to the routes and workers of its feature.
+    """The state of features. Each field is passed only to the routes and workers of its
+    feature.
 
     background: background responses; None if storage is disabled.
     new_batches, new_message_batches: set when a batch has been stored.
@@ -72,8 +73,12 @@ class Features:
     metrics_exchange: MetricsExchange | None = None
 
 
-def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
-    """Build all routes, by the module that declares them. Each path belongs to one module."""
+def build_routes(
+    features: Features, meters: ModelMetrics, http_metrics: HttpMetrics
+) -> Mapping[str, Sequence[Route]]:
+    """Build all routes, by the module that declares them. Each path belongs to one
+    module.
+    """
     groups: dict[str, Sequence[Route]] = {
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),
@@ -91,7 +96,9 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "explain": explain.build_routes(features.recent_prompts),
         "tokenize": tokenize.build_routes(),
         "health": health.build_routes(),
-        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics, features.metrics_exchange),
+        "metrics": metrics.build_routes(
+            meters, http_metrics, features.key_metrics, features.metrics_exchange
+        ),
         "usage": usage.build_routes(),
         "generate": generate.build_routes(redirects_browsers=features.ui),
         "ollama": ollama.build_routes(features.puller),

@@ -10,7 +10,13 @@ import msgspec
 from ...core.engine import RemoteTokenizer, Tokenizer, check_ids
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...core.request import GenerateRequest
-from ...dialects.tokenize import TokenizeCall, read_detokenize, read_tokenize, render_detokenize, render_tokenize
+from ...dialects.tokenize import (
+    TokenizeCall,
+    read_detokenize,
+    read_tokenize,
+    render_detokenize,
+    render_tokenize,
+)
 from ...pipeline.admission import check_countable
 from ...pipeline.models import EventBackend, ServedModel, TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
@@ -44,7 +50,9 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     def write() -> bytes:
         strings = remote_strings
         if call.return_token_strs and strings is None:
-            assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
+            assert model.tokenizer is not None, (
+                "a conversation is rendered by a model with a tokenizer"
+            )
             strings = _list_token_texts(model.tokenizer, ids)
         return render_tokenize(ids, model.max_model_len, strings)
 
@@ -62,7 +70,9 @@ async def _tokenize_prompt(
     prompt = call.prompt
     if (remote := _find_remote_tokenizer(model)) is not None:
         if not isinstance(prompt, str):
-            prompt = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
+            prompt = await http.service.generation.media.resolve_conversation(
+                build_owner_files(http), model, prompt
+            )
         request = GenerateRequest(model.name, prompt, add_special_tokens=call.add_special_tokens)
         work = remote.tokenize_prompt(request, with_texts=call.return_token_strs)
         tokenized = await cancel_on_disconnect(http.on_disconnect, work)
@@ -71,7 +81,8 @@ async def _tokenize_prompt(
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _build_no_tokenizer_error()
-        # A text that cannot fit into the context is rejected before it is tokenized, because that would take long.
+        # A text that cannot fit into the context is rejected before it is tokenized,
+        # because that would take long.
         check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
         ids = await anyio.to_thread.run_sync(
@@ -80,12 +91,18 @@ async def _tokenize_prompt(
         return ids, None
     if isinstance(model.backend, TokenBackend):
         check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
-        conversation = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
+        conversation = await http.service.generation.media.resolve_conversation(
+            build_owner_files(http), model, prompt
+        )
         rendering = render_conversation(model.backend, conversation, build_terms(http, http.id))
         prompt_ids = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
-        ids = add_special_tokens(model.backend, prompt_ids) if call.add_special_tokens else prompt_ids
+        ids = (
+            add_special_tokens(model.backend, prompt_ids) if call.add_special_tokens else prompt_ids
+        )
         return list(ids), None
-    raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
+    raise Unsupported(
+        "This model's engine does not render conversations; send `prompt`.", param="messages"
+    )
 
 
 async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
@@ -103,7 +120,9 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     if tokenizer is None:
         assert remote is not None, "checked above"
         if call.return_token_strs:
-            raise Unsupported("An upstream does not return the tokens' texts.", param="return_token_strs")
+            raise Unsupported(
+                "An upstream does not return the tokens' texts.", param="return_token_strs"
+            )
         with model.keep_loaded():
             text = await cancel_on_disconnect(http.on_disconnect, remote.detokenize(call.tokens))
         return JsonResponse(render_detokenize(text), warnings=warnings)
@@ -138,5 +157,7 @@ async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
     """Show the tokenizer of the model in the query, or of the default model."""
     model = await find_queried_model(http)
     if model.tokenizer_info is None:
-        raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")
+        raise NotFound(
+            "This model's engine does not provide its tokenizer.", code="unsupported_endpoint"
+        )
     return JsonResponse(msgspec.json.encode(model.tokenizer_info))

@@ -1,4 +1,6 @@
-"""The web page at /ui, whose files are kept in memory. All data on the page comes from other routes."""
+"""The web page at /ui, whose files are kept in memory. All data on the page comes from
+other routes.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ CONTENT_SECURITY_POLICY = (
     b"require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Scripts, styles, images and connections are limited to this server. Trusted Types
-(https://www.w3.org/TR/trusted-types/) make every assignment of markup, such as innerHTML, an error: the page inserts
-text only.
+(https://www.w3.org/TR/trusted-types/) make every assignment of markup, such as
+innerHTML, an error: the page inserts text only.
 """
 SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY),
@@ -52,9 +54,11 @@ def load_page_files() -> Mapping[str, PageFile]:
 
 
 def build_routes(*, is_enabled: bool) -> Sequence[Route]:
-    """Build the routes. They are public: the page has no secrets, and browsers send no key when they open an address.
+    """Build the routes. They are public: the page has no secrets, and browsers send no
+    key when they open an address.
 
-    If the page is disabled, the routes behave like unknown paths, which require a key and reveal nothing without one.
+    If the page is disabled, the routes behave like unknown paths, which require a key
+    and reveal nothing without one.
     """
     page_files: Mapping[str, PageFile] = load_page_files() if is_enabled else {}
     access = Access.PUBLIC if is_enabled else Access.USER
@@ -66,15 +70,23 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
 
 
 async def send_file(page_files: Mapping[str, PageFile], http: HttpRequest) -> CompleteResponse:
-    """Send a file, or 304 if the browser has it. Browsers revalidate, so a new server version shows its new page."""
+    """Send a file, or 304 if the browser has it. Browsers revalidate, so a new server
+    version shows its new page.
+    """
     file = page_files.get(http.path_params.get("file", INDEX))
     if file is None:
-        message = "There is no such file." if page_files else "The page is disabled on this server (--ui)."
+        message = (
+            "There is no such file."
+            if page_files
+            else "The page is disabled on this server (--ui)."
+        )
         raise NotFound(message, code="unsupported_endpoint")
     return build_cached_response(http, *file, SECURITY_HEADERS)
 
 
 async def redirect_to_page(http: HttpRequest) -> CompleteResponse:
-    """Redirect to the page. The location is relative, because a mounting application or a proxy may add a prefix."""
+    """Redirect to the page. The location is relative, because a mounting application or
+    a proxy may add a prefix.
+    """
     headers = http.build_headers((b"content-type", b"text/plain; charset=utf-8"))
     return CompleteResponse(307, [*headers, (b"location", b"ui"), (b"vary", b"accept")], b"", 0)

@@ -1,4 +1,6 @@
-"""Usage of all keys, for administrators: OpenAI's `/v1/organization/usage/completions` and `/embeddings`."""
+"""Usage of all keys, for administrators: OpenAI's `/v1/organization/usage/completions`
+and `/embeddings`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 def build_routes() -> Sequence[Route]:
     return tuple(
-        Route(f"/v1/organization/usage/{kind}", Access.ADMIN, OPENAI, {"GET": partial(show_usage, kind)})
+        Route(
+            f"/v1/organization/usage/{kind}",
+            Access.ADMIN,
+            OPENAI,
+            {"GET": partial(show_usage, kind)},
+        )
         for kind in (COMPLETIONS, EMBEDDINGS)
     )
 
@@ -26,7 +33,9 @@ async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:
         NotFound: the server has no API keys, so it does not count usage.
     """
     if http.service.tenancy.keyring.is_open:
-        raise NotFound("Usage is counted by API key, and this server has none.", code="unsupported_endpoint")
+        raise NotFound(
+            "Usage is counted by API key, and this server has none.", code="unsupported_endpoint"
+        )
     query = read_usage_query(http.query.multi_items(), http.service.clock.now())
     rows = [
         UsageRow(

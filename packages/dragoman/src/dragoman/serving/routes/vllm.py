@@ -18,11 +18,18 @@ from ..streaming import Responder
 
 
 def build_routes() -> Sequence[Route]:
-    """Build the routes; those that describe or change the whole server require an administrator's key."""
+    """Build the routes; those that describe or change the whole server require an
+    administrator's key.
+    """
     user = Access.USER
     admin = Access.ADMIN
     return (
-        Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
+        Route(
+            "/inference/v1/generate",
+            user,
+            OPENAI,
+            {"POST": build_generation_handler(read_generate)},
+        ),
         Route("/load", user, OPENAI, {"GET": show_load}),
         Route("/get_world_size", user, OPENAI, {"GET": show_world_size}),
         Route("/server_info", admin, OPENAI, {"GET": show_server_info}),
@@ -117,7 +124,9 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
 
 def _build_model_info(model: ServedModel) -> VllmModelInfo:
     features = sorted(feature.value for feature in model.capabilities.features)
-    return VllmModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
+    return VllmModelInfo(
+        model.name, (model.name, *model.aliases), model.max_model_len, tuple(features)
+    )
 
 
 async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
@@ -128,6 +137,10 @@ async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
 async def reset_caches(http: HttpRequest) -> bool:
     """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
     backends = [model.backend for model in http.service.models]
-    caches = [backend.cache for backend in backends if isinstance(backend, TokenBackend | EventBackend)]
+    caches = [
+        backend.cache for backend in backends if isinstance(backend, TokenBackend | EventBackend)
+    ]
     # A list, not a generator: every cache is reset even if one fails.
-    return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])
+    return all(
+        [await cache.reset_prefix_cache() is not False for cache in caches if cache is not None]
+    )

@@ -1,7 +1,7 @@
 """Weight update routes with vLLM's names, for safetensors only.
 
-Weights come in a request's body, or from a directory that the operator allows. Pickled data is never read, and a
-trainer's own channels (NCCL, CUDA IPC) are not supported.
+Weights come in a request's body, or from a directory that the operator allows. Pickled
+data is never read, and a trainer's own channels (NCCL, CUDA IPC) are not supported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
 from ..streaming import Responder
 from .admin import check_version, decode_body, resolve_path_below
 
-BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
+BINARY_TYPES = (
+    "application/octet-stream",
+    "application/vnd.safetensors",
+    "application/x-safetensors",
+)
 SUPPORTED_TRANSFERS_HINT = (
-    "this server takes safetensors: the bytes of a file as the body of POST /update_weights with `Content-Type: "
+    "this server takes safetensors: the bytes of a file as the body of POST /update_weights with "
+    "`Content-Type: "
     'application/octet-stream`, or {"update_info": {"path": "..."}} beneath --weights-dir'
 )
 
@@ -32,7 +37,9 @@ def build_routes() -> Sequence[Route]:
     uploads = WeightUploads()
     return (
         Route("/init_weight_transfer_engine", admin, OPENAI, {"POST": initialize}),
-        Route("/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}),
+        Route(
+            "/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}
+        ),
         Route("/start_weight_update", admin, OPENAI, {"POST": partial(start, uploads)}),
         Route("/update_weights", admin, OPENAI, {"POST": partial(update, uploads)}),
         Route("/finish_weight_update", admin, OPENAI, {"POST": partial(finish, uploads)}),
@@ -42,14 +49,17 @@ def build_routes() -> Sequence[Route]:
 
 
 class WeightUploads:
-    """The weight updates in progress, by model. Parts arrive in several requests, and are applied when complete."""
+    """The weight updates in progress, by model. Parts arrive in several requests, and
+    are applied when complete.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, list[Weights]] = {}
 
     def start(self, model: str) -> None:
         """Start an update, discarding an unfinished one."""
-        # A restarted trainer sends everything again; its old parts must not be mixed with the new ones.
+        # A restarted trainer sends everything again; its old parts must not be mixed
+        # with the new ones.
         self._open[model] = []
 
     def is_open(self, model: str) -> bool:
@@ -85,21 +95,32 @@ class WeightUploads:
         """
         if model not in self._open:
             raise Conflict("No weight update is in progress.")
-        # The update ends even on an error: the trainer then starts again from the beginning.
+        # The update ends even on an error: the trainer then starts again from the
+        # beginning.
         match self._open.pop(model):
             case []:
-                raise RequestError("No weights have been sent since the update started.", param="weights")
+                raise RequestError(
+                    "No weights have been sent since the update started.", param="weights"
+                )
             case [WeightsOnDisk() as stored]:
                 return stored
             case parts:
-                files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
+                files = [
+                    file
+                    for part in parts
+                    if isinstance(part, WeightsInMemory)
+                    for file in part.files
+                ]
                 if len(files) < len(parts):
-                    raise RequestError("Send the weights in parts or as a path, not both.", param="weights")
+                    raise RequestError(
+                        "Send the weights in parts or as a path, not both.", param="weights"
+                    )
                 return WeightsInMemory(tuple(files))
 
 
 def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
-    """Return the name and the engine of the model whose weights can be replaced: the one in the query, or the only one.
+    """Return the name and the engine of the model whose weights can be replaced: the
+    one in the query, or the only one.
 
     Raises:
         NotFound: no engine supports weight updates.
@@ -108,17 +129,25 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
     models = http.service.models
     name = http.query.get("model")
     candidates = list(models) if name is None else [models.find_loaded(name)]
-    trainables = [(model.name, model.trainable) for model in candidates if model.trainable is not None]
+    trainables = [
+        (model.name, model.trainable) for model in candidates if model.trainable is not None
+    ]
     if not trainables:
-        raise NotFound("This server's engine does not support weight updates.", code="unsupported_endpoint")
+        raise NotFound(
+            "This server's engine does not support weight updates.", code="unsupported_endpoint"
+        )
     if len(trainables) > 1:
         raise RequestError("Several models are served; name one: ?model=NAME.", param="model")
     return trainables[0]
 
 
 def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
-    """Return the weights at a path below `--weights-dir`. Raises the errors of `resolve_path_below`."""
-    return WeightsOnDisk(str(resolve_path_below(http.service.options.weights_dir, path, "--weights-dir", param)))
+    """Return the weights at a path below `--weights-dir`. Raises the errors of
+    `resolve_path_below`.
+    """
+    return WeightsOnDisk(
+        str(resolve_path_below(http.service.options.weights_dir, path, "--weights-dir", param))
+    )
 
 
 class TransferInit(Struct, frozen=True):
@@ -132,7 +161,10 @@ async def initialize(http: HttpRequest) -> JsonResponse | Responder:
     backend = request.init_info.get("backend")
     if unknown is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
         param = f"init_info.{unknown or 'backend'}"
-        raise Unsupported(f"This type of weight transfer is not supported: {SUPPORTED_TRANSFERS_HINT}.", param=param)
+        raise Unsupported(
+            f"This type of weight transfer is not supported: {SUPPORTED_TRANSFERS_HINT}.",
+            param=param,
+        )
     return _render_message("Weight transfer initialized")
 
 
@@ -163,7 +195,9 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
         # Not `read_json`: weights have their own limit.
-        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
+        data = await read_body(
+            http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory
+        )
         weights = WeightsInMemory((data,))
         version = check_version(http.query.get("weight_version"))
     else:
@@ -171,13 +205,17 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
         try:
             path = msgspec.json.decode(request.update_info, type=_Stored).path
         except msgspec.DecodeError as error:
-            raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
+            raise Unsupported(
+                f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info"
+            ) from None
         weights = find_weights_on_disk(http, path, "update_info.path")
         version = check_version(request.weight_version)
     if not uploads.is_open(name):
         return _render_update("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
-        raise RequestError("Send the version to /finish_weight_update instead.", param="weight_version")
+        raise RequestError(
+            "Send the version to /finish_weight_update instead.", param="weight_version"
+        )
     uploads.add(name, weights, http.service.options.max_weights_bytes)
     return _render_message("Weights received")
 
@@ -188,10 +226,13 @@ class WeightFinish(Struct, frozen=True):
 
 async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, trainable = find_trainable(http)
-    # Validated before the upload is removed: after an invalid version the trainer can retry without sending it again.
+    # Validated before the upload is removed: after an invalid version the trainer can
+    # retry without sending it again.
     version = check_version((await decode_body(http, WeightFinish)).weight_version)
     weights = uploads.finish(name)
-    return _render_update("Weight update finished", await trainable.update_weights(weights, version))
+    return _render_update(
+        "Weight update finished", await trainable.update_weights(weights, version)
+    )
 
 
 class WeightRename(Struct, frozen=True):

@@ -1,4 +1,6 @@
-"""OpenAPI operations of the routes that do not run a model: health, metrics, administration, stored objects, models."""
+"""OpenAPI operations of the routes that do not run a model: health, metrics,
+administration, stored objects, models.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ from ....dialects.errors import OpenAIErrorBody
 from ....dialects.models import ModelObject, ModelObjectList
 from ....dialects.ollama.models import VersionObject
 from ....dialects.openai_answers import ChatCompletion
-from ....dialects.responses.answers import ConversationObject, DeletedConversation, DeletedResponse, RESPONSE_EVENTS, ResponseObject
-from ....dialects.responses.stored import ConversationBody, ConversationItemsBody, ConversationUpdate
+from ....dialects.responses.answers import (
+    ConversationObject,
+    DeletedConversation,
+    DeletedResponse,
+    RESPONSE_EVENTS,
+    ResponseObject,
+)
+from ....dialects.responses.stored import (
+    ConversationBody,
+    ConversationItemsBody,
+    ConversationUpdate,
+)
 from ....dialects.usage import UsagePage
 from ...port_faults import PortCommand
 from ...request_log import RequestLogLine
@@ -39,7 +51,17 @@ from ..admin import (
     SleepState,
 )
 from ..model_admin import ModelEvent, ModelRequest, ModelStateList
-from ..sglang import DiskUpdate, DiskUpdated, Loads, MemoryTags, SglangAbort, SglangModelInfo, SglangPause, TRANSFER_PATHS, WeightVersion
+from ..sglang import (
+    DiskUpdate,
+    DiskUpdated,
+    Loads,
+    MemoryTags,
+    SglangAbort,
+    SglangModelInfo,
+    SglangPause,
+    TRANSFER_PATHS,
+    WeightVersion,
+)
 from ..vllm import CacheReset, ServerInfo, ServerLoad
 from ..weights import (
     TransferInit,
@@ -51,7 +73,23 @@ from ..weights import (
     WeightUpdate,
     WeightUpdated,
 )
-from .schemas import ApiResponse, BINARY, CURSOR, DeletedObjectResponse, EVENTS, Form, MODEL, ObjectPage, Operation, Operations, PAGE, Query, STORED_LINES, TEXT, response
+from .schemas import (
+    ApiResponse,
+    BINARY,
+    CURSOR,
+    DeletedObjectResponse,
+    EVENTS,
+    Form,
+    MODEL,
+    ObjectPage,
+    Operation,
+    Operations,
+    PAGE,
+    Query,
+    STORED_LINES,
+    TEXT,
+    response,
+)
 
 
 class NotReady(Struct, frozen=True):
@@ -115,19 +153,36 @@ _HEALTH = Operation(
     "Check whether the server is ready",
     (
         ApiResponse(media=None, description="Every engine is ready. The body is empty."),
-        ApiResponse((NotReady,), status=503, description="An engine is not ready, or the server is shutting down."),
+        ApiResponse(
+            (NotReady,),
+            status=503,
+            description="An engine is not ready, or the server is shutting down.",
+        ),
     ),
 )
-_MODE = Query("mode", Literal["abort", "wait", "keep"], "The handling of running requests; the default is `abort`.")
+_MODE = Query(
+    "mode",
+    Literal["abort", "wait", "keep"],
+    "The handling of running requests; the default is `abort`.",
+)
 _FLUSH = Operation(
     "SGLang and TGI",
     "Clear the prefix cache",
-    (ApiResponse(media=TEXT), ApiResponse(media=TEXT, status=400, description="A part of the cache is in use.")),
+    (
+        ApiResponse(media=TEXT),
+        ApiResponse(media=TEXT, status=400, description="A part of the cache is in use."),
+    ),
 )
-_MODEL_INFO = Operation("SGLang and TGI", "Show the model, as in SGLang", (response(SglangModelInfo),), query=(MODEL,))
+_MODEL_INFO = Operation(
+    "SGLang and TGI", "Show the model, as in SGLang", (response(SglangModelInfo),), query=(MODEL,)
+)
 _FAULTS = (response(list[dict[str, Any]]),)
 _SET_FAULTS = Operation(
-    "Simulation", "Replace the injected faults", _FAULTS, query=(MODEL,), description="The body is a list of faults."
+    "Simulation",
+    "Replace the injected faults",
+    _FAULTS,
+    query=(MODEL,),
+    description="The body is a list of faults.",
 )
 _PORTS = (response(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
@@ -139,7 +194,12 @@ _USAGE = (
     ),
     Query("limit", Annotated[int, Meta(ge=1, le=168)], "Maximum number of buckets per page."),
     Query("bucket_width", Literal["1h", "1d"], "The length of a bucket."),
-    Query("group_by", Literal["api_key_id", "model", "batch"], "Group by this field; repeatable.", is_list=True),
+    Query(
+        "group_by",
+        Literal["api_key_id", "model", "batch"],
+        "Group by this field; repeatable.",
+        is_list=True,
+    ),
     Query("api_key_ids", str, "Only these keys.", is_list=True),
     Query("models", str, "Only these models.", is_list=True),
     Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
@@ -148,7 +208,9 @@ _USAGE = (
 _LOADING = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
 
 ADMINISTRATION: Operations = {
-    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (response(dict[str, Any]),), is_cached=True),
+    ("GET", "/openapi.json"): Operation(
+        "Server", "Describe the API", (response(dict[str, Any]),), is_cached=True
+    ),
     **{
         ("GET", path): Operation("Server", summary, (ApiResponse(media=media),), is_cached=True)
         for path, summary, media in (
@@ -162,47 +224,74 @@ ADMINISTRATION: Operations = {
     ("GET", "/ui/{file}"): Operation(
         "Server",
         "Read a file of the page",
-        tuple(ApiResponse(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
+        tuple(
+            ApiResponse(media=media)
+            for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")
+        ),
         is_cached=True,
     ),
     **{
         ("GET", f"/v1/organization/usage/{kind}"): Operation(
-            _ADMIN, f"Show the usage of {kind} by key, model and time", (response(UsagePage),), query=_USAGE
+            _ADMIN,
+            f"Show the usage of {kind} by key, model and time",
+            (response(UsagePage),),
+            query=_USAGE,
         )
         for kind in ("completions", "embeddings")
     },
     ("GET", "/dragoman/requests"): Operation(
         _ADMIN, "List the last requests without their content (--ui)", (response(RequestSummaries),)
     ),
-    ("GET", "/dragoman/simulator"): Operation("Simulation", "Show the simulated models", _SIMULATION),
+    ("GET", "/dragoman/simulator"): Operation(
+        "Simulation", "Show the simulated models", _SIMULATION
+    ),
     **{
         (method, "/dragoman/simulator"): Operation(
             "Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,)
         )
         for method in ("PUT", "POST")
     },
-    **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
+    **{
+        ("GET", path): _HEALTH
+        for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")
+    },
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Check whether the process responds", (_EMPTY,)),
     ("GET", "/version"): Operation("Server", "Show the version", (response(VersionObject),)),
-    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiResponse(media=TEXT),)),
-    ("GET", "/load"): Operation("Server", "Count waiting and running requests", (response(ServerLoad),)),
-    ("GET", "/get_world_size"): Operation("Server", "Show the number of processes", (response(WorldSize),)),
+    ("GET", "/metrics"): Operation(
+        "Server", "Read the metrics, in Prometheus' format", (ApiResponse(media=TEXT),)
+    ),
+    ("GET", "/load"): Operation(
+        "Server", "Count waiting and running requests", (response(ServerLoad),)
+    ),
+    ("GET", "/get_world_size"): Operation(
+        "Server", "Show the number of processes", (response(WorldSize),)
+    ),
     ("GET", "/server_info"): Operation(
         _ADMIN,
         "Show the server's settings",
         (response(ServerInfo),),
         query=(
             MODEL,
-            Query("config_format", Literal["text", "json"], "Whether vLLM's part is a string or an object."),
+            Query(
+                "config_format",
+                Literal["text", "json"],
+                "Whether vLLM's part is a string or an object.",
+            ),
         ),
     ),
-    ("POST", "/reset_prefix_cache"): Operation(_ADMIN, "Clear the prefix cache", (response(CacheReset),)),
+    ("POST", "/reset_prefix_cache"): Operation(
+        _ADMIN, "Clear the prefix cache", (response(CacheReset),)
+    ),
     ("POST", "/sleep"): Operation(
         _ADMIN,
         "Free the memory of the engines",
         (response(SleepResult),),
-        query=(Query("level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."), _MODE, MODEL),
+        query=(
+            Query("level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."),
+            _MODE,
+            MODEL,
+        ),
     ),
     ("POST", "/wake_up"): Operation(
         _ADMIN,
@@ -210,7 +299,10 @@ ADMINISTRATION: Operations = {
         (response(WakeResult),),
         query=(
             Query(
-                "tags", Literal["weights", "kv_cache", "scheduling"], "The parts to wake; default: all.", is_list=True
+                "tags",
+                Literal["weights", "kv_cache", "scheduling"],
+                "The parts to wake; default: all.",
+                is_list=True,
             ),
             MODEL,
         ),
@@ -222,27 +314,46 @@ ADMINISTRATION: Operations = {
         _ADMIN,
         "Pause generation",
         (response(StateName),),
-        query=(_MODE, Query("clear_cache", Literal["true", "false"], "Whether caches are cleared."), MODEL),
+        query=(
+            _MODE,
+            Query("clear_cache", Literal["true", "false"], "Whether caches are cleared."),
+            MODEL,
+        ),
     ),
-    ("POST", "/resume"): Operation(_ADMIN, "Resume generation", (response(StateName),), query=(MODEL,)),
+    ("POST", "/resume"): Operation(
+        _ADMIN, "Resume generation", (response(StateName),), query=(MODEL,)
+    ),
     ("GET", "/is_paused"): Operation(
         _ADMIN, "Show whether an engine is paused", (response(PauseState),), query=(MODEL,)
     ),
     ("POST", "/abort_requests"): Operation(
-        _ADMIN, "Abort all requests", (response(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
+        _ADMIN,
+        "Abort all requests",
+        (response(AbortResult),),
+        (AbortBody,),
+        is_body_optional=True,
+        query=(MODEL,),
     ),
     ("POST", "/collective_rpc"): Operation(_ADMIN, "Not supported: calls of methods by name", ()),
-    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (ApiResponse(media=TEXT),), (AdapterLoad,)),
+    ("POST", "/v1/load_lora_adapter"): Operation(
+        _ADMIN, "Load an adapter", (ApiResponse(media=TEXT),), (AdapterLoad,)
+    ),
     ("POST", "/v1/unload_lora_adapter"): Operation(
         _ADMIN, "Unload an adapter", (ApiResponse(media=TEXT),), (AdapterUnload,)
     ),
-    ("GET", "/models"): Operation("Models", "List the models with their states", (response(ModelStateList),)),
+    ("GET", "/models"): Operation(
+        "Models", "List the models with their states", (response(ModelStateList),)
+    ),
     ("POST", "/models"): Operation(
         "Models", "Download a model in the background", (response(Success),), (ModelRequest,)
     ),
-    ("DELETE", "/models"): Operation("Models", "Not supported: models are deleted by the operator", ()),
+    ("DELETE", "/models"): Operation(
+        "Models", "Not supported: models are deleted by the operator", ()
+    ),
     ("GET", "/models/sse"): Operation(
-        "Models", "Stream the states of the models, and each change", (response(ModelEvent, media=EVENTS),)
+        "Models",
+        "Stream the states of the models, and each change",
+        (response(ModelEvent, media=EVENTS),),
     ),
     ("POST", "/models/load"): Operation("Models", "Load a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/unload"): Operation("Models", "Unload a model", _LOADING, (ModelRequest,)),
@@ -254,10 +365,14 @@ ADMINISTRATION: Operations = {
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",
     ),
-    ("GET", "/dragoman/faults"): Operation("Simulation", "List the injected faults", _FAULTS, query=(MODEL,)),
+    ("GET", "/dragoman/faults"): Operation(
+        "Simulation", "List the injected faults", _FAULTS, query=(MODEL,)
+    ),
     ("PUT", "/dragoman/faults"): _SET_FAULTS,
     ("POST", "/dragoman/faults"): _SET_FAULTS,
-    ("GET", "/dragoman/listener"): Operation("Simulation", "List the ports with their states", _PORTS),
+    ("GET", "/dragoman/listener"): Operation(
+        "Simulation", "List the ports with their states", _PORTS
+    ),
     ("PUT", "/dragoman/listener"): _SET_PORTS,
     ("POST", "/dragoman/listener"): _SET_PORTS,
     ("POST", "/init_weight_transfer_engine"): Operation(
@@ -292,7 +407,11 @@ ADMINISTRATION: Operations = {
         query=(MODEL,),
     ),
     ("POST", "/update_weight_version"): Operation(
-        _WEIGHTS, "Name the version of the weights", (response(WeightRenamed),), (WeightRename,), query=(MODEL,)
+        _WEIGHTS,
+        "Name the version of the weights",
+        (response(WeightRenamed),),
+        (WeightRename,),
+        query=(MODEL,),
     ),
     ("GET", "/weight_info"): Operation(
         _WEIGHTS, "Show the version of the weights", (response(WeightInfo),), query=(MODEL,)
@@ -306,7 +425,10 @@ ADMINISTRATION: Operations = {
         query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
     ),
     ("GET", "/get_weight_version"): Operation(
-        _WEIGHTS, "Show the version of the weights, as in SGLang", (response(WeightVersion),), query=(MODEL,)
+        _WEIGHTS,
+        "Show the version of the weights, as in SGLang",
+        (response(WeightVersion),),
+        query=(MODEL,),
     ),
     ("POST", "/update_weights_from_disk"): Operation(
         _WEIGHTS,
@@ -336,10 +458,20 @@ ADMINISTRATION: Operations = {
     ("GET", "/flush_cache"): _FLUSH,
     ("POST", "/flush_cache"): _FLUSH,
     ("POST", "/release_memory_occupation"): Operation(
-        _ADMIN, "Free the engines' memory", (response(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
+        _ADMIN,
+        "Free the engines' memory",
+        (response(None),),
+        (MemoryTags,),
+        is_body_optional=True,
+        query=(MODEL,),
     ),
     ("POST", "/resume_memory_occupation"): Operation(
-        _ADMIN, "Restore the engines' memory", (response(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
+        _ADMIN,
+        "Restore the engines' memory",
+        (response(None),),
+        (MemoryTags,),
+        is_body_optional=True,
+        query=(MODEL,),
     ),
 }
 
@@ -349,7 +481,9 @@ ADMINISTRATION: Operations = {
 _PAGE = (response(ObjectPage),)
 _CHAT = "Chat Completions"
 _ITEM = dict[str, object]
-"""An item of a conversation or of an input. Its fields depend on its type; items of hosted tools are kept as sent."""
+"""An item of a conversation or of an input. Its fields depend on its type; items of
+hosted tools are kept as sent.
+"""
 
 STORED: Operations = {
     ("GET", "/v1/chat/completions"): Operation(
@@ -359,7 +493,9 @@ STORED: Operations = {
         query=(*PAGE, Query("model", str, "Only completions of this model.")),
         description="`metadata[KEY]=VALUE` in the query selects by metadata.",
     ),
-    ("GET", "/v1/chat/completions/{id}"): Operation(_CHAT, "Retrieve a stored completion", (response(ChatCompletion),)),
+    ("GET", "/v1/chat/completions/{id}"): Operation(
+        _CHAT, "Retrieve a stored completion", (response(ChatCompletion),)
+    ),
     ("POST", "/v1/chat/completions/{id}"): Operation(
         _CHAT, "Replace a stored completion's metadata", (response(ChatCompletion),), (ChatUpdate,)
     ),
@@ -374,12 +510,22 @@ STORED: Operations = {
         "Retrieve a stored response, or resume its stream",
         (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
         query=(
-            Query("stream", Literal["true", "false"], "Stream the events of a background response."),
-            Query("starting_after", Annotated[int, Meta(ge=0)], "Only events after this sequence number."),
-            Query("include", str, "Accepted; a stored response is returned as it is.", is_list=True),
+            Query(
+                "stream", Literal["true", "false"], "Stream the events of a background response."
+            ),
+            Query(
+                "starting_after",
+                Annotated[int, Meta(ge=0)],
+                "Only events after this sequence number.",
+            ),
+            Query(
+                "include", str, "Accepted; a stored response is returned as it is.", is_list=True
+            ),
         ),
     ),
-    ("DELETE", "/v1/responses/{id}"): Operation("Responses", "Delete a stored response", (response(DeletedResponse),)),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        "Responses", "Delete a stored response", (response(DeletedResponse),)
+    ),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
         "Responses", "Cancel a background response", (response(ResponseObject),)
     ),
@@ -397,7 +543,10 @@ STORED: Operations = {
         "Conversations", "Retrieve a conversation", (response(ConversationObject),)
     ),
     ("POST", "/v1/conversations/{id}"): Operation(
-        "Conversations", "Replace a conversation's metadata", (response(ConversationObject),), (ConversationUpdate,)
+        "Conversations",
+        "Replace a conversation's metadata",
+        (response(ConversationObject),),
+        (ConversationUpdate,),
     ),
     ("DELETE", "/v1/conversations/{id}"): Operation(
         "Conversations", "Delete a conversation", (response(DeletedConversation),)
@@ -408,7 +557,9 @@ STORED: Operations = {
     ("POST", "/v1/conversations/{id}/items"): Operation(
         "Conversations", "Add items to a conversation", _PAGE, (ConversationItemsBody,)
     ),
-    ("GET", "/v1/conversations/{id}/items/{item}"): Operation("Conversations", "Retrieve an item", (response(_ITEM),)),
+    ("GET", "/v1/conversations/{id}/items/{item}"): Operation(
+        "Conversations", "Retrieve an item", (response(_ITEM),)
+    ),
     ("DELETE", "/v1/conversations/{id}/items/{item}"): Operation(
         "Conversations", "Delete an item", (response(ConversationObject),)
     ),
@@ -428,7 +579,9 @@ STORED: Operations = {
         "Message batches", "Cancel a message batch", (response(MessageBatch),)
     ),
     ("GET", "/v1/messages/batches/{batch}/results"): Operation(
-        "Message batches", "Read the results, one a line", (response(MessageBatchResult, media=STORED_LINES),)
+        "Message batches",
+        "Read the results, one a line",
+        (response(MessageBatchResult, media=STORED_LINES),),
     ),
     ("GET", "/v1/files"): Operation(
         "Files",
@@ -450,10 +603,19 @@ STORED: Operations = {
             Form(
                 {
                     "file": (bytes, "The content."),
-                    "purpose": (str, "`batch` or another of OpenAI's purposes; not in Anthropic's API."),
-                    "expires_after[anchor]": (Literal["created_at"], "The start of the file's lifetime."),
+                    "purpose": (
+                        str,
+                        "`batch` or another of OpenAI's purposes; not in Anthropic's API.",
+                    ),
+                    "expires_after[anchor]": (
+                        Literal["created_at"],
+                        "The start of the file's lifetime.",
+                    ),
                     "expires_after[seconds]": (int, "Lifetime of the file, in seconds."),
-                    "expires_in_seconds": (int, "Lifetime of the file, in seconds, in Anthropic's API."),
+                    "expires_in_seconds": (
+                        int,
+                        "Lifetime of the file, in seconds, in Anthropic's API.",
+                    ),
                 }
             ),
         ),
@@ -465,13 +627,24 @@ STORED: Operations = {
     ("DELETE", "/v1/files/{file}"): Operation(
         "Files", "Delete a file", (response(DeletedObjectResponse, DeletedAnthropicFile),)
     ),
-    ("GET", "/v1/files/{file}/content"): Operation("Files", "Download a file", (ApiResponse(media=BINARY),)),
+    ("GET", "/v1/files/{file}/content"): Operation(
+        "Files", "Download a file", (ApiResponse(media=BINARY),)
+    ),
     ("GET", "/v1/batches"): Operation("Batches", "List batches", _PAGE, query=PAGE),
-    ("POST", "/v1/batches"): Operation("Batches", "Create a batch", (response(BatchObject),), (BatchBody,)),
-    ("GET", "/v1/batches/{batch}"): Operation("Batches", "Retrieve a batch", (response(BatchObject),)),
-    ("POST", "/v1/batches/{batch}/cancel"): Operation("Batches", "Cancel a batch", (response(BatchObject),)),
+    ("POST", "/v1/batches"): Operation(
+        "Batches", "Create a batch", (response(BatchObject),), (BatchBody,)
+    ),
+    ("GET", "/v1/batches/{batch}"): Operation(
+        "Batches", "Retrieve a batch", (response(BatchObject),)
+    ),
+    ("POST", "/v1/batches/{batch}/cancel"): Operation(
+        "Batches", "Cancel a batch", (response(BatchObject),)
+    ),
     ("GET", "/v1/models"): Operation("Models", "List the models", (response(ModelObjectList),)),
     ("GET", "/v1/models/{model}"): Operation(
-        "Models", "Retrieve a model", (response(ModelObject),), description="The name may contain slashes."
+        "Models",
+        "Retrieve a model",
+        (response(ModelObject),),
+        description="The name may contain slashes.",
     ),
 }

@@ -1,4 +1,5 @@
-"""The OpenAPI document of the routes, and the routes that serve it: `/openapi.json` and the page at `/docs`.
+"""The OpenAPI document of the routes, and the routes that serve it: `/openapi.json` and
+the page at `/docs`.
 
 The document combines the declarations of the routes with the catalog of operations.
 """
@@ -31,7 +32,11 @@ from ....core.errors import (
     UnsupportedMediaType,
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.errors import OpenAIErrorBody, render_anthropic_rate_limits, render_openai_rate_limits
+from ....dialects.errors import (
+    OpenAIErrorBody,
+    render_anthropic_rate_limits,
+    render_openai_rate_limits,
+)
 from ....dialects.ollama.models import OllamaError
 from ....dialects.responses.answers import RESPONSE_EVENTS
 from ....dialects.tgi.wire import TgiError
@@ -40,7 +45,20 @@ from ...auth import Access
 from ...endpoint import CompleteResponse, ErrorEnvelope, HttpRequest, OPENAI, Route
 from .administration import ADMINISTRATION, STORED
 from .generation import GENERATION, OLLAMA
-from .schemas import ApiResponse, BINARY, Body, EVENTS, FORM, Form, JSON, Json, Operation, Operations, Schemas, build_any_of
+from .schemas import (
+    ApiResponse,
+    BINARY,
+    Body,
+    EVENTS,
+    FORM,
+    Form,
+    JSON,
+    Json,
+    Operation,
+    Operations,
+    Schemas,
+    build_any_of,
+)
 
 CATALOGUE: Operations = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
 
@@ -71,7 +89,10 @@ _HEADERS: Mapping[str, tuple[object, str]] = {
     "request-id": (str, "The same, for Anthropic's SDK."),
     "openai-processing-ms": (int, "Milliseconds until the response started."),
     "openai-version": (str, "The version of OpenAI's API."),
-    "x-dragoman-warnings": (str, "The parts of the request that have no effect, separated by semicolons."),
+    "x-dragoman-warnings": (
+        str,
+        "The parts of the request that have no effect, separated by semicolons.",
+    ),
 }
 _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
     "retry-after": (int, "Seconds after which to retry."),
@@ -82,7 +103,9 @@ _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
 _CACHE_HEADERS: Mapping[str, tuple[object, str]] = {
     "etag": (str, "The version of the response, for `If-None-Match`."),
 }
-_LOCATION_HEADERS: Mapping[str, tuple[object, str]] = {"location": (str, "The address of the page.")}
+_LOCATION_HEADERS: Mapping[str, tuple[object, str]] = {
+    "location": (str, "The address of the page.")
+}
 _LIMITED = (("requests", "Requests a minute"), ("tokens", "Tokens a minute"))
 _OPENAI_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
     f"x-ratelimit-{field}-{name}": (type, f"{text} of the key{about}, where it has this limit.")
@@ -94,7 +117,10 @@ _OPENAI_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
     )
 }
 _ANTHROPIC_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
-    f"anthropic-ratelimit-{name}-{field}": (type, f"{text} of the key{about}, where it has this limit.")
+    f"anthropic-ratelimit-{name}-{field}": (
+        type,
+        f"{text} of the key{about}, where it has this limit.",
+    )
     for name, text in _LIMITED
     for field, type, about in (
         ("limit", int, ""),
@@ -110,7 +136,8 @@ _ALL_HEADERS = {
     **_OPENAI_LIMIT_HEADERS,
     **_ANTHROPIC_LIMIT_HEADERS,
 }
-# The errors stand for their statuses, which depend on the envelope; their messages are not used.
+# The errors stand for their statuses, which depend on the envelope; their messages are
+# not used.
 _BODY_ERRORS = (RequestError("m"), BodyTooLarge("m"), UnsupportedMediaType("m"))
 _GENERATION_ERRORS = (
     RequestError("m"),
@@ -121,14 +148,26 @@ _GENERATION_ERRORS = (
     EngineTimeout("m"),
 )
 _GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
-    "x-dragoman-timeout": (float, "Seconds after which the answer ends; no longer than the server's own limit."),
-    "x-data-parallel-rank": (int, "The engine core that runs the request, where an engine has several."),
-    "x-session-id": (str, "A hint: requests of one session, which vLLM's scheduler may treat alike."),
+    "x-dragoman-timeout": (
+        float,
+        "Seconds after which the answer ends; no longer than the server's own limit.",
+    ),
+    "x-data-parallel-rank": (
+        int,
+        "The engine core that runs the request, where an engine has several.",
+    ),
+    "x-session-id": (
+        str,
+        "A hint: requests of one session, which vLLM's scheduler may treat alike.",
+    ),
     "x-dragoman-reply": (str, "A scripted reply as JSON, for engines that can be scripted."),
     "x-dragoman-fault": (str, "A fault to inject as JSON, for engines that can be scripted."),
 }
 _PARAMETERS: Mapping[str, tuple[object, str]] = {
-    "x-request-id": (str, "An id for logs: up to 128 letters, digits, dots, hyphens and underscores."),
+    "x-request-id": (
+        str,
+        "An id for logs: up to 128 letters, digits, dots, hyphens and underscores.",
+    ),
     "x-dragoman-warnings": (str, "`body`: list warnings in the body too."),
     "if-none-match": (str, "The ETag of a response that the client has."),
     "anthropic-version": (str, "Asks for Anthropic's format of the response and of errors."),
@@ -153,12 +192,20 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     builder = _DocumentBuilder(schemas, requires_key)
     paths: dict[str, Json] = {}
     for route, method, operation in described:
-        paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(route, method, operation)
+        paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(
+            route, method, operation
+        )
     if "/v1/responses" in paths:
-        create = {"type": "object", "properties": {"type": {"const": "response.create"}}, "required": ["type"]}
-        # OpenAPI 3.1 has no WebSockets, so an extension holds the schemas of both directions.
+        create = {
+            "type": "object",
+            "properties": {"type": {"const": "response.create"}},
+            "required": ["type"],
+        }
+        # OpenAPI 3.1 has no WebSockets, so an extension holds the schemas of both
+        # directions.
         paths["/v1/responses"]["x-websocket"] = {
-            "description": "The same path as a WebSocket: one request a frame, and one event a frame "
+            "description": "The same path as a WebSocket: one request a frame, and one event a "
+            "frame "
             "(docs/websocket.md).",
             "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
             "receive": {"anyOf": [schemas.refer(event) for event in RESPONSE_EVENTS]},
@@ -172,7 +219,9 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
             "description": _INTRODUCTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for _, _, operation in described)],
+        "tags": [
+            {"name": tag} for tag in dict.fromkeys(operation.tag for _, _, operation in described)
+        ],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
@@ -182,7 +231,12 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
                 for name, (type, text) in sorted(_ALL_HEADERS.items())
             },
             "parameters": {
-                name: {"name": name, "in": "header", "description": text, "schema": schemas.refer(type)}
+                name: {
+                    "name": name,
+                    "in": "header",
+                    "description": text,
+                    "schema": schemas.refer(type),
+                }
                 for name, (type, text) in _PARAMETERS.items()
             },
         },
@@ -196,18 +250,28 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
 
 
 def to_path_template(path: str) -> str:
-    """Return a route's path as OpenAPI writes it, without the converters of its placeholders."""
+    """Return a route's path as OpenAPI writes it, without the converters of its
+    placeholders.
+    """
     return _PLACEHOLDER.sub(r"{\1}", path)
 
 
 def _build_schemas(operations: Iterable[Operation]) -> Schemas:
     bodies: list[Body] = []
     requests: list[object] = []
-    answers: list[object] = [*RESPONSE_EVENTS, *(type for types in _ERRORS.values() for type in types)]
+    answers: list[object] = [
+        *RESPONSE_EVENTS,
+        *(type for types in _ERRORS.values() for type in types),
+    ]
     for operation in operations:
         bodies += [body for body in operation.bodies if isinstance(body, Body)]
         requests += [body for body in operation.bodies if isinstance(body, type)]
-        requests += [type for body in operation.bodies if isinstance(body, Form) for type, _ in body.fields.values()]
+        requests += [
+            type
+            for body in operation.bodies
+            if isinstance(body, Form)
+            for type, _ in body.fields.values()
+        ]
         requests += [query.type for query in operation.query]
         answers += [type for response in operation.responses for type in response.types]
     requests += [type for headers in (_ALL_HEADERS, _PARAMETERS) for type, _ in headers.values()]
@@ -215,7 +279,9 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
 
 
 class _DocumentBuilder:
-    """Builds the OpenAPI operations of routes, and collects the envelopes of their errors for `describe_errors`."""
+    """Builds the OpenAPI operations of routes, and collects the envelopes of their
+    errors for `describe_errors`.
+    """
 
     def __init__(self, schemas: Schemas, requires_key: bool) -> None:
         self._schemas = schemas
@@ -230,18 +296,31 @@ class _DocumentBuilder:
         for query in operation.query:
             schema = self._schemas.refer(query.type)
             schema = {"type": "array", "items": schema} if query.is_list else schema
-            described_query = {"name": query.name, "in": "query", "description": query.description, "schema": schema}
+            described_query = {
+                "name": query.name,
+                "in": "query",
+                "description": query.description,
+                "schema": schema,
+            }
             parameters.append(described_query)
-        names = ["x-request-id", "x-dragoman-warnings", *(_GENERATION_PARAMETERS if operation.generates else ())]
+        names = [
+            "x-request-id",
+            "x-dragoman-warnings",
+            *(_GENERATION_PARAMETERS if operation.generates else ()),
+        ]
         if route.envelope.anthropic is not None:
             names.append("anthropic-version")
         if operation.is_cached:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
-        # Operation ids must be unique: paths with and without a slash at the end would get the same one.
+        # Operation ids must be unique: paths with and without a slash at the end would
+        # get the same one.
         suffix = "_slash" if route.path.endswith("/") and route.path != "/" else ""
         described: Json = {
-            "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_") + suffix,
+            "operationId": re.sub(
+                r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}"
+            ).strip("_")
+            + suffix,
             "tags": [operation.tag],
             "summary": operation.summary,
             "parameters": parameters,
@@ -272,7 +351,9 @@ class _DocumentBuilder:
             schema: Json = {"type": "object", "properties": properties, "required": ["file"]}
             return {"required": True, "content": {FORM: {"schema": schema}}}
         alternatives = [
-            {"$ref": f"#/components/schemas/{body.name}"} if isinstance(body, Body) else self._schemas.refer(body)
+            {"$ref": f"#/components/schemas/{body.name}"}
+            if isinstance(body, Body)
+            else self._schemas.refer(body)
             for body in operation.bodies
         ]
         content: Json = {JSON: {"schema": build_any_of(alternatives)}}
@@ -284,7 +365,11 @@ class _DocumentBuilder:
         responses: Json = {}
         envelopes = operation.envelopes or (route.envelope,)
         dialects = _add_client_envelopes(envelopes)
-        names = (*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ()), *_name_limit_headers(dialects))
+        names = (
+            *_HEADERS,
+            *(_CACHE_HEADERS if operation.is_cached else ()),
+            *_name_limit_headers(dialects),
+        )
         headers = _refer_to_headers(names)
         for response in operation.responses:
             described = responses.setdefault(
@@ -294,14 +379,23 @@ class _DocumentBuilder:
             if 300 <= response.status < 400:
                 described["headers"] = headers | _refer_to_headers(_LOCATION_HEADERS)
             if response.media is not None:
-                described.setdefault("content", {})[response.media] = self._describe_content(response)
+                described.setdefault("content", {})[response.media] = self._describe_content(
+                    response
+                )
         if operation.is_cached:
-            responses["304"] = {"description": "The client has the current version.", "headers": headers}
-        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
+            responses["304"] = {
+                "description": "The client has the current version.",
+                "headers": headers,
+            }
+        name = (
+            re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
+        )
         self._errors[name] = envelopes
         reference = {"$ref": f"#/components/responses/{name}"}
         expected: list[DragomanError] = (
-            [] if route.access is Access.PUBLIC else [AuthenticationError("m"), PermissionDenied("m")]
+            []
+            if route.access is Access.PUBLIC
+            else [AuthenticationError("m"), PermissionDenied("m")]
         )
         if operation.bodies:
             expected += _BODY_ERRORS
@@ -309,10 +403,18 @@ class _DocumentBuilder:
             expected += _GENERATION_ERRORS
         if _PLACEHOLDER.search(route.path):
             expected.append(NotFound("m"))
-        statuses = sorted({envelope.map_status(error) for envelope in dialects for error in expected})
+        statuses = sorted(
+            {envelope.map_status(error) for envelope in dialects for error in expected}
+        )
         # Any route may respond with other errors, such as 421 for another host name.
-        errors = {str(status): reference for status in statuses} | {"4XX": reference, "5XX": reference}
-        return {**responses, **{status: error for status, error in errors.items() if status not in responses}}
+        errors = {str(status): reference for status in statuses} | {
+            "4XX": reference,
+            "5XX": reference,
+        }
+        return {
+            **responses,
+            **{status: error for status, error in errors.items() if status not in responses},
+        }
 
     def _describe_content(self, response: ApiResponse) -> Json:
         if response.media == BINARY:
@@ -322,7 +424,8 @@ class _DocumentBuilder:
         schema = build_any_of([self._schemas.refer(type) for type in response.types])
         if response.media != EVENTS:
             return {"schema": schema}
-        # As OpenAPI 3.2 describes server-sent events: `data` is a string that contains JSON.
+        # As OpenAPI 3.2 describes server-sent events: `data` is a string that contains
+        # JSON.
         data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
         properties = {"event": {"type": "string"}, "data": data}
         return {"schema": {"type": "object", "properties": properties, "required": ["data"]}}
@@ -332,18 +435,32 @@ class _DocumentBuilder:
         described: Json = {}
         for name, envelopes in sorted(self._errors.items()):
             types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
-            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(envelopes)))
+            names = (
+                *_HEADERS,
+                *_ERROR_HEADERS,
+                *_name_limit_headers(_add_client_envelopes(envelopes)),
+            )
             described[name] = {
-                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in envelopes)}.",
+                "description": f"An error, in the format of "
+                f"{' or '.join(envelope.name for envelope in envelopes)}.",
                 "headers": _refer_to_headers(names),
-                "content": {JSON: {"schema": build_any_of([self._schemas.refer(type) for type in types])}},
+                "content": {
+                    JSON: {"schema": build_any_of([self._schemas.refer(type) for type in types])}
+                },
             }
         return described
 
 
 def _add_client_envelopes(envelopes: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
-    """Return these envelopes and their alternatives for requests with Anthropic's headers."""
-    return [resolved for envelope in envelopes for resolved in (envelope, envelope.anthropic) if resolved is not None]
+    """Return these envelopes and their alternatives for requests with Anthropic's
+    headers.
+    """
+    return [
+        resolved
+        for envelope in envelopes
+        for resolved in (envelope, envelope.anthropic)
+        if resolved is not None
+    ]
 
 
 def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
@@ -362,7 +479,9 @@ def _refer_to_headers(names: Iterable[str]) -> Json:
 # The routes that serve the document and a page that shows it.
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""The page's Content-Security-Policy: no inline scripts or styles, and nothing from other hosts."""
+"""The page's Content-Security-Policy: no inline scripts or styles, and nothing from
+other hosts.
+"""
 VIEWER = Path(__file__).with_name("viewer")
 ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
 _FILES = (
@@ -380,7 +499,12 @@ def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
     routes: all other routes; the document describes them too.
     """
     document_routes = [
-        Route(path, Access.PUBLIC, OPENAI, {"GET": partial(show_file, file.read_bytes(), content_type)})
+        Route(
+            path,
+            Access.PUBLIC,
+            OPENAI,
+            {"GET": partial(show_file, file.read_bytes(), content_type)},
+        )
         for path, file, content_type in _FILES
     ]
     description = ApiDescription()
@@ -390,7 +514,9 @@ def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
 
 
 class ApiDescription:
-    """Serves the document in two versions, with and without the routes for administrators. Each is built once."""
+    """Serves the document in two versions, with and without the routes for
+    administrators. Each is built once.
+    """
 
     def __init__(self) -> None:
         self.routes: tuple[Route, ...] = ()
@@ -414,9 +540,14 @@ class ApiDescription:
 def build_cached_response(
     http: HttpRequest, body: bytes, content_type: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> CompleteResponse:
-    """Build a response with an ETag, or a 304 if the client has the current version (RFC 9110, 13.1.2)."""
+    """Build a response with an ETag, or a 304 if the client has the current version
+    (RFC 9110, 13.1.2).
+    """
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    known_tags = [value.strip().removeprefix("W/") for value in http.headers.get("if-none-match", "").split(",")]
+    known_tags = [
+        value.strip().removeprefix("W/")
+        for value in http.headers.get("if-none-match", "").split(",")
+    ]
     all_headers = [
         *http.build_headers((b"content-type", content_type)),
         (b"etag", tag.encode()),
@@ -432,5 +563,8 @@ def build_cached_response(
 
 async def show_file(body: bytes, content_type: bytes, http: HttpRequest) -> CompleteResponse:
     """Return a file of the page that shows the API."""
-    headers = ((b"content-security-policy", PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
+    headers = (
+        (b"content-security-policy", PAGE_POLICY.encode()),
+        (b"referrer-policy", b"no-referrer"),
+    )
     return build_cached_response(http, body, content_type, headers)

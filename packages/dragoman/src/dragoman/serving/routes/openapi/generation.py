@@ -1,17 +1,50 @@
-"""OpenAPI operations of the routes that run a model: generation, embeddings, scores, tokens; and of Ollama's routes."""
+"""OpenAPI operations of the routes that run a model: generation, embeddings, scores,
+tokens; and of Ollama's routes.
+"""
 
 from __future__ import annotations
 
 from ....core.control import PullProgress
 from ....dialects.anthropic.errors import AnthropicErrorBody
 from ....dialects.anthropic.threads import ThreadReference
-from ....dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MESSAGE_EVENTS, MessageResponse, MessagesBody, MessagesPromptFields, TokenCount
+from ....dialects.anthropic.wire import (
+    COUNT_TOKENS,
+    MESSAGES,
+    MESSAGE_EVENTS,
+    MessageResponse,
+    MessagesBody,
+    MessagesPromptFields,
+    TokenCount,
+)
 from ....dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from ....dialects.completions import COMPLETIONS, CompletionsBody
-from ....dialects.embeddings import COHERE_EMBED, CohereEmbedBody, CohereEmbedResponse, EMBEDDINGS, EmbeddingsBody, EmbeddingsResponse
+from ....dialects.embeddings import (
+    COHERE_EMBED,
+    CohereEmbedBody,
+    CohereEmbedResponse,
+    EMBEDDINGS,
+    EmbeddingsBody,
+    EmbeddingsResponse,
+)
 from ....dialects.errors import OpenAIErrorBody
-from ....dialects.generate import GENERATE, GenerateBody, RenderedGenerateBody, SAMPLING_PARAMS, VllmSamplingParams
-from ....dialects.ollama.models import OllamaChatResponse, OllamaEmbedResponse, OllamaEmbedding, OllamaError, OllamaGenerateResponse, OllamaProcesses, OllamaShow, OllamaTags, VersionObject
+from ....dialects.generate import (
+    GENERATE,
+    GenerateBody,
+    RenderedGenerateBody,
+    SAMPLING_PARAMS,
+    VllmSamplingParams,
+)
+from ....dialects.ollama.models import (
+    OllamaChatResponse,
+    OllamaEmbedResponse,
+    OllamaEmbedding,
+    OllamaError,
+    OllamaGenerateResponse,
+    OllamaProcesses,
+    OllamaShow,
+    OllamaTags,
+    VersionObject,
+)
 from ....dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
@@ -34,13 +67,41 @@ from ....dialects.openai_answers import (
     TextCompletion,
     TextCompletionChunk,
 )
-from ....dialects.responses.answers import Compaction, InputTokenCount, RESPONSE_EVENTS, ResponseObject
+from ....dialects.responses.answers import (
+    Compaction,
+    InputTokenCount,
+    RESPONSE_EVENTS,
+    ResponseObject,
+)
 from ....dialects.responses.wire import RESPONSES, ResponsesBody
-from ....dialects.scoring import RERANK, RerankBody, RerankResponse, SCORE, ScoreBody, ScoreResponse, TeiRerankResult
-from ....dialects.sglang import SGLANG, SGLANG_PARAMS, SglangBody, SglangResponse, SglangSamplingParams
+from ....dialects.scoring import (
+    RERANK,
+    RerankBody,
+    RerankResponse,
+    SCORE,
+    ScoreBody,
+    ScoreResponse,
+    TeiRerankResult,
+)
+from ....dialects.sglang import (
+    SGLANG,
+    SGLANG_PARAMS,
+    SglangBody,
+    SglangResponse,
+    SglangSamplingParams,
+)
 from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiError, TgiInfo, TgiParameters
 from ....dialects.tgi.writer import LightllmResponse, TgiResponse, TgiStreamEvent
-from ....dialects.tokenize import DETOKENIZE, DetokenizeBody, DetokenizeResponse, ExplanationBody, TOKENIZE, TokenizeFields, TokenizeResponse, TokenizeTextBody
+from ....dialects.tokenize import (
+    DETOKENIZE,
+    DetokenizeBody,
+    DetokenizeResponse,
+    ExplanationBody,
+    TOKENIZE,
+    TokenizeFields,
+    TokenizeResponse,
+    TokenizeTextBody,
+)
 from ....prompts.template import TokenizerInfo
 from ... import endpoint
 from .schemas import ApiResponse, Body, EVENTS, LINES, MODEL, Operation, Operations, TEXT, response
@@ -49,7 +110,10 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 CHAT_REQUEST = Body("ChatRequest", (ChatPromptFields, ChatBody), CHAT, example={"messages": HELLO})
 COMPLETION_REQUEST = Body(
-    "CompletionRequest", (CompletionsBody,), COMPLETIONS, example={"prompt": "Once upon a time", "max_tokens": 8}
+    "CompletionRequest",
+    (CompletionsBody,),
+    COMPLETIONS,
+    example={"prompt": "Once upon a time", "max_tokens": 8},
 )
 RESPONSE_REQUEST = Body("ResponseRequest", (ResponsesBody,), RESPONSES, example={"input": "Hello"})
 THREAD = Body("Thread", (ThreadReference,))
@@ -61,26 +125,43 @@ MESSAGES_REQUEST = Body(
     example={"max_tokens": 64, "messages": HELLO},
 )
 COUNT_REQUEST = Body(
-    "CountTokensRequest", (MessagesPromptFields,), COUNT_TOKENS, nested={"thread": THREAD}, example={"messages": HELLO}
+    "CountTokensRequest",
+    (MessagesPromptFields,),
+    COUNT_TOKENS,
+    nested={"thread": THREAD},
+    example={"messages": HELLO},
 )
-EMBEDDING_REQUEST = Body("EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"})
-COHERE_REQUEST = Body("CohereEmbedRequest", (CohereEmbedBody,), COHERE_EMBED, example={"texts": ["Hello"]})
+EMBEDDING_REQUEST = Body(
+    "EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"}
+)
+COHERE_REQUEST = Body(
+    "CohereEmbedRequest", (CohereEmbedBody,), COHERE_EMBED, example={"texts": ["Hello"]}
+)
 RERANK_REQUEST = Body(
-    "RerankRequest", (RerankBody,), RERANK, example={"query": "capital of Japan", "documents": ["Tokyo", "Rome"]}
+    "RerankRequest",
+    (RerankBody,),
+    RERANK,
+    example={"query": "capital of Japan", "documents": ["Tokyo", "Rome"]},
 )
-SCORE_REQUEST = Body("ScoreRequest", (ScoreBody,), SCORE, example={"queries": "Japan", "documents": ["Tokyo"]})
+SCORE_REQUEST = Body(
+    "ScoreRequest", (ScoreBody,), SCORE, example={"queries": "Japan", "documents": ["Tokyo"]}
+)
 GENERATE_REQUEST = Body(
     "TokenGenerationRequest",
     (GenerateBody,),
     GENERATE,
-    nested={"sampling_params": Body("VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS)},
+    nested={
+        "sampling_params": Body("VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS)
+    },
     example={"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 8}},
 )
 SGLANG_REQUEST = Body(
     "SglangRequest",
     (SglangBody,),
     SGLANG,
-    nested={"sampling_params": Body("SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS)},
+    nested={
+        "sampling_params": Body("SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS)
+    },
     example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 8}},
 )
 TGI_REQUEST = Body(
@@ -90,11 +171,20 @@ TGI_REQUEST = Body(
     nested={"parameters": Body("TgiRequestParameters", (TgiParameters,), TGI_PARAMS)},
     example={"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8}},
 )
-TOKENIZE_TEXT = Body("TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"})
-TOKENIZE_CHAT = Body("TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO})
-DETOKENIZE_REQUEST = Body("DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]})
+TOKENIZE_TEXT = Body(
+    "TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"}
+)
+TOKENIZE_CHAT = Body(
+    "TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO}
+)
+DETOKENIZE_REQUEST = Body(
+    "DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]}
+)
 
-_COMPLETION_RESPONSES = (response(TextCompletion), response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS))
+_COMPLETION_RESPONSES = (
+    response(TextCompletion),
+    response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS),
+)
 _TGI_EVENTS = response(TgiStreamEvent, TgiError, media=EVENTS)
 _SHARED_ENVELOPES = (endpoint.OPENAI, endpoint.TGI)
 _EXPLANATION = (response(ExplanationBody),)
@@ -116,11 +206,15 @@ _RERANK = Operation(
     (response(RerankResponse, list[TeiRerankResult]),),
     (RERANK_REQUEST,),
 )
-_SCORE = Operation("Embeddings", "Score pairs of texts", (response(ScoreResponse),), (SCORE_REQUEST,))
+_SCORE = Operation(
+    "Embeddings", "Score pairs of texts", (response(ScoreResponse),), (SCORE_REQUEST,)
+)
 
 
 def _explain(tag: str, *bodies: Body) -> Operation:
-    return Operation(tag, "Show how the prompt is rendered and cached (--explain)", _EXPLANATION, bodies)
+    return Operation(
+        tag, "Show how the prompt is rendered and cached (--explain)", _EXPLANATION, bodies
+    )
 
 
 GENERATION: Operations = {
@@ -133,7 +227,11 @@ GENERATION: Operations = {
         description="A stream ends with `data: [DONE]`, or with an error and nothing after it.",
     ),
     ("POST", "/v1/completions"): Operation(
-        "Completions", "Continue a text", _COMPLETION_RESPONSES, (COMPLETION_REQUEST,), generates=True
+        "Completions",
+        "Continue a text",
+        _COMPLETION_RESPONSES,
+        (COMPLETION_REQUEST,),
+        generates=True,
     ),
     ("POST", "/v1/responses"): Operation(
         "Responses",
@@ -141,13 +239,21 @@ GENERATION: Operations = {
         (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
         (RESPONSE_REQUEST,),
         generates=True,
-        description="Streaming, non-streaming or background. The same path accepts WebSocket connections.",
+        description="Streaming, non-streaming or background. The same path accepts WebSocket "
+        "connections.",
     ),
     ("POST", "/v1/responses/input_tokens"): Operation(
-        "Responses", "Count the tokens of a response's prompt", (response(InputTokenCount),), (RESPONSE_REQUEST,)
+        "Responses",
+        "Count the tokens of a response's prompt",
+        (response(InputTokenCount),),
+        (RESPONSE_REQUEST,),
     ),
     ("POST", "/v1/responses/compact"): Operation(
-        "Responses", "Compact a conversation", (response(Compaction),), (RESPONSE_REQUEST,), generates=True
+        "Responses",
+        "Compact a conversation",
+        (response(Compaction),),
+        (RESPONSE_REQUEST,),
+        generates=True,
     ),
     ("POST", "/v1/messages"): Operation(
         "Messages",
@@ -164,7 +270,10 @@ GENERATION: Operations = {
     ),
     **{
         ("POST", path): Operation(
-            "Embeddings", "Embed texts, as in Cohere's API", (response(CohereEmbedResponse),), (COHERE_REQUEST,)
+            "Embeddings",
+            "Embed texts, as in Cohere's API",
+            (response(CohereEmbedResponse),),
+            (COHERE_REQUEST,),
         )
         for path in ("/v2/embed", "/cohere/v2/embed")
     },
@@ -181,7 +290,10 @@ GENERATION: Operations = {
         generates=True,
     ),
     ("POST", "/tokenize"): Operation(
-        "Tokens", "Tokenize a text or a conversation", (response(TokenizeResponse),), (TOKENIZE_TEXT, TOKENIZE_CHAT)
+        "Tokens",
+        "Tokenize a text or a conversation",
+        (response(TokenizeResponse),),
+        (TOKENIZE_TEXT, TOKENIZE_CHAT),
     ),
     ("POST", "/detokenize"): Operation(
         "Tokens", "Decode token ids", (response(DetokenizeResponse),), (DETOKENIZE_REQUEST,)
@@ -210,14 +322,22 @@ GENERATION: Operations = {
     ("POST", "/generate"): _GENERATE,
     ("PUT", "/generate"): _GENERATE,
     ("POST", "/generate_stream"): Operation(
-        "SGLang and TGI", "Stream text in the format of TGI or LightLLM", (_TGI_EVENTS,), (TGI_REQUEST,), generates=True
+        "SGLang and TGI",
+        "Stream text in the format of TGI or LightLLM",
+        (_TGI_EVENTS,),
+        (TGI_REQUEST,),
+        generates=True,
     ),
     ("GET", "/"): Operation(
         "SGLang and TGI",
         "Identify the server",
         (
             ApiResponse(media=TEXT),
-            ApiResponse(media=None, status=307, description="Browsers are redirected to the web UI at `/ui`."),
+            ApiResponse(
+                media=None,
+                status=307,
+                description="Browsers are redirected to the web UI at `/ui`.",
+            ),
         ),
     ),
     ("POST", "/"): Operation(
@@ -227,7 +347,9 @@ GENERATION: Operations = {
         (TGI_REQUEST,),
         generates=True,
     ),
-    ("GET", "/info"): Operation("SGLang and TGI", "Show the model, as in TGI", (response(TgiInfo),), query=(MODEL,)),
+    ("GET", "/info"): Operation(
+        "SGLang and TGI", "Show the model, as in TGI", (response(TgiInfo),), query=(MODEL,)
+    ),
 }
 
 
@@ -250,7 +372,11 @@ OLLAMA_GENERATE_REQUEST = Body(
     {"model": "tiny", "prompt": "Once upon a time", "options": {"num_predict": 8}},
 )
 OLLAMA_EMBED_REQUEST = Body(
-    "OllamaEmbedRequest", (OllamaEmbedBody,), OLLAMA_EMBED, _OPTIONS, {"model": "tiny", "input": "Hello"}
+    "OllamaEmbedRequest",
+    (OllamaEmbedBody,),
+    OLLAMA_EMBED,
+    _OPTIONS,
+    {"model": "tiny", "input": "Hello"},
 )
 OLLAMA_EMBEDDINGS_REQUEST = Body(
     "OllamaEmbeddingsRequest",
@@ -259,7 +385,9 @@ OLLAMA_EMBEDDINGS_REQUEST = Body(
     _OPTIONS,
     {"model": "tiny", "prompt": "Hello"},
 )
-OLLAMA_MODEL_REQUEST = Body("OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"})
+OLLAMA_MODEL_REQUEST = Body(
+    "OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"}
+)
 
 OLLAMA: Operations = {
     ("POST", "/api/chat"): Operation(
@@ -268,24 +396,38 @@ OLLAMA: Operations = {
         (response(OllamaChatResponse), response(OllamaChatResponse, OllamaError, media=LINES)),
         (OLLAMA_CHAT_REQUEST,),
         generates=True,
-        description="Streams unless `stream` is false. Without messages it loads or unloads the model.",
+        description="Streams unless `stream` is false. Without messages it loads or unloads the "
+        "model.",
     ),
     ("POST", "/api/generate"): Operation(
         _TAG,
         "Continue a text",
-        (response(OllamaGenerateResponse), response(OllamaGenerateResponse, OllamaError, media=LINES)),
+        (
+            response(OllamaGenerateResponse),
+            response(OllamaGenerateResponse, OllamaError, media=LINES),
+        ),
         (OLLAMA_GENERATE_REQUEST,),
         generates=True,
-        description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
+        description="Streams unless `stream` is false. Without a prompt it loads or unloads the "
+        "model.",
     ),
-    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (response(OllamaEmbedResponse),), (OLLAMA_EMBED_REQUEST,)),
+    ("POST", "/api/embed"): Operation(
+        _TAG, "Embed texts", (response(OllamaEmbedResponse),), (OLLAMA_EMBED_REQUEST,)
+    ),
     ("POST", "/api/embeddings"): Operation(
-        _TAG, "Embed a text (deprecated)", (response(OllamaEmbedding),), (OLLAMA_EMBEDDINGS_REQUEST,)
+        _TAG,
+        "Embed a text (deprecated)",
+        (response(OllamaEmbedding),),
+        (OLLAMA_EMBEDDINGS_REQUEST,),
     ),
     ("GET", "/api/tags"): Operation(_TAG, "List the models", (response(OllamaTags),)),
-    ("POST", "/api/show"): Operation(_TAG, "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)),
+    ("POST", "/api/show"): Operation(
+        _TAG, "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)
+    ),
     ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (response(OllamaProcesses),)),
-    ("GET", "/api/version"): Operation(_TAG, "Show the version of Ollama's API", (response(VersionObject),)),
+    ("GET", "/api/version"): Operation(
+        _TAG, "Show the version of Ollama's API", (response(VersionObject),)
+    ),
     ("POST", "/api/pull"): Operation(
         _TAG,
         "Download a model",

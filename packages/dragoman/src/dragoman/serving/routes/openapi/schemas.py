@@ -1,7 +1,9 @@
-"""The JSON Schemas of the OpenAPI document, built from the structs that readers decode and writers encode.
+"""The JSON Schemas of the OpenAPI document, built from the structs that readers decode
+and writers encode.
 
-The parameter tables add the fields that readers accept without an effect or reject, so no field is listed by hand.
-msgspec's own schema generator cannot be used: it does not support `Raw` defaults, which request structs have.
+The parameter tables add the fields that readers accept without an effect or reject, so
+no field is listed by hand. msgspec's own schema generator cannot be used: it does not
+support `Raw` defaults, which request structs have.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ class Body:
     """The JSON object of a request.
 
     name: the name of its schema.
-    structs: the structs that readers decode it to; the object has the fields of all of them.
-    table: the rows of its fields, including fields that no struct has: accepted without an effect, or rejected.
+    structs: the structs that readers decode it to; the object has the fields of all of
+        them.
+    table: the rows of its fields, including fields that no struct has: accepted without
+        an effect, or rejected.
     nested: the bodies of fields that readers decode separately, by field.
     example: a minimal body.
     """
@@ -51,7 +55,8 @@ class Body:
 class Form:
     """A multipart form with one file.
 
-    fields: type and description by name. Brackets in a name are how SDKs encode a field of an object.
+    fields: type and description by name. Brackets in a name are how SDKs encode a field
+        of an object.
     """
 
     fields: Mapping[str, tuple[object, str]]
@@ -94,7 +99,8 @@ class Operation:
     accepts_binary: the body may also be a file.
     generates: the method generates text, so the headers for generation apply.
     is_cached: the response has an ETag, and clients that have this version get a 304.
-    envelopes: the error envelopes if the body decides between several; empty means the route's envelope.
+    envelopes: the error envelopes if the body decides between several; empty means the
+        route's envelope.
     """
 
     tag: str
@@ -154,7 +160,8 @@ Json = dict[str, Any]
 # Schemas.
 
 REF = "#/components/schemas/"
-# A line of a docstring that describes one or more fields: `name: text`, or `name, other: text`.
+# A line of a docstring that describes one or more fields: `name: text`, or `name,
+# other: text`.
 _FIELD_TEXT = re.compile(r"((?:[a-z_]\w*, )*[a-z_]\w*): (.*)")
 _BOUNDS = {
     "ge": "minimum",
@@ -179,7 +186,9 @@ class Schemas:
     answers: the types in responses.
     """
 
-    def __init__(self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]) -> None:
+    def __init__(
+        self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]
+    ) -> None:
         all_bodies = {body.name: body for body in _with_nested(bodies)}
         parts = [struct for body in all_bodies.values() for struct in body.structs]
         types = list({repr(type): type for type in (*parts, *requests, *answers)}.values())
@@ -187,12 +196,17 @@ class Schemas:
         self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
         sent_structs = _find_structs(inspect.multi_type_info([*parts, *requests]))
         self.components: dict[str, Json] = {
-            name: _build_struct(struct, is_sent=name in sent_structs) for name, struct in _find_structs(infos).items()
+            name: _build_struct(struct, is_sent=name in sent_structs)
+            for name, struct in _find_structs(infos).items()
         }
         for name, body in all_bodies.items():
             self.components[name] = self._merge(body)
-        # Remove the components that nothing refers to: structs that were merged into a body.
-        roots = [*(REF + name for name in all_bodies), *map(str, map(self.refer, [*requests, *answers]))]
+        # Remove the components that nothing refers to: structs that were merged into a
+        # body.
+        roots = [
+            *(REF + name for name in all_bodies),
+            *map(str, map(self.refer, [*requests, *answers])),
+        ]
         used: set[str] = set()
         pending = [name for root in roots for name in _find_references(root)]
         while pending:
@@ -207,23 +221,42 @@ class Schemas:
         return self._by_type[repr(type)]
 
     def _merge(self, body: Body) -> Json:
-        """Build the schema of a body: the fields of its structs, then those that are only in the table."""
+        """Build the schema of a body: the fields of its structs, then those that are
+        only in the table.
+        """
         parts = [self.components[struct.__name__] for struct in body.structs]
-        properties = {name: dict(schema) for part in parts for name, schema in part["properties"].items()}
+        properties = {
+            name: dict(schema) for part in parts for name, schema in part["properties"].items()
+        }
         for row in () if body.table is None else body.table.rows:
             schema = properties.get(row.name, {})
             if row.status is SupportStatus.HONOURED:
-                described = {"description": f"{row.note}."} if row.note and "description" not in schema else {}
+                described = (
+                    {"description": f"{row.note}."}
+                    if row.note and "description" not in schema
+                    else {}
+                )
                 properties[row.name] = {**schema, **described}
                 continue
             # A parameter without an effect is described by the table alone.
-            described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
+            described = {
+                "description": f"{_SUPPORT[row.status]}: {row.note}.",
+                "x-dragoman-support": row.status.value,
+            }
             if row.status is SupportStatus.REFUSED:
-                described = {**build_any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
+                described = {
+                    **build_any_of([{"type": "null"}, *map(_build_constant, row.harmless)]),
+                    **described,
+                }
             properties[row.name] = described
         for name, inner in (body.nested or {}).items():
-            field_text = {"description": text} if (text := properties[name].get("description")) else {}
-            properties[name] = {"anyOf": [{"$ref": REF + inner.name}, {"type": "null"}], **field_text}
+            field_text = (
+                {"description": text} if (text := properties[name].get("description")) else {}
+            )
+            properties[name] = {
+                "anyOf": [{"$ref": REF + inner.name}, {"type": "null"}],
+                **field_text,
+            }
         required = [name for part in parts for name in part.get("required", ())]
         merged: Json = {"title": body.name, "type": "object"}
         if len(parts) == 1 and "description" in parts[0]:
@@ -261,7 +294,8 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
                 if namesake is None:
                     structs[struct.__name__] = info
                     pending += [field.type for field in info.fields]
-                # Names are the keys of `components`: two structs with the same name would overwrite each other.
+                # Names are the keys of `components`: two structs with the same name
+                # would overwrite each other.
                 elif namesake.cls is not struct:
                     raise ValueError(f"{struct} and {namesake.cls} have the same name")
             case inspect.Metadata(type=inner):
@@ -288,13 +322,24 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
         case inspect.BoolType():
             return {"type": "boolean"}
         case inspect.IntType() | inspect.FloatType():
-            bounds = {name: bound for key, name in _BOUNDS.items() if (bound := getattr(info, key)) is not None}
+            bounds = {
+                name: bound
+                for key, name in _BOUNDS.items()
+                if (bound := getattr(info, key)) is not None
+            }
             return {"type": "integer" if isinstance(info, inspect.IntType) else "number", **bounds}
         case inspect.StrType():
             # JSON Schema uses ECMAScript's regular expressions, which have no \Z.
             pattern = None if info.pattern is None else info.pattern.replace(r"\Z", "$")
-            limits = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": pattern}
-            return {"type": "string", **{name: limit for name, limit in limits.items() if limit is not None}}
+            limits = {
+                "minLength": info.min_length,
+                "maxLength": info.max_length,
+                "pattern": pattern,
+            }
+            return {
+                "type": "string",
+                **{name: limit for name, limit in limits.items() if limit is not None},
+            }
         case inspect.LiteralType(values=values):
             options = list[object](values)
             return {"enum": options} if len(options) > 1 else {"const": options[0]}
@@ -315,7 +360,11 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             return {"type": "object", "additionalProperties": _build(value)}
         case inspect.UnionType(types=several):
             union: Json = {"anyOf": [_build(alternative) for alternative in several]}
-            structs = [alternative for alternative in several if isinstance(alternative, inspect.StructType)]
+            structs = [
+                alternative
+                for alternative in several
+                if isinstance(alternative, inspect.StructType)
+            ]
             if len(structs) == len(several):
                 mapping = {str(struct.tag): REF + struct.cls.__name__ for struct in structs}
                 union["discriminator"] = {"propertyName": structs[0].tag_field, "mapping": mapping}
@@ -327,14 +376,20 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
 def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
     """Build the schema of a struct.
 
-    is_sent: clients send it, so fields with a default are optional. The server always writes them, except with
-        `omit_defaults` or a value of `UNSET`.
+    is_sent: clients send it, so fields with a default are optional. The server always
+        writes them, except with `omit_defaults` or a value of `UNSET`.
     """
-    properties: dict[str, Json] = {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
+    properties: dict[str, Json] = (
+        {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
+    )
     required = list(properties)
     writes_defaults = not is_sent and not info.cls.__struct_config__.omit_defaults
     # The encoder leaves out fields that are UNSET, so they are never required.
-    unset = {field.encode_name for field in msgspec.structs.fields(info.cls) if "UnsetType" in repr(field.type)}
+    unset = {
+        field.encode_name
+        for field in msgspec.structs.fields(info.cls)
+        if "UnsetType" in repr(field.type)
+    }
     for field in info.fields:
         properties[field.encode_name] = _build(field.type)
         has_default = field.default is not NODEFAULT or field.default_factory is not NODEFAULT
@@ -352,7 +407,9 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
 
 
 def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
-    """Return the description of a struct. Move lines `name: text` of its docstring to the schemas of these fields."""
+    """Return the description of a struct. Move lines `name: text` of its docstring to
+    the schemas of these fields.
+    """
     text: list[str] = []
     field_texts: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -373,15 +430,31 @@ def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
 
 
 def _build_constant(value: object) -> Json:
-    """Build the schema of one value. Objects and lists get no `const`: client generators expect a scalar in it."""
+    """Build the schema of one value. Objects and lists get no `const`: client
+    generators expect a scalar in it.
+    """
     match value:
         case dict():
-            fields = {str(name): _build_constant(inner) for name, inner in cast("dict[str, object]", value).items()}
-            return {"type": "object", "properties": fields, "required": [*fields], "maxProperties": len(fields)}
+            fields = {
+                str(name): _build_constant(inner)
+                for name, inner in cast("dict[str, object]", value).items()
+            }
+            return {
+                "type": "object",
+                "properties": fields,
+                "required": [*fields],
+                "maxProperties": len(fields),
+            }
         case list():
             items = [_build_constant(inner) for inner in cast("list[object]", value)]
             first: Json = {"prefixItems": items} if items else {}
-            return {"type": "array", "items": {}, **first, "minItems": len(items), "maxItems": len(items)}
+            return {
+                "type": "array",
+                "items": {},
+                **first,
+                "minItems": len(items),
+                "maxItems": len(items),
+            }
         case _:
             return {"const": value}
 

@@ -1,1 +1,3 @@
-"""The Responses API with stored state: create, store, continue, list and stream responses."""
+"""The Responses API with stored state: create, store, continue, list and stream
+responses.
+"""

@@ -1,7 +1,8 @@
-"""Background responses: their runs, supervision, streaming to clients, cancellation and finalization.
+"""Background responses: their runs, supervision, streaming to clients, cancellation and
+finalization.
 
-Every event is stored before a client receives it. So any process can resume the stream, and no delivered event is lost
-when a process dies.
+Every event is stored before a client receives it. So any process can resume the stream,
+and no delivered event is lost when a process dies.
 """
 
 from __future__ import annotations
@@ -22,13 +23,26 @@ from ....dialects.responses.stored import (
     read_stored_response,
 )
 from ....pipeline.engine_calls import translate_engine_exception
-from ....store import Append, Change, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
+from ....store import (
+    Append,
+    Change,
+    CommitConflict,
+    Item,
+    Key,
+    Put,
+    Record,
+    Replace,
+    Store,
+    StoreUnavailable,
+)
 from ...streaming import log, wrap_unexpected_error
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 from .turn import ResponseStore, ResponseTurn
 
 EVENTS_SERIES = "events"
-"""The series of a response's events; each entry holds the events that were stored together."""
+"""The series of a response's events; each entry holds the events that were stored
+together.
+"""
 
 TICK_INTERVAL = 1.0
 """Seconds between two checks for cancellation or deletion by other processes."""
@@ -36,8 +50,9 @@ LAPSE_TICKS = 2
 """Ticks between two searches for runs of processes that have died."""
 POLL_INTERVAL = 0.25
 LOCAL_POLL_INTERVAL = 5.0
-"""Seconds between two reads of a streaming client's events: for runs of other processes, and for runs of this process,
-which notify the reader anyway."""
+"""Seconds between two reads of a streaming client's events: for runs of other
+processes, and for runs of this process, which notify the reader anyway.
+"""
 
 
 class BackgroundRuns:
@@ -60,8 +75,11 @@ class BackgroundRuns:
         self._watcher = asyncio.create_task(self._watch_runs())
 
     async def close(self) -> None:
-        """Stop all runs and mark them as failed. If the store is unavailable, another process marks them later."""
-        # The watcher first, because it would finalize the stopped runs with another error.
+        """Stop all runs and mark them as failed. If the store is unavailable, another
+        process marks them later.
+        """
+        # The watcher first, because it would finalize the stopped runs with another
+        # error.
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -69,14 +87,18 @@ class BackgroundRuns:
         await self._stop(*keys)
         with suppress(StoreUnavailable):
             for key in keys:
-                await self.finalize(key, EngineError("The server was stopped before the response was finished."))
+                await self.finalize(
+                    key, EngineError("The server was stopped before the response was finished.")
+                )
 
     def check_limit(self) -> None:
         """Raise RateLimited if the limit is reached."""
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
-    async def start(self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]) -> None:
+    async def start(
+        self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]
+    ) -> None:
         """Store a response and start its run.
 
         put: stores the response's record.
@@ -88,10 +110,12 @@ class BackgroundRuns:
         """
         try:
             self.check_limit()
-            # In one commit, so that every stored response can be streamed from its first event.
+            # In one commit, so that every stored response can be streamed from its
+            # first event.
             await self._store.commit(put, build_event_append(put.key, events))
         except BaseException:
-            # A coroutine that is never started would keep the admitted call until it is collected, and then warn.
+            # A coroutine that is never started would keep the admitted call until it is
+            # collected, and then warn.
             run.close()
             raise
         task = asyncio.create_task(run)
@@ -99,7 +123,9 @@ class BackgroundRuns:
         task.add_done_callback(lambda done: self._on_run_done(put.key, done))
 
     def _on_run_done(self, key: Key, task: asyncio.Task[None]) -> None:
-        """Schedule the finalization of a failed or cancelled run for the next tick; no effect if it is finalized."""
+        """Schedule the finalization of a failed or cancelled run for the next tick; no
+        effect if it is finalized.
+        """
         self._runs.pop(key, None)
         if task.cancelled():
             error = None
@@ -108,7 +134,9 @@ class BackgroundRuns:
         else:
             log.error("background response %s failed", key.id, exc_info=error)
         # Not finalized here, because a task's callback cannot await the store.
-        self._unfinalized[key] = EngineError("The server failed while it generated this response; see its log.")
+        self._unfinalized[key] = EngineError(
+            "The server failed while it generated this response; see its log."
+        )
 
     async def cancel(self, record: Record) -> Record | None:
         """Cancel a run; return its updated record, or None if it was deleted meanwhile.
@@ -126,7 +154,8 @@ class BackgroundRuns:
         self.notify(key)
 
     async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[list[StoredEvent]]:
-        """Yield the stored events numbered above `starting_after`, then new ones as they are stored.
+        """Yield the stored events numbered above `starting_after`, then new ones as
+        they are stored.
 
         Raises:
             NotFound: the response is deleted meanwhile.
@@ -136,7 +165,9 @@ class BackgroundRuns:
             while True:
                 # Registered before the read, so that no event is missed.
                 new_events = self._new_events.setdefault(key, asyncio.Event())
-                batch = await self._store.load_entries(key, EVENTS_SERIES, after=position, limit=100)
+                batch = await self._store.load_entries(
+                    key, EVENTS_SERIES, after=position, limit=100
+                )
                 for entry in batch:
                     position = entry.position
                     events = read_events(entry.body)
@@ -147,13 +178,15 @@ class BackgroundRuns:
                 if not batch:
                     await self._wait_for_events(key, new_events)
         finally:
-            # Removes the asyncio.Event; for runs of other processes nothing else does. Other followers create new ones.
+            # Removes the asyncio.Event; for runs of other processes nothing else does.
+            # Other followers create new ones.
             self.notify(key)
 
     async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
         if await self._store.get(key) is None:
             raise build_no_such_response_error(key.id)
-        # Python 3.11's `wait_for` can swallow a cancellation that coincides with the result.
+        # Python 3.11's `wait_for` can swallow a cancellation that coincides with the
+        # result.
         with suppress(TimeoutError):
             async with asyncio.timeout(LOCAL_POLL_INTERVAL if key in self._runs else POLL_INTERVAL):
                 await new_events.wait()
@@ -171,11 +204,15 @@ class BackgroundRuns:
         while records := await self._store.list_abandoned(RESPONSE_KIND):
             for record in records:
                 await finalize_run(
-                    self._store, record, EngineError("The server stopped while it generated this response.")
+                    self._store,
+                    record,
+                    EngineError("The server stopped while it generated this response."),
                 )
 
     async def tick(self) -> None:
-        """Stop runs that other processes have cancelled or deleted, and retry failed finalizations."""
+        """Stop runs that other processes have cancelled or deleted, and retry failed
+        finalizations.
+        """
         # Copies, because runs can end during the loop.
         for key in list(self._runs):
             record = await self._store.get(key)
@@ -212,20 +249,27 @@ class BackgroundRuns:
 
 
 async def finalize_run(store: Store, record: Record, error: DragomanError | None) -> None:
-    """Finalize a run: as failed with `error`, or as cancelled if `error` is None. No effect on an ended response.
+    """Finalize a run: as failed with `error`, or as cancelled if `error` is None. No
+    effect on an ended response.
 
-    The run may add events concurrently: event numbers are unique, so one of two conflicting appends is rejected.
+    The run may add events concurrently: event numbers are unique, so one of two
+    conflicting appends is rejected.
     """
     key = record.key
     while record.state in RUNNING_STATUSES:
         entries = await load_entries(store, key, EVENTS_SERIES)
         stored = read_stored_response(record.body)
-        final = finalize(stored, [event for entry in entries for event in read_events(entry.body)], error)
+        final = finalize(
+            stored, [event for entry in entries for event in read_events(entry.body)], error
+        )
         body = stored.with_object(final.response).encode()
-        # Conditional on the version, because the run may store its own end concurrently.
+        # Conditional on the version, because the run may store its own end
+        # concurrently.
         replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
         with suppress(CommitConflict):
-            await store.commit(replace, Append(key, EVENTS_SERIES, (_build_events_item(final.events),)))
+            await store.commit(
+                replace, Append(key, EVENTS_SERIES, (_build_events_item(final.events),))
+            )
             return
         current = await store.get(key)
         if current is None:
@@ -235,12 +279,16 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
 
 
 def build_event_append(key: Key, events: Sequence[StoredEvent]) -> Append:
-    """Build an append of events. It conflicts if the response has ended or an event with the same number exists."""
+    """Build an append of events. It conflicts if the response has ended or an event
+    with the same number exists.
+    """
     return Append(key, EVENTS_SERIES, (_build_events_item(events),), states=RUNNING_STATUSES)
 
 
 def _build_events_item(events: Sequence[StoredEvent]) -> Item:
-    """Build an entry with these events. Its id, unique in the series, is the number of the first event."""
+    """Build an entry with these events. Its id, unique in the series, is the number of
+    the first event.
+    """
     return Item(encode_events(events), str(events[0].number))
 
 
@@ -252,7 +300,9 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     """
     response_store = turn.response_store
     writer = turn.writer
-    assert response_store is not None, "the reader refuses a background response that is not to be stored"
+    assert response_store is not None, (
+        "the reader refuses a background response that is not to be stored"
+    )
     key = response_store.build_key(turn)
     stored = turn.build_stored(writer.render_queued())
     parent = response_store.find_parent(turn)
@@ -260,14 +310,24 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
     writer.start_recording()
     writer.render_queued_events()
-    await background.start(put, writer.take_events(), _BackgroundRun(background, key, turn, response_store)())
+    await background.start(
+        put, writer.take_events(), _BackgroundRun(background, key, turn, response_store)()
+    )
     return bytes(stored.object)
 
 
 class _BackgroundRun:
-    """A running background response. Events that arrive during a write to the store are stored by the next write."""
+    """A running background response. Events that arrive during a write to the store are
+    stored by the next write.
+    """
 
-    def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
+    def __init__(
+        self,
+        background: BackgroundRuns,
+        key: Key,
+        turn: ResponseTurn,
+        response_store: ResponseStore,
+    ) -> None:
         self._background = background
         self._key = key
         self._turn = turn
@@ -280,14 +340,18 @@ class _BackgroundRun:
         try:
             await self._generate()
         except CommitConflict:
-            """Another request has cancelled or deleted the response, and has already stored that."""
+            """Another request has cancelled or deleted the response, and has already
+            stored that.
+            """
         except DragomanError as error:
             await self._fail(error)
         except BaseException as error:
             failure = translate_engine_exception(error, asyncio.current_task())
             if not isinstance(failure, Exception):
                 raise
-            await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
+            await self._fail(
+                failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
+            )
         finally:
             if self._store_task is not None:
                 self._store_task.cancel()
@@ -311,10 +375,12 @@ class _BackgroundRun:
                     return
                 self._append_events([last])
                 if self._store_task is not None and self._store_task.done():
-                    # Raises the error of the last write: a run whose events cannot be stored must stop generating.
+                    # Raises the error of the last write: a run whose events cannot be
+                    # stored must stop generating.
                     self._store_task.result()
                     self._store_task = None
-                # One write at a time: events that arrive meanwhile wait for the next write.
+                # One write at a time: events that arrive meanwhile wait for the next
+                # write.
                 if self._store_task is None:
                     self._store_task = asyncio.create_task(self._store())
 
@@ -332,7 +398,11 @@ class _BackgroundRun:
                 await self._store()
             await self._background.finalize(self._key, error)
         except StoreUnavailable as store_error:
-            log.warning("the end of background response %s could not be stored: %s", self._key.id, store_error)
+            log.warning(
+                "the end of background response %s could not be stored: %s",
+                self._key.id,
+                store_error,
+            )
             self._background.mark_unfinalized(self._key)
 
     async def _store(self) -> None:
@@ -344,9 +414,11 @@ class _BackgroundRun:
                 self._is_start_pending = False
                 running = self._turn.build_stored(self._turn.writer.render_in_progress()).encode()
                 run = self._response_store.store.run
-                # In one commit with the first events: a client that sees them must not read the response as still
-                # queued.
-                changes.insert(0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES))
+                # In one commit with the first events: a client that sees them must not
+                # read the response as still queued.
+                changes.insert(
+                    0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES)
+                )
             await self._response_store.commit(*changes)
             self._background.notify(self._key)
 

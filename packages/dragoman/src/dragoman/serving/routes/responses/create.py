@@ -1,4 +1,5 @@
-"""The routes that read a Responses body: creation, compaction, and counting of input tokens.
+"""The routes that read a Responses body: creation, compaction, and counting of input
+tokens.
 
 Responses can be streamed, complete, or generated in the background.
 """
@@ -38,7 +39,9 @@ from .history import RESPONSE_KIND
 from .turn import ConversationLocks, open_turn, prepend_history, render_own_items
 
 
-def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
+def build_routes(
+    background: BackgroundRuns | None, conversation_locks: ConversationLocks
+) -> Sequence[Route]:
     handlers = {"POST": partial(create, background, conversation_locks)}
     return (
         Route("/v1/responses", Access.USER, RESPONSES, handlers),
@@ -58,26 +61,36 @@ async def create(
     responses_call = await read_call(http, read)
     if not responses_call.background:
         turn = await open_turn(http, responses_call, conversation_locks)
-        return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
+        return build_responder(
+            http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream
+        )
     if background is None:
         raise Unsupported(
-            "'background' is not supported here: this server has no store (--store none).", param="background"
+            "'background' is not supported here: this server has no store (--store none).",
+            param="background",
         )
     # Checked before the prompt is rendered, to reject cheaply; `start` checks again.
     background.check_limit()
     turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)
     if responses_call.call.stream:
-        # Also the first stream is read from the store, so that a resumed stream is identical.
+        # Also the first stream is read from the store, so that a resumed stream is
+        # identical.
         key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)
         return build_replay(http, background, key, -1, turn.admitted.warnings)
     return JsonResponse(response_object, warnings=turn.admitted.warnings)
 
 
 def build_replay(
-    http: HttpRequest, background: BackgroundRuns, key: Key, starting_after: int, warnings: tuple[str, ...] = ()
+    http: HttpRequest,
+    background: BackgroundRuns,
+    key: Key,
+    starting_after: int,
+    warnings: tuple[str, ...] = (),
 ) -> Responder:
-    """Build a responder with a stored response's events numbered above `starting_after`, and with new ones."""
+    """Build a responder with a stored response's events numbered above
+    `starting_after`, and with new ones.
+    """
     framing = _ReplayFraming(starting_after)
     response_start = http.build_response_start(build_stream_headers(http, warnings))
     return ReplayResponder(
@@ -89,7 +102,9 @@ def build_replay(
 
 
 class _ReplayFraming:
-    """Framing of a replayed stream. Keepalives are comments, because additional events would break the numbering."""
+    """Framing of a replayed stream. Keepalives are comments, because additional events
+    would break the numbering.
+    """
 
     def __init__(self, starting_after: int) -> None:
         self._last_number = starting_after
@@ -98,7 +113,9 @@ class _ReplayFraming:
     keepalive = KEEPALIVE_COMMENT
 
     def render_error(self, error: DragomanError) -> bytes:
-        return build_event(self._last_number + 1, b"error", render_error_fields(error)).render() + DONE
+        return (
+            build_event(self._last_number + 1, b"error", render_error_fields(error)).render() + DONE
+        )
 
     async def render(self, batches: AsyncGenerator[list[StoredEvent]]) -> AsyncGenerator[bytes]:
         async for events in batches:
@@ -106,7 +123,8 @@ class _ReplayFraming:
             yield b"".join(event.render() for event in events)
 
 
-# POST /v1/responses/compact: the model summarizes a conversation, through the normal generation path.
+# POST /v1/responses/compact: the model summarizes a conversation, through the normal
+# generation path.
 
 
 async def compact(http: HttpRequest) -> JsonResponse | Responder:
@@ -121,7 +139,8 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
 
 
-# POST /v1/responses/input_tokens: `usage.input_tokens` of the same call, without generation.
+# POST /v1/responses/input_tokens: `usage.input_tokens` of the same call, without
+# generation.
 
 
 async def read_call_with_history(http: HttpRequest) -> GenerationCall:
@@ -142,9 +161,19 @@ async def count_input_tokens(http: HttpRequest) -> JsonResponse | Responder:
     tokenizer = model.tokenizer
     if isinstance(request.prompt, Conversation) and tokenizer is not None:
         check_countable(request.prompt, model.max_model_len, tokenizer.longest_token)
-    request = await http.service.generation.media.resolve_request(build_owner_files(http), model, request)
+    request = await http.service.generation.media.resolve_request(
+        build_owner_files(http), model, request
+    )
     if not isinstance(model.backend, TokenBackend):
-        return JsonResponse(render_input_tokens(await count_with_engine(model, request)), warnings=warnings)
-    prompted = await build_fitting_prompt(model.backend, request, build_terms(http, http.id), model.max_model_len)
-    dropped = [build_dropped_warning(prompted.n_dropped, model.max_model_len)] if prompted.n_dropped else []
+        return JsonResponse(
+            render_input_tokens(await count_with_engine(model, request)), warnings=warnings
+        )
+    prompted = await build_fitting_prompt(
+        model.backend, request, build_terms(http, http.id), model.max_model_len
+    )
+    dropped = (
+        [build_dropped_warning(prompted.n_dropped, model.max_model_len)]
+        if prompted.n_dropped
+        else []
+    )
     return JsonResponse(render_input_tokens(len(prompted.ids)), warnings=(*warnings, *dropped))

@@ -1,4 +1,5 @@
-"""Loading of a response's history: previous turns, a conversation's items, and item references.
+"""Loading of a response's history: previous turns, a conversation's items, and item
+references.
 
 All errors are RequestErrors, raised before the response starts.
 """
@@ -27,7 +28,8 @@ class ResponseHistory(Struct, frozen=True):
     items: the items as complete JSON objects, in order.
     id: the id of the last response; None if there is none.
     is_stored: whether the last response is in the store.
-    last_position: position of the conversation's last item; None without a conversation or items.
+    last_position: position of the conversation's last item; None without a conversation
+        or items.
     sampled_turns: sampled token ids by turn, where known.
     """
 
@@ -39,11 +41,15 @@ class ResponseHistory(Struct, frozen=True):
 
 
 async def load_history(
-    store: Store | None, owner: str, responses_call: ResponsesCall, local_history: ResponseHistory | None
+    store: Store | None,
+    owner: str,
+    responses_call: ResponsesCall,
+    local_history: ResponseHistory | None,
 ) -> ResponseHistory:
     """Load the history that `responses_call` continues.
 
-    local_history: the last turn on this WebSocket, which takes precedence over the store.
+    local_history: the last turn on this WebSocket, which takes precedence over the
+        store.
     """
     previous = responses_call.previous_response_id
     if previous is not None:
@@ -61,7 +67,8 @@ async def load_history(
             raise build_no_such_conversation_error(responses_call.conversation, "conversation")
         entries = await load_entries(store, key, ITEMS_SERIES)
         return ResponseHistory(
-            tuple(entry.body for entry in entries), last_position=entries[-1].position if entries else None
+            tuple(entry.body for entry in entries),
+            last_position=entries[-1].position if entries else None,
         )
     return ResponseHistory()
 
@@ -69,7 +76,9 @@ async def load_history(
 async def resolve_references(
     store: Store | None, owner: str, input: tuple[InputItem, ...], history: ResponseHistory
 ) -> tuple[InputItem, ...]:
-    """Return the input with references replaced by their items. A reference to an item of the history is removed."""
+    """Return the input with references replaced by their items. A reference to an item
+    of the history is removed.
+    """
     if not any(item.type == "item_reference" for item in input):
         return input
     known_ids = {read_item_id(item) for item in history.items}
@@ -80,16 +89,24 @@ async def resolve_references(
         elif store is None:
             raise _build_needs_store_error(f"input[{i}]")
         elif item.id not in known_ids:
-            resolved.append(await _load_referenced_item(store, owner, item.id or "", f"input[{i}].id"))
+            resolved.append(
+                await _load_referenced_item(store, owner, item.id or "", f"input[{i}].id")
+            )
     return tuple(resolved)
 
 
-async def load_entries(store: Store, key: Key, series: str, *, last_position: int | None = None) -> list[SeriesEntry]:
+async def load_entries(
+    store: Store, key: Key, series: str, *, last_position: int | None = None
+) -> list[SeriesEntry]:
     """Load all entries, or those up to `last_position`."""
     loaded: list[SeriesEntry] = []
     while True:
-        batch = await store.load_entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
-        loaded += (entry for entry in batch if last_position is None or entry.position <= last_position)
+        batch = await store.load_entries(
+            key, series, after=loaded[-1].position if loaded else None, limit=500
+        )
+        loaded += (
+            entry for entry in batch if last_position is None or entry.position <= last_position
+        )
         # An incomplete page is the last one, so another read would return nothing.
         if len(batch) < 500 or (last_position is not None and batch[-1].position >= last_position):
             return loaded
@@ -114,16 +131,21 @@ def _build_needs_store_error(param: str) -> Unsupported:
 async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistory:
     chain = await store.load_chain(Key(owner, RESPONSE_KIND, previous))
     if chain is None:
-        raise _build_no_previous_error(f"Previous response with id {abbreviate(previous)} not found.")
+        raise _build_no_previous_error(
+            f"Previous response with id {abbreviate(previous)} not found."
+        )
     if not chain.is_complete:
         missing_id = chain.records[0].parent or ""
         raise _build_no_previous_error(
-            f"Previous response with id {abbreviate(previous)} continues {abbreviate(missing_id)}, which is not found."
+            f"Previous response with id {abbreviate(previous)} continues "
+            f"{abbreviate(missing_id)}, which is not found."
         )
-    # Only the last response: each earlier one has been continued before, so its state allowed it.
+    # Only the last response: each earlier one has been continued before, so its state
+    # allowed it.
     if (state := chain.records[-1].state) not in CONTINUABLE_STATUSES:
         raise RequestError(
-            f"Previous response with id {abbreviate(previous)} is {state}; only completed and incomplete responses can "
+            f"Previous response with id {abbreviate(previous)} is {state}; only completed and "
+            f"incomplete responses can "
             "be continued.",
             param="previous_response_id",
             code="previous_response_not_completed",
@@ -132,7 +154,9 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
     preceding = await _load_preceding_items(store, owner, turns[0], previous)
     sampled_turns = tuple(turn.sampled_ids for turn in turns if turn.sampled_ids)
     return ResponseHistory(
-        (*preceding, *(item for turn in turns for item in turn.list_items())), previous, sampled_turns=sampled_turns
+        (*preceding, *(item for turn in turns for item in turn.list_items())),
+        previous,
+        sampled_turns=sampled_turns,
     )
 
 
@@ -140,7 +164,9 @@ def _build_no_previous_error(message: str) -> RequestError:
     return RequestError(message, param="previous_response_id", code="previous_response_not_found")
 
 
-async def _load_preceding_items(store: Store, owner: str, first: StoredResponse, previous: str) -> tuple[bytes, ...]:
+async def _load_preceding_items(
+    store: Store, owner: str, first: StoredResponse, previous: str
+) -> tuple[bytes, ...]:
     """Load the items before the first turn of a chain."""
     if first.conversation is None:
         return tuple(map(bytes, first.before))
@@ -153,19 +179,27 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     # The conversation was empty when this chain of responses began.
     if first.upto is None:
         return ()
-    return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))
+    return tuple(
+        entry.body
+        for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto)
+    )
 
 
 async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> InputItem:
-    """Load an item of a stored response. The id of an item contains the id of its response."""
+    """Load an item of a stored response. The id of an item contains the id of its
+    response.
+    """
     response_id = find_response_id(id)
-    record = None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
+    record = (
+        None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
+    )
     if record is not None and record.state in CONTINUABLE_STATUSES:
         for item in read_stored_response(record.body).list_items():
             if read_item_id(item) == id:
                 return read_referenced_item(item)
     raise NotFound(
-        f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again "
+        f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to "
+        f"false. Try again "
         "with `store` set to true, or remove this item from your input.",
         param=param,
     )

@@ -26,7 +26,12 @@ def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
     response = "/v1/responses/{id}"
     user = Access.USER
     return (
-        Route(response, user, RESPONSES, {"GET": partial(show, background), "DELETE": partial(delete, background)}),
+        Route(
+            response,
+            user,
+            RESPONSES,
+            {"GET": partial(show, background), "DELETE": partial(delete, background)},
+        ),
         Route(f"{response}/cancel", user, RESPONSES, {"POST": partial(cancel, background)}),
         Route(f"{response}/input_items", user, RESPONSES, {"GET": list_input}),
     )
@@ -39,20 +44,27 @@ async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResp
     if (text := http.query.get("starting_after")) is not None:
         starting_after = parse_digits(text, 9)
         if starting_after is None:
-            raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
+            raise invalid_value(
+                "starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}"
+            )
     if _read_flag(http, "include_obfuscation"):
         raise Unsupported(
-            "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
+            "'include_obfuscation' is not supported here: events are not padded.",
+            param="include_obfuscation",
         )
     if _read_flag(http, "stream"):
         if background is None or not read_stored_response(record.body).summarize().background:
             raise RequestError(
-                "This response cannot be streamed because it was not created with background=true.", param="stream"
+                "This response cannot be streamed because it was not created with background=true.",
+                param="stream",
             )
-        return build_replay(http, background, record.key, -1 if starting_after is None else starting_after, warnings)
+        return build_replay(
+            http, background, record.key, -1 if starting_after is None else starting_after, warnings
+        )
     if starting_after is not None:
         raise invalid_value("starting_after", "it needs 'stream' to be true")
-    # The same bytes as in the last event of the stream, so that the stored response equals the original.
+    # The same bytes as in the last event of the stream, so that the stored response
+    # equals the original.
     return JsonResponse(bytes(read_stored_response(record.body).object), warnings=warnings)
 
 
@@ -60,7 +72,9 @@ async def list_input(http: HttpRequest) -> JsonResponse | Responder:
     paging = read_page_query(http.query, descending=True)
     warnings = _check_include(http)
     items = map(bytes, read_stored_response((await _load_record(http)).body).input)
-    return JsonResponse(paginate([(read_item_id(item), item) for item in items], paging), warnings=warnings)
+    return JsonResponse(
+        paginate([(read_item_id(item), item) for item in items], paging), warnings=warnings
+    )
 
 
 async def cancel(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
@@ -107,6 +121,12 @@ def _read_flag(http: HttpRequest, name: str) -> bool:
 
 
 def _check_include(http: HttpRequest) -> tuple[str, ...]:
-    """Return warnings for unsupported values of `include`. Supported values have no effect on a stored object."""
-    names = [value for _, value in http.query.select(lambda name: name.partition("[")[0] == "include")]
-    return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)
+    """Return warnings for unsupported values of `include`. Supported values have no
+    effect on a stored object.
+    """
+    names = [
+        value for _, value in http.query.select(lambda name: name.partition("[")[0] == "include")
+    ]
+    return tuple(
+        f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE
+    )

@@ -1,4 +1,5 @@
-"""A response turn from the request to the stored response, over HTTP, WebSocket or in the background.
+"""A response turn from the request to the stored response, over HTTP, WebSocket or in
+the background.
 
 Order: request -> history and references -> admission -> events -> store -> last event.
 """
@@ -51,8 +52,9 @@ class ConversationLock:
 class ConversationLocks:
     """The conversation locks of this process.
 
-    A conversation generates one response at a time, because the next response continues its output. References are
-    weak, so the lock of a turn that never ran is released when the turn is garbage-collected.
+    A conversation generates one response at a time, because the next response continues
+    its output. References are weak, so the lock of a turn that never ran is released
+    when the turn is garbage-collected.
     """
 
     def __init__(self) -> None:
@@ -68,7 +70,8 @@ class ConversationLocks:
             return None
         if (owner, id) in self._by_key:
             raise RequestError(
-                f"Another response is being generated in conversation {abbreviate(id)}. Please retry in a few seconds.",
+                f"Another response is being generated in conversation {abbreviate(id)}. Please "
+                f"retry in a few seconds.",
                 param="conversation",
                 code="conversation_locked",
             )
@@ -80,9 +83,11 @@ class ConversationLocks:
 
 
 class ResponseTurn:
-    """A response turn. `batches` can be iterated once; closing it cancels the generation.
+    """A response turn. `batches` can be iterated once; closing it cancels the
+    generation.
 
-    If the response is stored, that happens before its last event, or after a failure that follows the first event.
+    If the response is stored, that happens before its last event, or after a failure
+    that follows the first event.
 
     history: the history that the turn continues.
     response_store: None if the response is not stored.
@@ -116,7 +121,11 @@ class ResponseTurn:
 
     @property
     def batches(self) -> EventBatches:
-        if self.response_store is None and self._conversation_lock is None and not self._keeps_history:
+        if (
+            self.response_store is None
+            and self._conversation_lock is None
+            and not self._keeps_history
+        ):
             # Nothing needs the complete response, so it need not be collected.
             return self.admitted.run.batches
         return self._iterate_batches()
@@ -146,7 +155,8 @@ class ResponseTurn:
         response_object: the complete JSON object.
         """
         history = self.history
-        # History that is not in the store must be stored with this turn, or the turn could not be continued.
+        # History that is not in the store must be stored with this turn, or the turn
+        # could not be continued.
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
             object=Raw(response_object),
@@ -178,23 +188,31 @@ class ResponseTurn:
         stored = self.build_stored(self.writer.render_full(reply))
         if self.response_store is not None:
             await self.response_store.save(self, stored)
-        # Set after the response has been stored, so that the next turn never continues an unstored one.
+        # Set after the response has been stored, so that the next turn never continues
+        # an unstored one.
         self._completed = stored
 
     def record_sampled_ids(self, reply: Reply) -> None:
         """Record the sampled token ids if the engine reports them."""
         prompt_ids = self.admitted.run.find_resume_ids()
         tokens = reply.choices[0].tokens
-        self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
+        self._sampled_ids = (
+            () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
+        )
 
     async def _store_failure(self, error: DragomanError) -> None:
-        """Store a failed response. A failure before the first event is an HTTP error, without a response to store."""
+        """Store a failed response. A failure before the first event is an HTTP error,
+        without a response to store.
+        """
         if self.response_store is None or not self.writer.has_started:
             return
         try:
-            await self.response_store.save(self, self.build_stored(self.writer.render_failure(error)))
+            await self.response_store.save(
+                self, self.build_stored(self.writer.render_failure(error))
+            )
         except DragomanError:
-            # The client gets the error of the response itself; this one is only logged, for the operator.
+            # The client gets the error of the response itself; this one is only logged,
+            # for the operator.
             log.warning("a failed response could not be stored")
 
 
@@ -220,16 +238,26 @@ class ResponseStore:
         """
         state = stored.summarize().status
         put = Put(
-            self.build_key(turn), turn.header.created, stored.encode(), state=state, parent=self.find_parent(turn)
+            self.build_key(turn),
+            turn.header.created,
+            stored.encode(),
+            state=state,
+            parent=self.find_parent(turn),
         )
         await self.commit(put, *self.build_conversation_changes(stored, state))
 
     def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
-        """Build the changes that add the response's items to its conversation; none if it failed."""
+        """Build the changes that add the response's items to its conversation; none if
+        it failed.
+        """
         if stored.conversation is None or state == "failed":
             return ()
         items = tuple(Item(row, read_item_id(row)) for row in stored.list_items())
-        return (Append(Key(self._owner, CONVERSATION_KIND, stored.conversation), ITEMS_SERIES, items),) if items else ()
+        return (
+            (Append(Key(self._owner, CONVERSATION_KIND, stored.conversation), ITEMS_SERIES, items),)
+            if items
+            else ()
+        )
 
     async def commit(self, *changes: Change) -> None:
         try:
@@ -241,7 +269,8 @@ class ResponseStore:
             if error.found_state is None:
                 raise build_no_such_conversation_error(id, "conversation") from None
             raise Conflict(
-                f"Conversation {abbreviate(id)} received an item with the same id in the meantime.", param="input"
+                f"Conversation {abbreviate(id)} received an item with the same id in the meantime.",
+                param="input",
             ) from None
 
 
@@ -264,23 +293,33 @@ async def open_turn(
     service = context.service
     owner = context.caller.owner
     response_store = (
-        None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
+        None
+        if service.store is None or responses_call.store is False
+        else ResponseStore(service.store, owner)
     )
     warnings = responses_call.call.warnings
     if response_store is None:
-        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
+        responses_call = responses_call.with_echo(
+            msgspec.structs.replace(responses_call.echo, store=False)
+        )
         warnings += ("store: the response is not stored",) if responses_call.store else ()
     elif responses_call.id.requested is not None:
-        # Clients must not choose the id of a stored response, because it could be guessed.
-        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
+        # Clients must not choose the id of a stored response, because it could be
+        # guessed.
+        responses_call = msgspec.structs.replace(
+            responses_call, id=ResponseId(responses_call.id.prefix, None)
+        )
         warnings += ("request_id is ignored: the server assigns the id of a stored response",)
     call = msgspec.structs.replace(responses_call.call, warnings=warnings)
     responses_call = msgspec.structs.replace(responses_call, call=call)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
-    # Locked before the history is read, so that no other response is appended before this one.
+    # Locked before the history is read, so that no other response is appended before
+    # this one.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
-        responses_call, history = await prepend_history(context, responses_call, local_history=local_history)
+        responses_call, history = await prepend_history(
+            context, responses_call, local_history=local_history
+        )
         return ResponseTurn(
             responses_call,
             history,
@@ -289,7 +328,8 @@ async def open_turn(
             conversation_lock,
             keeps_history=keeps_history,
         )
-    # Also after a disconnect, which cancels the task: otherwise the conversation would stay locked.
+    # Also after a disconnect, which cancels the task: otherwise the conversation would
+    # stay locked.
     except BaseException:
         if conversation_lock is not None:
             conversation_lock.release()
@@ -297,7 +337,10 @@ async def open_turn(
 
 
 async def prepend_history(
-    context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    *,
+    local_history: ResponseHistory | None = None,
 ) -> tuple[ResponsesCall, ResponseHistory]:
     """Return the call with its history prepended, and the history."""
     store = context.service.store
@@ -307,18 +350,24 @@ async def prepend_history(
 
     def prepend() -> ResponsesCall:
         history_items = read_stored_items(history.items)
-        # Clients may send items of the history again; ids in a conversation are unique, so these get new ones.
+        # Clients may send items of the history again; ids in a conversation are unique,
+        # so these get new ones.
         ids = {item.id for item in history_items}
-        new_items = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
+        new_items = tuple(
+            msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input
+        )
         return responses_call.with_history(history_items, new_items, history.sampled_turns)
 
     if history.items or input is not responses_call.input:
-        # In a thread if it is long, because parsing it would block the event loop like parsing a large body.
+        # In a thread if it is long, because parsing it would block the event loop like
+        # parsing a large body.
         is_large = sum(map(len, history.items)) > LARGE_BODY
         responses_call = await anyio.to_thread.run_sync(prepend) if is_large else prepend()
     return responses_call, history
 
 
 def render_own_items(responses_call: ResponsesCall, response_id: str) -> tuple[bytes, ...]:
-    """Render the call's own input items for the store. Ids that the client did not send derive from the response's."""
+    """Render the call's own input items for the store. Ids that the client did not send
+    derive from the response's.
+    """
     return tuple(row for _, row in assign_ids(responses_call.input, response_id))

@@ -1,7 +1,8 @@
 """The WebSocket mode of /v1/responses: one response after another on a connection.
 
-The connection remembers its last response, even if it is not stored, so that the next one can continue it. A failed
-continuation forgets it. Admission, turns and events are the same as over HTTP.
+The connection remembers its last response, even if it is not stored, so that the next
+one can continue it. A failed continuation forgets it. Admission, turns and events are
+the same as over HTTP.
 """
 
 from __future__ import annotations
@@ -16,11 +17,21 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ....core.errors import DragomanError, Overloaded, RequestError
 from ....core.events import ChoiceFinished, Event, FinishReason
-from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
+from ....dialects.responses.websocket_frames import (
+    ClientFrame,
+    read_frame,
+    render_error_frame,
+    split_frames,
+)
 from ...auth import Access, AccessPolicy
 from ...disconnect import never
 from ...endpoint import HttpRequest, RESPONSES, build_http_request, format_address, restrict_service
-from ...generate import AdmittedCall, build_reader_options, find_header_timeout, run_in_thread_if_large
+from ...generate import (
+    AdmittedCall,
+    build_reader_options,
+    find_header_timeout,
+    run_in_thread_if_large,
+)
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
 from .history import ResponseHistory
@@ -32,11 +43,13 @@ MAX_QUEUED_FRAMES = 8
 """Maximum number of queued frames; their total size is limited to that of one body."""
 LIFETIME_ERROR_CODE = "websocket_connection_limit_reached"
 FINISH_MESSAGE = "dragoman.finish"
-"""The type of a message with which a stopping server ends a connection, after the current response if there is one."""
+"""The type of a message with which a stopping server ends a connection, after the
+current response if there is one.
+"""
 PENDING = "dragoman.pending"
-"""A scope extension that registers a callback. The server calls it with the size of an incomplete message, in bytes,
-whenever that changes. The callback returns whether the memory budget allows it; if not, the server closes the
-connection.
+"""A scope extension that registers a callback. The server calls it with the size of an
+incomplete message, in bytes, whenever that changes. The callback returns whether the
+memory budget allows it; if not, the server closes the connection.
 """
 RESTART_CLOSE_CODE = 1012
 """Close code "service restart" (IANA registry of RFC 6455); clients reconnect."""
@@ -49,7 +62,9 @@ class ResponsesWebSocket:
     access = Access.USER
     envelope = RESPONSES
 
-    def __init__(self, service: Service, policy: AccessPolicy, conversation_locks: ConversationLocks) -> None:
+    def __init__(
+        self, service: Service, policy: AccessPolicy, conversation_locks: ConversationLocks
+    ) -> None:
         self._service = service
         self._policy = policy
         self._conversation_locks = conversation_locks
@@ -57,7 +72,8 @@ class ResponsesWebSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = build_http_request(scope, receive, never, self._service, self.envelope)
-        # ASGI: `websocket.connect` must be received before the handshake is accepted or rejected.
+        # ASGI: `websocket.connect` must be received before the handshake is accepted or
+        #     rejected.
         await receive()
         try:
             self._policy.check_headers(http.headers)
@@ -70,12 +86,17 @@ class ResponsesWebSocket:
         except DragomanError as error:
             await reject_handshake(scope, send, *http.render_error(error))
             return
-        # No await since the check of the limit, so concurrent handshakes cannot exceed it.
+        # No await since the check of the limit, so concurrent handshakes cannot exceed
+        # it.
         self._open_count += 1
         try:
-            await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
+            await send(
+                {"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]}
+            )
             connection = WebSocketSession(http, self._conversation_locks, receive, send)
-            extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = scope.get("extensions") or {}
+            extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = (
+                scope.get("extensions") or {}
+            )
             if (watch_pending := extensions.get(PENDING)) is not None:
                 watch_pending(connection.note_pending)
             await connection()
@@ -83,14 +104,18 @@ class ResponsesWebSocket:
             self._open_count -= 1
 
 
-async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+async def reject_handshake(
+    scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes
+) -> None:
     """Reject a handshake with an HTTP response, if the server supports that extension."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         # Before the handshake is accepted, ASGI servers turn a close into a 403.
         await send({"type": "websocket.close", "code": 1008})
         return
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "websocket.http.response.start", "status": status, "headers": [*headers, length]})
+    await send(
+        {"type": "websocket.http.response.start", "status": status, "headers": [*headers, length]}
+    )
     await send({"type": "websocket.http.response.body", "body": body})
 
 
@@ -100,7 +125,9 @@ class WebSocketSession:
     http: the handshake request.
     """
 
-    def __init__(self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send
+    ) -> None:
         self._http = http
         self._conversation_locks = conversation_locks
         self._receive = receive
@@ -114,8 +141,8 @@ class WebSocketSession:
         self._history: ResponseHistory | None = None
 
     async def __call__(self) -> None:
-        """Handle frames until the client disconnects, a limit or the connection's lifetime is exceeded, or the server
-        stops.
+        """Handle frames until the client disconnects, a limit or the connection's
+        lifetime is exceeded, or the server stops.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._http.service.options.socket_lifetime
@@ -132,11 +159,14 @@ class WebSocketSession:
             self._http.body_memory.release()
 
     def note_pending(self, size: int) -> bool:
-        """Account for an incomplete message in the body memory budget; return whether there is room."""
+        """Account for an incomplete message in the body memory budget; return whether
+        there is room.
+        """
         if self._is_disconnected:
             return False
         try:
-            # The share covers all bytes of the connection: the queued messages and the incomplete one.
+            # The share covers all bytes of the connection: the queued messages and the
+            # incomplete one.
             self._http.body_memory.reserve(self._queued_bytes + size)
         except Overloaded:
             return False
@@ -155,17 +185,22 @@ class WebSocketSession:
                 # Text and binary frames are both accepted as JSON.
                 data = message.get("bytes") or (message.get("text") or "").encode()
                 self._queued_bytes += len(data)
-                # A single frame may exceed the limit: `_handle_frame` rejects it, and the connection stays open.
+                # A single frame may exceed the limit: `_handle_frame` rejects it, and
+                # the connection stays open.
                 max_bytes = self._http.service.options.max_body_bytes
                 if self._incoming.qsize() >= MAX_QUEUED_FRAMES or (
                     self._queued_bytes > max_bytes and not self._incoming.empty()
                 ):
-                    await self._send_message({"type": "websocket.close", "code": 1008, "reason": "too many frames"})
+                    await self._send_message(
+                        {"type": "websocket.close", "code": 1008, "reason": "too many frames"}
+                    )
                     return
                 self._http.body_memory.reserve(self._queued_bytes + self._pending)
                 self._incoming.put_nowait(data)
         except Overloaded:
-            await self._send_message({"type": "websocket.close", "code": 1013, "reason": "too much of all connections"})
+            await self._send_message(
+                {"type": "websocket.close", "code": 1013, "reason": "too much of all connections"}
+            )
         finally:
             self._mark_disconnected()
 
@@ -178,12 +213,14 @@ class WebSocketSession:
             return data
         except TimeoutError:
             error = RequestError(
-                "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to "
+                "Responses websocket connection limit reached (60 minutes). Create a new "
+                "websocket connection to "
                 "continue.",
                 code=LIFETIME_ERROR_CODE,
             )
             with suppress(TimeoutError):
-                # A client that does not read must not keep the connection open beyond its lifetime.
+                # A client that does not read must not keep the connection open beyond
+                # its lifetime.
                 async with asyncio.timeout(self._http.service.options.timeouts.stall):
                     await self._send_error(error)
                     await self._send_message({"type": "websocket.close", "code": 1000})
@@ -200,7 +237,9 @@ class WebSocketSession:
         self._http = replace(self._http, service=service)
         try:
             if len(data) > service.options.max_body_bytes:
-                raise RequestError(f"The frame is larger than the limit of {service.options.max_body_bytes} bytes.")
+                raise RequestError(
+                    f"The frame is larger than the limit of {service.options.max_body_bytes} bytes."
+                )
             options = build_reader_options(self._http)
             client_frame = await run_in_thread_if_large(
                 lambda frame: read_frame(frame, options, now=lambda: int(service.clock.now())), data
@@ -210,7 +249,9 @@ class WebSocketSession:
             previous = client_frame.call.previous_response_id
             turn = await self._open_turn(client_frame)
             http = self._http
-            response_start = http.build_response_start([], find_header_timeout(http.service, turn.admitted))
+            response_start = http.build_response_start(
+                [], find_header_timeout(http.service, turn.admitted)
+            )
             sender = _FrameSender(self._send_frame, turn.admitted)
             responder = GenerationResponder(
                 turn.batches,
@@ -232,18 +273,22 @@ class WebSocketSession:
         next_history = None if turn is None else turn.next_history
         if next_history is not None:
             self._history = next_history
-        # As OpenAI's server: after a failed continuation the response is forgotten, and clients send everything again.
+        # As OpenAI's server: after a failed continuation the response is forgotten, and
+        # clients send everything again.
         elif self._history is not None and self._history.id == previous:
             self._history = None
         if self._http.service.options.access_log:
             elapsed = (self._http.service.clock.monotonic() - started_at) * 1000
             client = format_address(self._http.client)
-            log.info("%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed)
+            log.info(
+                "%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed
+            )
 
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
         previous = client_frame.call.previous_response_id
         is_known = self._history is not None and self._history.id == previous
-        # Not `Unsupported` as over HTTP, because clients react to this code by sending the whole conversation.
+        # Not `Unsupported` as over HTTP, because clients react to this code by sending
+        # the whole conversation.
         if previous is not None and not is_known and self._http.service.store is None:
             raise RequestError(
                 f"Previous response with id '{previous[:100]}' not found.",
@@ -257,7 +302,8 @@ class WebSocketSession:
             local_history=self._history,
             keeps_history=True,
         )
-        # `generate: false` only fills the prefix cache for the next turn, as OpenAI's WebSocket mode describes it.
+        # `generate: false` only fills the prefix cache for the next turn, as OpenAI's
+        # WebSocket mode describes it.
         if not client_frame.generate:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
             turn.admitted = replace(turn.admitted, run=run)
@@ -299,17 +345,25 @@ class WebSocketSession:
 
 
 class _FrameSender:
-    """Translates a responder's ASGI messages to WebSocket frames. The first event carries the call's warnings."""
+    """Translates a responder's ASGI messages to WebSocket frames. The first event
+    carries the call's warnings.
+    """
 
-    def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], admitted: AdmittedCall) -> None:
+    def __init__(
+        self, send_frame: Callable[[bytes], Awaitable[None]], admitted: AdmittedCall
+    ) -> None:
         self._send_frame = send_frame
         self._admitted = admitted
         self._warnings = admitted.warnings
         self._status = 200
         self._headers = RawHeaders()
 
-    def add_warnings(self, later: tuple[str, ...], _has_headers: bool, /) -> tuple[RawHeaders, bytes]:
-        """Add warnings of the engine's start to the first event. Implements `WarningAdder`."""
+    def add_warnings(
+        self, later: tuple[str, ...], _has_headers: bool, /
+    ) -> tuple[RawHeaders, bytes]:
+        """Add warnings of the engine's start to the first event. Implements
+        `WarningAdder`.
+        """
         self._warnings = self._admitted.join_warnings(later)
         return [], b""
 
@@ -318,7 +372,9 @@ class _FrameSender:
             self._status = message["status"]
             self._headers = message["headers"]
         elif self._status != 200:
-            await self._send_frame(render_error_frame(self._status, message["body"], _find_retry_after(self._headers)))
+            await self._send_frame(
+                render_error_frame(self._status, message["body"], _find_retry_after(self._headers))
+            )
         else:
             for frame in split_frames(message["body"], self._warnings):
                 self._warnings = ()
@@ -326,11 +382,15 @@ class _FrameSender:
 
 
 async def _report_stop(batches: EventBatches) -> AsyncGenerator[list[Event]]:
-    """Report `stop` instead of a length limit: with `generate: false` the empty output is not truncated."""
+    """Report `stop` instead of a length limit: with `generate: false` the empty output
+    is not truncated.
+    """
     async with aclosing(batches):
         async for batch in batches:
             yield [
-                replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
+                replace(event, reason=FinishReason.STOP)
+                if isinstance(event, ChoiceFinished)
+                else event
                 for event in batch
             ]
 
