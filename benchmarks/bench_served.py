@@ -21,11 +21,12 @@ from pathlib import Path
 from simulator_served import simulated
 from simulator_server import SIMULATOR, server
 
-from dragoman_check.load.bench_report import read_run
-from dragoman_sim.engine.profile import load
+from dragoman_check.load.bench_run import read_run
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadRequest
 from dragoman_sim.build import DEFAULT_PROFILE
-from dragoman_sim.lab.calibrate import compare
-from dragoman_check.load.workload import Timing, WorkloadRequest
+from dragoman_sim.engine.profile import load
+from dragoman_sim.lab.calibration import compare
 
 
 def stretch(timing: Timing, factor: float) -> Timing:

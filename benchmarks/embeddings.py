@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tests.engines.encoder.directories import Shape, WORDS, write_encoder
+from tests.engines.encoder.directories import WORDS, Shape, write_encoder
 
-from dragoman.core.embeddings import EmbedRequest
-from dragoman.engines.encoder import BertEmbedder, load
+from dragoman.core.encoder_requests import EmbedRequest
+from dragoman.engines.encoder_engine import BertEmbedder, load
 
 MINILM = Shape(layers=6, hidden=384, heads=12, intermediate=1536, positions=512)
 

@@ -19,7 +19,6 @@ import time
 
 from installed import environment
 from overhead import CHAT, MODEL, OPTIONS, SERVE, Load, build_chat, run_server, send_all
-
 from workers import read_cpu
 
 

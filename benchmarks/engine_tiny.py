@@ -18,14 +18,14 @@ import pstats
 import random
 import time
 
-from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.engines.batching import SchedulerConfig, build_rng
 from dragoman.engines.batching.sequence import Sequence
-from dragoman.engines.batching.worker import Stepper
+from dragoman.engines.batching.stepper import Stepper
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
-from dragoman.engines.tiny.engine import PagedLlama
-from dragoman.engines.tiny.model import read_model
+from dragoman.engines.tiny.llama import read_model
+from dragoman.engines.tiny.paged_llama import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 KINDS: dict[str, tuple[Sampling, int | None]] = {

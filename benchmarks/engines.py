@@ -347,10 +347,10 @@ def build_prompts(count: int, seed: int) -> list[list[int]]:
 def build_ours(name: str) -> Callable[[str, str, int], Any]:
     @contextmanager
     def build(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Decode]]:
-        from dragoman.core.engine import Ended, Failed, TokenEngine, TokenOutput, TokenRequest
         from dragoman.core.request import Sampling
+        from dragoman.core.token_engine import Ended, Failed, TokenEngine, TokenOutput, TokenRequest
         from dragoman.launch import build_models
-        from dragoman.pipeline.models import TokenBackend
+        from dragoman.pipeline.model_registry import TokenBackend
         from dragoman.serving.clock import SystemClock
         from dragoman.settings import Settings
 

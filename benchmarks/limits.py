@@ -17,15 +17,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from tests.serving import test_greedy_key
 from tests.store.cluster import cluster, programs
 from tests.tenants.backends import find_redis_server, redis_server
 
-from dragoman.launch.storage import build_limits_store
+from dragoman.launch.limits_store import build_limits_store
 from dragoman.settings import Settings
 from dragoman.tenants import Counters, LocalCounters
 from dragoman.tenants.counters import Demand
-from dragoman.tenants.shared import SharedCounters
+from dragoman.tenants.shared_counters import SharedCounters
+from tests.serving import test_greedy_key
 
 DEMANDS = (
     Demand("requests", 10**9),

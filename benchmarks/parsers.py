@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dragoman.engines.tiny
-from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import Event, TextDelta, Token
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import ParseContext
+from dragoman.core.token_engine import TokenLogprob
 from dragoman.parsers import registry
-from dragoman.pipeline.choice import StopStage, TextAssembler, Vocabulary
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
+from dragoman.pipeline.stop_strings import StopStage
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 
 REPEATS = 7
 ROUNDS = 200

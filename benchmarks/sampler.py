@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching.sampler import SamplingState, sample
 
 SEQUENCES = 64

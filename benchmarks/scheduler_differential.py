@@ -18,10 +18,10 @@ from collections import Counter
 from itertools import count
 
 from tests.engines.vllm.lockstep import (
+    MIXES,
     Comparison,
     Difference,
     Lockstep,
-    MIXES,
     VllmParts,
     describe,
     draw_case,

@@ -20,32 +20,38 @@ import numpy as np
 from msgspec.structs import astuple
 from tests.lab.runs import FITTED, RUNS, Run, get_profile, log
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.request_lengths import UniformLength
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_generators import (
+    SessionOptions,
+    generate_poisson,
+    generate_sessions,
+)
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import StepLoad, StepTime
+from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import (
+    PROFILES_DIR,
+    SUFFIX,
     HeldOutError,
     MetricError,
-    PROFILES_DIR,
-    Prior,
-    SUFFIX,
     SimulatorProfile,
     dumps,
     load,
 )
-from dragoman_sim.engine.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
+from dragoman_sim.engine.scheduler import CountSampled, SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_output import SchedulerOutput
 from dragoman_sim.engine.sequence import SimulatedSequence
-from dragoman_sim.lab.calibrate import calibrate, compare, measure_spread
-from dragoman_sim.lab.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
+from dragoman_sim.lab.calibration import calibrate, compare
+from dragoman_sim.lab.calibration_spread import measure_spread
+from dragoman_sim.lab.gpus import find_gpu
+from dragoman_sim.lab.latency_fit import fit, simulate
+from dragoman_sim.lab.measured_windows import CONTEXT, PAIRS, TOKENS
+from dragoman_sim.lab.model_shape import load_model_shape
 from dragoman_sim.lab.replay import replay
-from dragoman_sim.lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
-from dragoman_check.load.workload import Timing, WorkloadRequest
-from dragoman_check.load.workload_sources import (
-    SessionOptions,
-    UniformLength,
-    generate_poisson,
-    generate_sessions,
-)
+from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
 
 def speed() -> None:

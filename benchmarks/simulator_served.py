@@ -27,16 +27,18 @@ from pathlib import Path
 import numpy as np
 from simulator_server import SIMULATOR, server
 
-from dragoman_sim.engine.blocks import SimulatedBlockPool
+from dragoman.settings import Settings
+from dragoman_check.load.logs.json_lines_log import read_log
+from dragoman_check.load.request_lengths import parse_lengths
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_generators import generate_poisson
+from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
+from dragoman_sim.engine.block_pool import SimulatedBlockPool
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.profile import SimulatorProfile, load
 from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
-from dragoman.settings import Settings
-from dragoman_sim.lab.calibrate import read_log
 from dragoman_sim.lab.replay import replay
-from dragoman_check.load.workload import Timing, WorkloadRequest
-from dragoman_check.load.workload_sources import generate_poisson, parse_lengths
 
 LEAD = 0.5
 """Seconds between the measurement's beginning and the first request."""

@@ -81,27 +81,20 @@ def bare(tokens: int, tick: float) -> App:
 
 
 def dragoman(tokens: int, tick: float) -> App:
-    from dragoman.constraints.bounded import BoundedCompiler
-    from dragoman.core.engine import (
-        Capabilities,
-        Ended,
-        Feature,
-        Health,
-        OutputCallback,
-        Sampled,
-        Scheduled,
-        TokenRequest,
-    )
+    from dragoman.constraints.bounded_compiler import BoundedCompiler
+    from dragoman.core.capabilities import Capabilities, Feature
+    from dragoman.core.engine import Health
     from dragoman.core.events import FinishReason
+    from dragoman.core.token_engine import Ended, OutputCallback, Sampled, Scheduled, TokenRequest
     from dragoman.engines import tiny
     from dragoman.parsers import registry
-    from dragoman.pipeline.choice import Vocabulary
-    from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+    from dragoman.pipeline.detokenizer import Vocabulary
+    from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
+    from dragoman.prompts.hf_tokenizer import load_tokenizer
     from dragoman.prompts.render import Renderer
-    from dragoman.prompts.template import load_template
-    from dragoman.prompts.tokenizer import load_tokenizer
+    from dragoman.prompts.template_loader import load_template
     from dragoman.serving.app import create_app
-    from dragoman.serving.service import ServingOptions
+    from dragoman.serving.serving_options import ServingOptions
 
     tokenizer = load_tokenizer(tiny.find_bundled_model())
     word = tokenizer.encode(" word", special=False)[0]
@@ -184,7 +177,7 @@ def serve(kind: str, port: int, tokens: int, tick: float) -> None:
     app = with_cpu({"bare": bare, "dragoman": dragoman}[kind](tokens, tick))
     http: Any = "httptools"
     if kind == "dragoman":
-        from dragoman.http.connection import Http11ProtocolFactory
+        from dragoman.http.server_connection import Http11ProtocolFactory
 
         http = Http11ProtocolFactory()
     uvicorn.run(

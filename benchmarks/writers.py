@@ -20,9 +20,9 @@ from dragoman.core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
-from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.interfaces import Header, Profile, Writer
 
 HEADER = Header("chatcmpl-0123456789abcdef", 1700000000, "org/model", "fp_1")
 TOKEN = Token(

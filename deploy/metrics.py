@@ -11,24 +11,21 @@ from typing import Any, NamedTuple, cast
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dragoman.core.metrics import (
+from dragoman.core.engine_stats import (
+    LENGTH_BUCKETS,
     CacheConfig,
     EngineStats,
-    Histogram,
     KvOffloadStats,
-    LENGTH_BUCKETS,
     LoraState,
 )
+from dragoman.core.histogram import Histogram
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
-from dragoman.serving.http_metrics import HttpMetrics, build_registry
-from dragoman.serving.routes.metrics import (
-    BuildCollector,
-    EngineCollector,
-    HttpCollector,
-    KeyCollector,
-)
-from dragoman.serving.tenancy import KeyMetrics
-from dragoman.tenants.shared import SharedCounters
+from dragoman.serving.engine_metrics import EngineCollector
+from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.key_metrics import KeyMetrics
+from dragoman.serving.merged_metrics import build_registry
+from dragoman.serving.routes.metrics import BuildCollector, HttpCollector, KeyCollector
+from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
 
 PROCESS = (

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.dialects.anthropic import read_messages
-from dragoman.dialects.base import GenerationCall, ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.completions import read_completions
+from dragoman.dialects.completions.reader import read_completions
+from dragoman.dialects.interfaces import GenerationCall, ReaderOptions
 from dragoman.dialects.responses import read_responses
 
 

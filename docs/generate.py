@@ -20,40 +20,42 @@ from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from dragoman_check.areas import AREAS, CHECKS
-from dragoman_check.session import Check
 from dragoman.cli import create_app
 from dragoman.commands.options import list_explained_flags
-from dragoman.core.engine import Capabilities, Feature
+from dragoman.core.capabilities import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
-from dragoman.dialects.all_dialects import list_parameters
-from dragoman.dialects.base import Profile, ReaderOptions
+from dragoman.dialects.interfaces import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.registry import list_parameters
 from dragoman.engines import batching
 from dragoman.engines.llamacpp.engine import build_capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
-from dragoman.engines.vllm import VllmFeatures
+from dragoman.engines.vllm.features import VllmFeatures
 from dragoman.launch import build_models
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes
-from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
-from dragoman.parsers.model_families import (
-    Fingerprints,
+from dragoman.parsers.family_types import Fingerprints
+from dragoman.parsers.harmony import (
     HARMONY_FINGERPRINTS,
     HARMONY_REASONING_NAMES,
     HARMONY_TOOL_NAMES,
-    REASONING_FAMILIES,
 )
-from dragoman.pipeline.admission import CallTerms, check_request
-from dragoman.pipeline.metrics import ModelMetrics
+from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.pipeline.call_terms import CallTerms
+from dragoman.pipeline.capability_checks import check_request
+from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import ANTHROPIC, OPENAI, Route, TGI
+from dragoman.serving.error_envelope import ANTHROPIC, OPENAI, TGI
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.route import Route
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import FIELDS, SettingField, Settings, format_flag
 from dragoman.settings.fields import SUPPORTED_BY
+from dragoman_check.areas import AREAS, CHECKS
+from dragoman_check.session import Check
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

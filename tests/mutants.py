@@ -966,7 +966,7 @@ MUTANTS = (
         "simulation/calibrate.py",
         "held_out = [timing for timing in measured if timing.id not in excluded]",
         "held_out = [timing for timing in measured if timing.id in excluded]",
-        ("tests/simulation/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
+        ("tests/simulation/test_accuracy.py::test_fit_ignores_held_out_requests",),
     ),
     # The upstream engine.
     Mutant(

@@ -91,14 +91,14 @@ def tool_loop(agent: str, project: Path) -> str:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_reads_and_edits_a_file(agent: str, project: Path) -> None:
+def test_agent_tool_loop_reads_and_edits_file(agent: str, project: Path) -> None:
     done = launch(agent, "scripted", project, *ask(agent, tool_loop(agent, project)))
     assert "All done." in done.stdout
     assert (project / "note.txt").read_text() == EDITED
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Path) -> None:
+def test_agent_receives_answer_of_embedded_model(agent: str, project: Path) -> None:
     done = launch(
         agent,
         "tiny",
@@ -115,9 +115,7 @@ def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Pa
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_the_turns_of_an_agent_share_their_prefix(
-    agent: str, project: Path, tmp_path: Path
-) -> None:
+def test_agent_turns_reuse_cached_prefix(agent: str, project: Path, tmp_path: Path) -> None:
     """An agent's prompt starts with nothing volatile: each request finds nearly all of
     the last one in the cache.
     """

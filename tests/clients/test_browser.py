@@ -99,7 +99,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
             }
 
 
-def test_a_page_that_may_is_served(results: dict[str, Results]) -> None:
+def test_page_of_allowed_origin_is_served(results: dict[str, Results]) -> None:
     assert results["allowed"] == {
         "streamed": {"text": "5 and 8", "id": True},
         "refused": {"status": 429, "after": True, "message": "slowly"},
@@ -108,7 +108,7 @@ def test_a_page_that_may_is_served(results: dict[str, Results]) -> None:
     }
 
 
-def test_another_page_learns_nothing(results: dict[str, Results]) -> None:
+def test_page_of_other_origin_is_blocked(results: dict[str, Results]) -> None:
     failed = {"error": "TypeError"}
     assert results["other"] == {
         "streamed": failed,
@@ -121,7 +121,7 @@ def test_another_page_learns_nothing(results: dict[str, Results]) -> None:
 PASSED = re.compile(r"INFO dragoman\.access: \S+ \S+ (\S+) (\S+) (\d+) ")
 
 
-def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) -> None:
+def test_default_server_blocks_page_of_other_origin(tmp_path: Path) -> None:
     """With the headers that Chromium sends, a page can start, change and read nothing,
     by `localhost` or by address.
     """

@@ -30,7 +30,7 @@ def page(tmp_path: Path) -> Generator[Page]:
         assert [url for url in opened.requested if not url.startswith(origins)] == []
 
 
-def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path):
+def test_docs_viewer_displays_every_route(page: Page, tmp_path: Path):
     with serving("tiny --store memory", tmp_path) as address:
         page.open(f"{address}/docs")
         page.wait("document.querySelector('#operation h2')")
@@ -55,7 +55,7 @@ def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path)
             assert page.evaluate("document.querySelectorAll('#operation h3').length") > 0, title
 
 
-def test_a_route_is_found_by_a_field_and_its_schemas_open(page: Page, tmp_path: Path):
+def test_docs_viewer_search_by_field_finds_route_and_schemas(page: Page, tmp_path: Path):
     with serving("tiny --store memory", tmp_path) as address:
         page.open(f"{address}/docs")
         page.wait("document.querySelector('#operation h2')")
@@ -74,7 +74,7 @@ def test_a_route_is_found_by_a_field_and_its_schemas_open(page: Page, tmp_path: 
         page.wait("document.querySelector('#list').textContent === 'No route has these words.'")
 
 
-def test_a_protected_server_shows_its_routes_to_the_key(page: Page, tmp_path: Path):
+def test_docs_viewer_with_auth_shows_routes_by_key(page: Page, tmp_path: Path):
     with serving("tiny --store memory --api-key user --admin-api-key root", tmp_path) as address:
         page.open(f"{address}/docs")
         page.wait(

@@ -27,20 +27,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_agent_runs_to_its_end(results: Results, dialect: str) -> None:
+def test_langchain_agent_completes_tool_loop(results: Results, dialect: str) -> None:
     loop = {"text": "5 and 8", "calls": [{"a": 2, "b": 3}, {"a": 4, "b": 4}], "results": ["5", "8"]}
     assert results[f"{dialect} loop"] == loop
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_its_sum_of_a_stream_is_the_whole_answer(results: Results, dialect: str) -> None:
+def test_langchain_stream_chunks_add_up_to_full_response(results: Results, dialect: str) -> None:
     assert results[f"{dialect} streamed"] == results[f"{dialect} whole"]
     assert len(results[f"{dialect} whole"]["calls"]) == 2
     assert all(results[f"{dialect} whole"]["usage"])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+def test_langchain_error_response_raises_exception(results: Results, dialect: str) -> None:
     refused = results[f"{dialect} refused"]
     broken = results[f"{dialect} broken"]
     assert refused["status"] == 429
@@ -50,17 +50,19 @@ def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_an_object_follows_its_schema(results: Results, dialect: str, method: str) -> None:
+def test_langchain_structured_output_follows_schema(
+    results: Results, dialect: str, method: str
+) -> None:
     assert results[f"{dialect} {method}"].get("valid"), results[f"{dialect} {method}"]
 
 
-def test_a_plain_prompt_and_vectors(results: Results) -> None:
+def test_langchain_completions_and_embeddings_work(results: Results) -> None:
     assert results["completions whole"] == results["completions streamed"] == {"text": "5 and 8"}
     assert results["embeddings"] == {"sizes": [192, 192]}
 
 
 @needs("langchain_ollama")
-def test_the_programs_of_the_page_print_what_it_says(tmp_path: Path) -> None:
+def test_langchain_docs_examples_print_documented_output(tmp_path: Path) -> None:
     """The programs have separate markers, because LangChain is not installed for the
     ordinary tests of the docs.
     """

@@ -127,7 +127,7 @@ def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, add
             )
 
 
-def test_local_chat_completions_generates(folder: Path, address: str):
+def test_local_chat_completions_output_equals_direct_request(folder: Path, address: str):
     url = f"{address}/v1/chat/completions"
     samples = evaluate(
         folder,

@@ -25,7 +25,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run_trials(tmp_path_factory.mktemp("node"), "node", str(HERE / "ollama.mjs"))
 
 
-def test_a_stream_is_what_the_whole_answer_is(results: Results) -> None:
+def test_node_ollama_stream_equals_full_response(results: Results) -> None:
     whole = results["whole"]
     assert results["streamed"] == whole
     assert whole["calls"] == [["add", {"a": 2, "b": 3}], ["add", {"a": 4, "b": 4}]]
@@ -33,13 +33,13 @@ def test_a_stream_is_what_the_whole_answer_is(results: Results) -> None:
     assert results["loop"] == {"text": "5 and 8"}
 
 
-def test_thoughts_objects_and_texts(results: Results) -> None:
+def test_node_ollama_think_format_and_generate_return_output(results: Results) -> None:
     assert results["think"]["thinking"] == "I need to add 17 and 26. The sum is 43."
     assert results["format"] == {"valid": True}
     assert results["generate"] == {"text": "The capital of Japan is Tokyo."}
 
 
-def test_models_and_vectors(results: Results) -> None:
+def test_node_ollama_model_and_embed_routes_work(results: Results) -> None:
     assert results["embed"] == {"sizes": [192, 192]}
     assert results["show"]["capabilities"] == ["completion", "tools", "embedding", "thinking"]
     assert results["list"]["names"] == ["scripted:latest", "tiny:latest"]
@@ -47,7 +47,7 @@ def test_models_and_vectors(results: Results) -> None:
     assert results["pull"]["statuses"][-1] == "success"
 
 
-def test_what_fails_is_an_exception(results: Results) -> None:
+def test_node_ollama_error_response_raises_exception(results: Results) -> None:
     assert (results["unknown"]["status"], "not found" in results["unknown"]["message"]) == (
         404,
         True,

@@ -30,13 +30,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) -> None:
+def test_node_sdk_stream_equals_full_response(results: Results, dialect: str) -> None:
     whole = results[f"{dialect} whole"]
     assert results[f"{dialect} streamed"] == whole
     assert all(whole["usage"])
 
 
-def test_a_tool_runner_comes_to_its_end(results: Results) -> None:
+def test_node_sdk_tool_runner_completes(results: Results) -> None:
     assert (results["chat whole"]["text"], results["chat whole"]["results"]) == (
         "5 and 8",
         ["5", "8"],
@@ -44,7 +44,7 @@ def test_a_tool_runner_comes_to_its_end(results: Results) -> None:
     assert results["messages runner"] == results["messages streamed runner"] == {"text": "5 and 8"}
 
 
-def test_calls_and_thoughts_are_read(results: Results) -> None:
+def test_node_sdk_parses_tool_calls_and_reasoning(results: Results) -> None:
     response = results["responses whole"]
     message = results["messages whole"]
     assert response["items"] == ["reasoning", "function_call", "function_call"]
@@ -56,7 +56,7 @@ def test_calls_and_thoughts_are_read(results: Results) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+def test_node_sdk_error_response_raises_exception(results: Results, dialect: str) -> None:
     refused = results[f"{dialect} refused"]
     broken = results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("RateLimitError", 429)
@@ -64,15 +64,15 @@ def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_object_follows_its_schema(results: Results, dialect: str) -> None:
+def test_node_sdk_structured_output_follows_schema(results: Results, dialect: str) -> None:
     assert results[f"{dialect} object"] == results[f"{dialect} streamed object"] == {"valid": True}
 
 
-def test_a_stream_is_resumed(results: Results) -> None:
+def test_node_sdk_resumes_responses_stream(results: Results) -> None:
     assert results["responses resumed"] == {"text": "one two three"}
 
 
-def test_an_uploaded_file_is_named_in_a_message(results: Results) -> None:
+def test_node_sdk_message_refers_to_uploaded_file(results: Results) -> None:
     assert results["messages file"] == {
         "text": "read",
         "filename": "a.pdf",

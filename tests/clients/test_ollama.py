@@ -35,7 +35,7 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @needs("ollama")
-def test_the_official_client_chats_and_calls_tools(official: Results):
+def test_ollama_client_chat_runs_tool_loop(official: Results):
     whole = official["chat whole"]
     assert whole == official["chat streamed"]
     assert (whole["calls"], whole["thinking"], whole["timed"]) == (CALLS, "Sums.", True)
@@ -44,7 +44,7 @@ def test_the_official_client_chats_and_calls_tools(official: Results):
 
 
 @needs("ollama")
-def test_the_official_client_thinks_and_constrains(official: Results):
+def test_ollama_client_returns_thinking_and_structured_output(official: Results):
     whole = official["think whole"]
     assert whole == official["think streamed"]
     assert (whole["thinking"], whole["text"]) == (
@@ -61,7 +61,7 @@ def test_the_official_client_thinks_and_constrains(official: Results):
 
 
 @needs("ollama")
-def test_the_official_client_finds_models_and_vectors(official: Results):
+def test_ollama_client_model_and_embed_routes_work(official: Results):
     assert (official["embed"], official["embeddings"]) == ({"sizes": [192, 192]}, {"size": 192})
     assert "thinking" in official["show"]["capabilities"]
     assert any(name.endswith(".context_length") for name in official["show"]["info"])
@@ -75,7 +75,7 @@ def test_the_official_client_finds_models_and_vectors(official: Results):
 
 
 @needs("ollama")
-def test_what_fails_is_the_official_clients_exception(official: Results):
+def test_ollama_client_error_response_raises_exception(official: Results):
     for name, status, text in (
         ("unknown", 404, "model 'llama3.2' not found"),
         ("delete", 400, "not supported"),
@@ -90,7 +90,7 @@ def test_what_fails_is_the_official_clients_exception(official: Results):
 
 
 @needs("langchain_ollama")
-def test_langchain_streams_what_it_gets_whole(langchain: Results):
+def test_langchain_ollama_stream_equals_full_response(langchain: Results):
     assert langchain["whole"] == langchain["streamed"]
     assert (langchain["whole"]["calls"], langchain["whole"]["thinking"]) == (CALLS, "Sums.")
     assert all(langchain["whole"]["usage"])
@@ -101,7 +101,7 @@ def test_langchain_streams_what_it_gets_whole(langchain: Results):
 
 
 @needs("litellm")
-def test_litellm_translates_both_ways(litellm: Results):
+def test_litellm_ollama_request_and_response_are_translated(litellm: Results):
     assert litellm["whole"]["calls"] == litellm["streamed"]["calls"] == CALLS
     assert litellm["whole"]["thinking"] == litellm["streamed"]["thinking"] == "Sums."
     assert litellm["whole"]["reason"] == "tool_calls"

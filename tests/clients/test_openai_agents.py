@@ -23,7 +23,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, kind: str) -> None:
+def test_agents_sdk_tool_loop_stream_equals_full_run(results: Results, kind: str) -> None:
     whole = results[f"{kind} whole"]
     streamed = results[f"{kind} streamed"]
     calls = ["tool_call_item"] * 2
@@ -36,18 +36,18 @@ def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agents_ask_each_other(results: Results, kind: str) -> None:
+def test_agents_sdk_handoff_and_nested_agents_complete(results: Results, kind: str) -> None:
     assert results[f"{kind} handoff"] == {"text": "paid", "agent": "billing"}
     assert results[f"{kind} nested"] == {"text": "outer", "outputs": ["inner"]}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_session_remembers(results: Results, kind: str) -> None:
+def test_agents_sdk_session_stores_history(results: Results, kind: str) -> None:
     assert results[f"{kind} session"] == {"texts": ["5 and 8", "again"], "items": 9}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_fails_is_an_exception(results: Results, kind: str) -> None:
+def test_agents_sdk_error_response_raises_exception(results: Results, kind: str) -> None:
     refused = results[f"{kind} refused"]
     broken = results[f"{kind} broken"]
     assert "slowly" in refused["message"], refused
@@ -56,12 +56,12 @@ def test_what_fails_is_an_exception(results: Results, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_object_follows_its_schema(results: Results, kind: str) -> None:
+def test_agents_sdk_structured_output_follows_schema(results: Results, kind: str) -> None:
     assert results[f"{kind} object"].get("valid"), results[f"{kind} object"]
     assert results[f"{kind} streamed object"].get("valid"), results[f"{kind} streamed object"]
 
 
-def test_the_server_remembers(results: Results) -> None:
+def test_agents_sdk_server_state_continues_conversation(results: Results) -> None:
     texts = ["5 and 8", "again"]
     loop = [
         "message",

@@ -51,13 +51,13 @@ def document(address: str, tmp_path: Path) -> Path:
 
 
 @needs("openapi_spec_validator")
-def test_a_validator_accepts_it(document: Path) -> None:
+def test_openapi_document_passes_validator(document: Path) -> None:
     validate: Any = import_module("openapi_spec_validator").validate
     validate(json.loads(document.read_text()))
 
 
 @needs("schemathesis")
-def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -> None:
+def test_openapi_fuzzed_requests_match_described_responses(address: str, tmp_path: Path) -> None:
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     arguments = [
         "run",
@@ -73,7 +73,7 @@ def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -
 @pytest.mark.skipif(
     not GENERATOR.exists(), reason="needs openapi-python-client in an environment of its own"
 )
-def test_a_generated_client_asks(address: str, document: Path, tmp_path: Path) -> None:
+def test_openapi_generated_client_gets_answer(address: str, document: Path, tmp_path: Path) -> None:
     output = run(
         tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated"
     )

@@ -23,7 +23,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, dialect: str) -> None:
+def test_pydantic_ai_tool_loop_stream_equals_full_run(results: Results, dialect: str) -> None:
     whole = results[f"{dialect} whole"]
     usage = whole["usage"]
     assert whole == {
@@ -37,7 +37,7 @@ def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, dial
     assert results[f"{dialect} streamed"] == whole
 
 
-def test_the_same_is_counted_in_other_dialects(results: Results) -> None:
+def test_pydantic_ai_usage_is_equal_in_chat_and_messages(results: Results) -> None:
     """Except Responses: Pydantic AI writes reasoning of unknown models into its
     messages.
     """
@@ -45,16 +45,16 @@ def test_the_same_is_counted_in_other_dialects(results: Results) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_conversation_goes_on(results: Results, dialect: str) -> None:
+def test_pydantic_ai_conversation_continues_with_history(results: Results, dialect: str) -> None:
     assert results[f"{dialect} kept"] == {"text": "again"}
 
 
-def test_a_conversation_goes_through_all_dialects(results: Results) -> None:
+def test_pydantic_ai_conversation_continues_across_dialects(results: Results) -> None:
     assert results["handed over"] == {"texts": ["5 and 8"] * 3}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+def test_pydantic_ai_error_response_raises_exception(results: Results, dialect: str) -> None:
     refused = results[f"{dialect} refused"]
     broken = results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("ModelRateLimitError", 429)
@@ -68,10 +68,10 @@ def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["chat tool", "chat native", "responses tool", "responses native", "messages tool"]
 )
-def test_an_object_follows_its_schema(results: Results, kind: str) -> None:
+def test_pydantic_ai_structured_output_follows_schema(results: Results, kind: str) -> None:
     assert results[f"{kind} object"].get("valid"), results[f"{kind} object"]
     assert results[f"{kind} streamed object"].get("valid"), results[f"{kind} streamed object"]
 
 
-def test_vectors_have_the_models_size(results: Results) -> None:
+def test_pydantic_ai_embeddings_have_model_dimensions(results: Results) -> None:
     assert results["embeddings"] == {"sizes": [192, 192]}

@@ -44,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return json.loads(run(folder, sys.executable, str(script), address).splitlines()[-1])
 
 
-def test_every_choice_has_its_tokens_and_their_logprobs(results: Any):
+def test_trl_generate_returns_token_ids_and_logprobs_per_choice(results: Any):
     token_ids = results["ids"]
     assert token_ids["prompt_ids"] == [[5, 6, 7], [8, 9]]
     assert [len(ids) for ids in token_ids["completion_ids"]] == [4] * 4
@@ -59,22 +59,22 @@ def test_every_choice_has_its_tokens_and_their_logprobs(results: Any):
         assert all(values == sorted(values, reverse=True) for values in logprobs)
 
 
-def test_text_and_chat_say_the_ids_of_their_prompts(results: Any):
+def test_trl_text_and_chat_return_prompt_ids(results: Any):
     assert results["text"]["prompt_ids"][0]
     assert len(results["chat"]["prompt_ids"][0]) > len(results["text"]["prompt_ids"][0])
     assert len(results["chat"]["logprobs"][0]) == len(results["chat"]["completion_ids"][0])
 
 
-def test_tokens_in_tokens_out_gives_the_same_greedy_tokens(results: Any):
+def test_trl_generate_with_features_returns_equal_greedy_tokens(results: Any):
     assert results["features"]["completion_ids"] == results["ids"]["completion_ids"][:1]
 
 
-def test_a_sequence_that_was_generated_is_scored_alike(results: Any):
+def test_trl_scored_sequence_equals_generated_logprobs(results: Any):
     scored = [value for (value,) in results["scored"]["actual_logprobs"][0]]
     best = [max(values) for values in results["ids"]["logprobs"][0]]
     assert scored == pytest.approx(best, abs=1e-4)
 
 
-def test_the_server_tells_of_itself(results: Any):
+def test_trl_server_info_reports_transfer_config_and_world_size(results: Any):
     assert results["info"]["weight_transfer_config"] is None
     assert results["world"] == 1

@@ -137,11 +137,11 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def test_server_mode_with_weights_over_http(tmp_path: Path) -> None:
+def test_grpo_server_mode_updates_weights_over_http(tmp_path: Path) -> None:
     check(train(tmp_path, SERVER_MODE, "tiny"))
 
 
-def test_server_mode_of_a_transformers_model_with_weights_through_shared_memory(
+def test_grpo_transformers_updates_weights_by_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "weights"
@@ -151,7 +151,7 @@ def test_server_mode_of_a_transformers_model_with_weights_through_shared_memory(
     check(train(tmp_path, SERVER_MODE, model))
 
 
-def test_a_rollout_func_that_sends_the_weights_itself(tmp_path: Path) -> None:
+def test_grpo_rollout_func_sends_weights(tmp_path: Path) -> None:
     check(train(tmp_path, ROLLOUT_FUNC, "tiny"))
 
 
@@ -168,7 +168,7 @@ except RuntimeError as error:
 """
 
 
-def test_trls_own_transfer_of_weights_is_refused_before_anything_waits_for_it(
+def test_trl_nccl_weight_transfer_is_rejected_without_waiting(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(NCCL)

@@ -117,7 +117,7 @@ TOOLS = json.dumps(
 )
 
 
-def test_a_streamed_chat_with_a_tool_call(page: Page, servers: Servers):
+def test_ui_chat_streams_tool_call_and_result(page: Page, servers: Servers):
     address = servers.start("tiny")
     set_up(page, address, temperature="0")
     page.click("summary", "Tools")
@@ -139,7 +139,7 @@ def test_a_streamed_chat_with_a_tool_call(page: Page, servers: Servers):
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_answers_reasons_calls_and_takes_results(
+def test_ui_dialect_shows_reasoning_tool_calls_and_results(
     page: Page, servers: Servers, dialect: str, stream: bool
 ):
     settings = {"temperature": "0", "dialect": dialect, "stream": stream}
@@ -162,7 +162,7 @@ def test_every_dialect_answers_reasons_calls_and_takes_results(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_output_schema_is_enforced(page: Page, servers: Servers, dialect: str):
+def test_ui_output_schema_constrains_answer(page: Page, servers: Servers, dialect: str):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     set_up(
         page,
@@ -175,7 +175,7 @@ def test_an_output_schema_is_enforced(page: Page, servers: Servers, dialect: str
     assert isinstance(json.loads(ask(page, "Give me a number."))["n"], int)
 
 
-def test_a_wrong_tool_or_schema_is_reported_before_anything_is_sent(page: Page, servers: Servers):
+def test_ui_invalid_tool_or_schema_is_reported_before_request(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"))
     page.click("summary", "Tools")
     page.fill("[aria-label='Tools, as JSON']", '[{"description": "nameless"}]')
@@ -195,7 +195,7 @@ def test_a_wrong_tool_or_schema_is_reported_before_anything_is_sent(page: Page, 
     assert not [url for url in page.requested if url.endswith("/completions")]
 
 
-def test_turns_are_edited_and_regenerated_and_branches_remain(page: Page, servers: Servers):
+def test_ui_edit_and_retry_create_branches(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"), temperature="0")
     assert ask(page, "What is 17 + 26?") == "17 + 26 = 43."
     page.click("button", "Retry")
@@ -218,7 +218,7 @@ def test_turns_are_edited_and_regenerated_and_branches_remain(page: Page, server
     assert page.evaluate("document.querySelector('.side select').length") == 2
 
 
-def test_an_answer_is_stopped(page: Page, servers: Servers):
+def test_ui_stop_aborts_generation(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     set_up(page, address)
     for stop in (lambda: page.press("Escape"), lambda: page.click("button", "Stop")):
@@ -239,7 +239,7 @@ def test_an_answer_is_stopped(page: Page, servers: Servers):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_that_a_proxy_cuts_off_is_an_error(page: Page, servers: Servers, dialect: str):
+def test_ui_truncated_stream_shows_error(page: Page, servers: Servers, dialect: str):
     set_up(page, servers.start("tiny"), dialect=dialect, temperature="0", logprobs=False)
     page.evaluate(
         "(() => { const real = fetch; fetch = async (url, options) => {"
@@ -251,7 +251,7 @@ def test_a_stream_that_a_proxy_cuts_off_is_an_error(page: Page, servers: Servers
     assert page.text(".turn .error") == "ErrorThe stream ended before the answer."
 
 
-def test_reopening_a_conversation_scrolls_to_its_end(page: Page, servers: Servers):
+def test_ui_reopened_conversation_scrolls_to_end(page: Page, servers: Servers):
     set_up(page, servers.start("scripted --directives"), logprobs=False)
     ask(page, f'[[say "{"word " * 2000}"]]')
     for view in ("Wire", "Chat"):
@@ -263,7 +263,7 @@ def test_reopening_a_conversation_scrolls_to_its_end(page: Page, servers: Server
     )
 
 
-def test_what_a_model_says_stays_text(page: Page, servers: Servers):
+def test_ui_model_output_is_rendered_as_text(page: Page, servers: Servers):
     address = servers.start("scripted --directives")
     set_up(page, address, logprobs=False)
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -280,7 +280,7 @@ def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     page.complaints.clear()
 
 
-def test_an_image_is_sent_and_drawn(page: Page, servers: Servers, tmp_path: Path):
+def test_ui_image_is_sent_and_displayed(page: Page, servers: Servers, tmp_path: Path):
     (tmp_path / "red.png").write_bytes(png(8, 6))
     for dialect in DIALECTS:
         set_up(
@@ -297,7 +297,7 @@ def test_an_image_is_sent_and_drawn(page: Page, servers: Servers, tmp_path: Path
         page.wait("document.querySelector('.turn canvas').height === 6")
 
 
-def test_the_tokens_of_an_answer(page: Page, servers: Servers):
+def test_ui_tokens_view_shows_prompt_and_answer_tokens(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"), temperature="0")
     ask(page, "What is 17 + 26?")
     page.click("button", "Tokens")
@@ -338,9 +338,7 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     assert f"{cached} from the cache" in page.text(".split h2")
 
 
-def test_the_tokens_of_a_model_that_the_first_request_loads(
-    page: Page, servers: Servers, tmp_path: Path
-):
+def test_ui_tokens_view_supports_lazily_loaded_model(page: Page, servers: Servers, tmp_path: Path):
     (tmp_path / "models.yaml").write_text("models:\n  lazy: {model: tiny}\n")
     set_up(page, servers.start(f"--config {tmp_path / 'models.yaml'}"), temperature="0")
     assert ask(page, "Hello")
@@ -354,7 +352,7 @@ def test_the_tokens_of_a_model_that_the_first_request_loads(
 
 
 @pytest.mark.parametrize("dialect", ["responses", "messages", "ollama"])
-def test_tokens_of_other_dialects(page: Page, servers: Servers, dialect: str):
+def test_ui_tokens_view_supports_other_dialects(page: Page, servers: Servers, dialect: str):
     """The prompt is explained; ids and log-probabilities come from Chat Completions
     where the dialect has none.
     """
@@ -368,7 +366,7 @@ def test_tokens_of_other_dialects(page: Page, servers: Servers, dialect: str):
     assert page.evaluate("document.querySelectorAll('.tokens .p0').length") > 4
 
 
-def test_the_wire_of_two_dialects(page: Page, servers: Servers):
+def test_ui_wire_view_compares_two_dialects(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"), temperature="0")
     page.click("[role=tab]", "Wire")
     page.fill(".card textarea", "What is the capital of Japan?")
@@ -404,7 +402,7 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
     )
 
 
-def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers: Servers):
+def test_ui_wire_view_of_failed_stream_shows_text_and_error(page: Page, servers: Servers):
     set_up(page, servers.start("scripted --directives"), logprobs=False)
     page.click("[role=tab]", "Wire")
     page.fill(".card textarea", '[[say "one two three"]] [[error 500 <b>broken</b> pipe]]')
@@ -417,7 +415,7 @@ def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers
         assert texts == [expected] * 2
 
 
-def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
+def test_ui_code_examples_run_and_print_answer(page: Page, servers: Servers):
     """The copied programs, run unchanged against the server's address, print the
     answer.
     """
@@ -462,7 +460,7 @@ def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
     assert "choose that API" in page.text(".columns section > pre:last-child")
 
 
-def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
+def test_ui_code_example_quotes_python_keywords_as_strings(page: Page, servers: Servers):
     """A text such as "true" must not become a boolean. Without HTTPS, a browser has no
     Clipboard API.
     """
@@ -498,7 +496,7 @@ def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
     assert page.evaluate("document.querySelector('#paste').value") == program
 
 
-def test_the_charts_of_the_server_are_live(page: Page, servers: Servers):
+def test_ui_server_view_updates_charts(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address, "server")
     page.wait(
@@ -530,7 +528,7 @@ def test_the_charts_of_the_server_are_live(page: Page, servers: Servers):
     assert page.evaluate("document.querySelectorAll('figure rect').length") > 8
 
 
-def test_models_are_loaded_and_unloaded(page: Page, servers: Servers, tmp_path: Path):
+def test_ui_server_view_loads_and_unloads_models(page: Page, servers: Servers, tmp_path: Path):
     (tmp_path / "models.yaml").write_text(
         "models:\n  first: {model: tiny}\n  second: {model: tiny, pinned: true}\n"
     )
@@ -543,7 +541,7 @@ def test_models_are_loaded_and_unloaded(page: Page, servers: Servers, tmp_path: 
     page.wait(f"{row}.querySelector('.state').textContent === 'unloaded'")
 
 
-def test_the_simulators_replicas_faults_and_time(page: Page, servers: Servers):
+def test_ui_simulator_view_controls_replicas_faults_and_time(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address, "simulator")
     page.wait("document.querySelectorAll('figure').length === 4")
@@ -570,7 +568,7 @@ def test_the_simulators_replicas_faults_and_time(page: Page, servers: Servers):
     page.complaints.clear()
 
 
-def test_instances_of_one_process_link_to_each_other(page: Page, servers: Servers):
+def test_ui_simulator_view_links_instances(page: Page, servers: Servers):
     open_view(page, servers.start("sim --instances 2"), "simulator")
     page.wait("document.querySelectorAll('.ports a').length === 2")
     links = page.evaluate("[...document.querySelectorAll('.ports a')].map((one) => one.href)")
@@ -580,12 +578,12 @@ def test_instances_of_one_process_link_to_each_other(page: Page, servers: Server
     page.wait("document.querySelectorAll('.ports a').length === 2")
 
 
-def test_a_server_without_a_simulation_has_no_such_tab(page: Page, servers: Servers):
+def test_ui_without_simulator_hides_simulator_tab(page: Page, servers: Servers):
     open_view(page, servers.start("tiny"))
     page.wait("document.querySelector('#tab-simulator').hidden")
 
 
-def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
+def test_ui_with_auth_asks_for_key(page: Page, servers: Servers):
     address = servers.start("tiny --api-key user --admin-api-key root")
     page.open(address)
     page.wait("location.pathname === '/ui' && document.querySelector('dialog').open")
@@ -636,7 +634,7 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.complaints.clear()
 
 
-def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
+def test_ui_is_operable_with_keyboard(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address)
     page.press("Tab")
@@ -667,7 +665,7 @@ def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
     )
 
 
-def test_every_control_has_a_name_for_screen_readers(page: Page, servers: Servers):
+def test_ui_controls_have_accessible_names(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     set_up(page, address, temperature="0", tools=TOOLS, maxTokens="40")
     ask(page, "What is the weather in Rome?")
@@ -700,7 +698,7 @@ def test_every_control_has_a_name_for_screen_readers(page: Page, servers: Server
         assert nameless == [], view
 
 
-def test_nothing_is_wider_than_a_phone(page: Page, servers: Servers):
+def test_ui_on_phone_has_no_horizontal_overflow(page: Page, servers: Servers):
     page.resize(360, 740, mobile=True)
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     set_up(page, address, maxTokens="40", tools=TOOLS, seed="1")
@@ -727,7 +725,7 @@ def test_nothing_is_wider_than_a_phone(page: Page, servers: Servers):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_has_contrast(page: Page, servers: Servers, dark: bool):
+def test_ui_text_meets_contrast_ratio(page: Page, servers: Servers, dark: bool):
     """At least 4.5 to 1, as WCAG 2.2 asks of text: text and muted text on each surface,
     the accent and the errors.
     """
@@ -762,6 +760,6 @@ def test_text_has_contrast(page: Page, servers: Servers, dark: bool):
     assert background == ("rgb(16, 19, 22)" if dark else "rgb(255, 255, 255)")
 
 
-def test_a_screenshot_is_a_picture(page: Page, servers: Servers):
+def test_page_screenshot_returns_png(page: Page, servers: Servers):
     open_view(page, servers.start("tiny"))
     assert base64.b64encode(page.screenshot()).startswith(b"iVBOR")

@@ -32,7 +32,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) -> None:
+def test_vercel_stream_equals_full_response(results: Results, dialect: str) -> None:
     whole = results[f"{dialect} whole"]
     streamed = results[f"{dialect} streamed"]
     assert (streamed.pop("deltas"), streamed.pop("failures")) == ("5 and 8", [])
@@ -42,7 +42,7 @@ def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) ->
 
 
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
-def test_a_tool_loop_runs_to_its_end(results: Results, dialect: str) -> None:
+def test_vercel_tool_loop_completes(results: Results, dialect: str) -> None:
     whole = results[f"{dialect} whole"]
     assert whole["calls"] == [{"a": 2, "b": 3}, {"a": 4, "b": 4}]
     assert whole["results"] == ["5", "8"]
@@ -50,7 +50,7 @@ def test_a_tool_loop_runs_to_its_end(results: Results, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_failures_are_reported(results: Results, dialect: str) -> None:
+def test_vercel_error_response_is_reported(results: Results, dialect: str) -> None:
     refused = results[f"{dialect} refused"]
     broken = results[f"{dialect} broken"]
     # Anthropic's status for an overloaded engine is 529.
@@ -68,12 +68,12 @@ def test_failures_are_reported(results: Results, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
-def test_an_object_follows_its_schema(results: Results, dialect: str) -> None:
+def test_vercel_structured_output_follows_schema(results: Results, dialect: str) -> None:
     result = results[f"{dialect} object"]
     assert result.get("valid"), result
     assert result["object"].keys() == {"name", "age"}
 
 
-def test_many_texts_are_embedded_at_once(results: Results) -> None:
+def test_vercel_embed_many_returns_all_vectors(results: Results) -> None:
     assert results["embeddings"]["sizes"] == [192, 192]
     assert results["embeddings"]["usage"] > 0

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client import ProcessCollector
 
-from dragoman.ray.options import check_settings
+from dragoman.ray.settings_check import check_settings
 from dragoman.settings import FIELDS, load_settings
 from tests.deploy.helm_subset import Chart
 
@@ -54,7 +54,7 @@ VARIABLES = {field.environment_variable for field in FIELDS}
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_template_renders_with_everything_switched_on(name: str) -> None:
+def test_helm_template_with_all_options_renders(name: str) -> None:
     (document,) = Chart(CHART, EVERYTHING).render(name)
     assert (document["apiVersion"], document["kind"]) == KINDS[name]
     assert document["metadata"]["name"].startswith("test-dragoman")
@@ -62,11 +62,11 @@ def test_every_template_renders_with_everything_switched_on(name: str) -> None:
     assert labels["app.kubernetes.io/instance"] == "test"
 
 
-def test_every_template_is_listed() -> None:
+def test_helm_templates_are_all_listed() -> None:
     assert {file.name for file in (CHART / "templates").glob("*.yaml")} == set(KINDS)
 
 
-def test_by_default_optional_resources_are_absent() -> None:
+def test_helm_defaults_omit_optional_resources() -> None:
     rendered = {name for name in KINDS if Chart(CHART, {}).render(name)}
     assert rendered == {
         "configmap.yaml",
@@ -78,7 +78,7 @@ def test_by_default_optional_resources_are_absent() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, EVERYTHING])
-def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
+def test_helm_pod_is_restricted_and_has_probes(overrides: dict[str, Any]) -> None:
     chart = Chart(CHART, overrides)
     (deployment,) = chart.render("deployment.yaml")
     pod = deployment["spec"]["template"]["spec"]
@@ -114,7 +114,7 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
 
 
-def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
+def test_helm_autoscalers_and_monitors_select_deployment() -> None:
     chart = Chart(CHART, EVERYTHING)
     (deployment,) = chart.render("deployment.yaml")
     (hpa,) = chart.render("hpa.yaml")
@@ -150,7 +150,7 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
     assert chart.render("prometheusrule.yaml")[0]["spec"]["groups"][0]["name"] == "dragoman"
 
 
-def test_compose_mounts_files_that_exist_and_sets_known_variables() -> None:
+def test_compose_mounts_existing_files_and_known_variables() -> None:
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
     services = compose["services"]
     assert set(services) == {"dragoman", "postgres", "prometheus", "grafana"}
@@ -170,7 +170,7 @@ def test_compose_mounts_files_that_exist_and_sets_known_variables() -> None:
     assert scrape["job_name"] == "dragoman"
 
 
-def test_the_image_runs_as_a_number_and_installs_by_hashes() -> None:
+def test_dockerfile_runs_as_uid_and_requires_hashes() -> None:
     text = (DEPLOY / "docker/Dockerfile").read_text()
     final = text[text.rindex("FROM ") :]
     assert re.search(r"^USER \d+:\d+$", final, re.MULTILINE)
@@ -186,7 +186,7 @@ def test_the_image_runs_as_a_number_and_installs_by_hashes() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
+def test_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
     program = tmp_path / "dragoman"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -214,7 +214,7 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux has /proc")
-def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> None:
+def test_systemd_unit_allows_process_metrics(tmp_path: Path) -> None:
     """`ProcSubset=pid` hides the boot time, without which there are no `process_*`
     metrics.
     """
@@ -233,7 +233,7 @@ def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> N
     }
 
 
-def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
+def test_proxies_wait_one_hour_for_response() -> None:
     """Such a response sends nothing until it is complete."""
     (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"][
         "listeners"
@@ -259,7 +259,7 @@ def test_envoy_passes_streams_and_websockets() -> None:
 RAY_SERVICE = DEPLOY / "kuberay/rayservice.yaml"
 
 
-def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> None:
+def test_kuberay_manifest_serves_mounted_settings() -> None:
     settings, service = yaml.safe_load_all(RAY_SERVICE.read_text())
     assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
     cluster = service["spec"]["rayClusterConfig"]
@@ -290,7 +290,7 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
     assert file.name in settings["data"]
 
 
-def test_the_settings_in_the_manifest_for_kuberay_are_valid(tmp_path: Path) -> None:
+def test_kuberay_manifest_settings_are_valid(tmp_path: Path) -> None:
     settings, service = yaml.safe_load_all(RAY_SERVICE.read_text())
     (name,) = settings["data"]
     (tmp_path / name).write_text(settings["data"][name])

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from websockets.sync.client import connect
-
 from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server
+from websockets.sync.client import connect
+
 from tests.loopback import find_free_port
 
 CONFIG = Path(__file__).parents[2] / "deploy/proxies/nginx.conf"
@@ -77,7 +77,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("nginx did not start; see its error.log")
 
 
-def test_streams_websockets_and_bodies_pass_and_metrics_do_not(tmp_path: Path) -> None:
+def test_nginx_passes_streams_and_websockets_but_not_metrics(tmp_path: Path) -> None:
     with (
         server(tmp_path, "--directives") as (_, url),
         run_nginx(tmp_path, url.removeprefix("http://")) as proxy,

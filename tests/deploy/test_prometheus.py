@@ -119,7 +119,7 @@ def chat(server: str, key: str = KEY) -> int:
     ).status_code
 
 
-def test_every_query_finds_what_the_servers_export(tmp_path: Path) -> None:
+def test_prometheus_queries_find_exported_metrics(tmp_path: Path) -> None:
     tenant = Tenant(secrets=(KeyHash(hash_key(KEY)),), role="admin", requests_per_minute=100_000)
     limited = Tenant(secrets=(KeyHash(hash_key(LIMITED_KEY)),), requests_per_minute=1)
     edit_key_file(

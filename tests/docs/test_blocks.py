@@ -40,7 +40,7 @@ print(1)
 """
 
 
-def test_only_what_is_marked_is_run():
+def test_blocks_returns_only_marked_blocks():
     found = [(block.kind, block.argument, block.language, block.line) for block in blocks(PAGE)]
     assert found == [
         ("test", "scripted --port 0", "console", 9),
@@ -51,7 +51,7 @@ def test_only_what_is_marked_is_run():
     assert [block.text for block in blocks(PAGE)][1:] == ["print(1)\n", "1\n", "- Hello\n"]
 
 
-def test_a_console_is_commands_and_what_they_print():
+def test_commands_splits_console_into_commands_and_output():
     console = next(iter(blocks(PAGE))).text
     assert commands(console) == [Command("curl \\\nx", "one\ntwo\n")]
     assert commands("$ a\n$ b\n") == [Command("a", ""), Command("b", "")]
@@ -68,12 +68,12 @@ def test_a_console_is_commands_and_what_they_print():
         ("<!--test-->\n```python\n```", "is no mark"),
     ],
 )
-def test_an_unknown_marker_is_an_error(page: str, why: str):
+def test_blocks_unknown_marker_raises_error(page: str, why: str):
     with pytest.raises(BlockError, match=why):
         list(blocks(page))
 
 
-def test_output_before_a_command_is_an_error():
+def test_commands_output_before_command_raises_error():
     with pytest.raises(BlockError, match="before any command"):
         commands("output\n$ command\n")
 
@@ -94,5 +94,5 @@ def test_output_before_a_command_is_an_error():
         ("ab...ba", "aba", False),
     ],
 )
-def test_dots_stand_for_anything(expected: str, printed: str, right: bool):
+def test_prints_dots_match_any_text(expected: str, printed: str, right: bool):
     assert prints(expected, printed) is right

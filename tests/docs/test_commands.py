@@ -27,7 +27,7 @@ def runner(tmp_path: Path) -> Iterator[PageRunner]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_does_what_it_says(page: Path, runner: PageRunner):
+def test_docs_page_commands_print_documented_output(page: Path, runner: PageRunner):
     steps = list(blocks(page.read_text(encoding="utf-8")))
     if shutil.which("curl") is None and any(
         each.kind == "test" and "$ curl" in each.text for each in steps
@@ -40,7 +40,7 @@ def part(text: str, language: str = "console", kind: str = "test") -> list[Block
     return list(blocks(f"<!-- {kind} -->\n```{language}\n{text}\n```\n"))
 
 
-def test_a_right_page_passes(runner: PageRunner):
+def test_page_runner_accepts_correct_page(runner: PageRunner):
     page = [
         *part("two", "text", "file: folder/one.txt"),
         *part("$ cat folder/one.txt\ntwo", kind="test: none"),
@@ -50,7 +50,7 @@ def test_a_right_page_passes(runner: PageRunner):
     runner.run(page)
 
 
-def test_a_page_has_the_server_that_it_wants(runner: PageRunner):
+def test_page_runner_starts_requested_server(runner: PageRunner):
     program = """\
 import os, urllib.request
 assert os.environ["OPENAI_BASE_URL"].endswith("/v1")
@@ -64,7 +64,7 @@ print(urllib.request.urlopen("http://localhost:8000/v1/models").read().decode())
     )
 
 
-def test_a_script_of_the_page_is_served(runner: PageRunner):
+def test_page_runner_serves_script_of_page(runner: PageRunner):
     program = """\
 import json, os, urllib.request
 body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -98,6 +98,6 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
         ),
     ],
 )
-def test_a_wrong_page_fails(page: list[Block], why: str, runner: PageRunner):
+def test_page_runner_rejects_wrong_page(page: list[Block], why: str, runner: PageRunner):
     with pytest.raises(AssertionError, match=f"line 2: (.|\n)*{why}"):
         runner.run(page)

@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
+from tests.serving.responses.harness import lifespan
 
 from dragoman.launch import build_models, build_serving_options
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
@@ -23,9 +24,8 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
-from dragoman.tenants.shared import SharedCounters
+from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
-from tests.serving.responses.harness import lifespan
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FUNCTIONS = frozenset(
@@ -103,7 +103,7 @@ def find_metrics(query: str) -> set[str]:
     return set(re.findall(r"[a-zA-Z_:][\w:]*", without_labels)) - FUNCTIONS
 
 
-def test_the_generated_files_are_fresh() -> None:
+def test_generated_files_are_up_to_date() -> None:
     process = subprocess.run(
         [sys.executable, str(DEPLOY / "generate.py"), "--check"],
         capture_output=True,
@@ -116,7 +116,7 @@ def test_the_generated_files_are_fresh() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="metrics of the process exist on Linux only")
-async def test_every_metric_of_a_dashboard_is_scraped(tmp_path: Path) -> None:
+async def test_dashboard_metrics_are_all_scraped(tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text('[{"request": 1, "hang": 0.001}]')
     scraped = await list_scraped_names(faults)
@@ -125,7 +125,7 @@ async def test_every_metric_of_a_dashboard_is_scraped(tmp_path: Path) -> None:
     assert {name for query in queries for name in find_metrics(query)} <= scraped
 
 
-def test_every_panel_has_a_place_and_every_alert_a_severity() -> None:
+def test_dashboard_panels_have_positions_and_alerts_severities() -> None:
     dashboard = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
     places = [tuple(panel["gridPos"][axis] for axis in "xy") for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
@@ -136,7 +136,7 @@ def test_every_panel_has_a_place_and_every_alert_a_severity() -> None:
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
 
 
-async def test_the_embedded_model_reports_its_kv_cache() -> None:
+async def test_embedded_model_reports_kv_cache_usage() -> None:
     assert re.search(
         r'^vllm:kv_cache_usage_perc\{engine="0",model_name="m"\} 0\.\d+$',
         await scrape(model="tiny"),

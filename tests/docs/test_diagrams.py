@@ -30,7 +30,7 @@ def diagrams() -> Any:
     return module
 
 
-def test_the_files_are_what_the_program_draws(diagrams: Any) -> None:
+def test_diagram_files_match_generator_output(diagrams: Any) -> None:
     drawn = dict(diagrams.draw_all())
     assert {path.stem for path in drawn} == set(NAMES)
     outdated = [
@@ -39,7 +39,7 @@ def test_the_files_are_what_the_program_draws(diagrams: Any) -> None:
     assert outdated == [], "run: python docs/diagrams.py"
 
 
-def test_every_package_is_in_the_diagram_once(diagrams: Any) -> None:
+def test_diagram_contains_every_package_once(diagrams: Any) -> None:
     packages = {path.parent.name for path in (ROOT / "src" / "dragoman").glob("*/__init__.py")}
     drawn = [name for layer in diagrams.read_layers() for name in layer] + [
         name for name, _ in diagrams.ASIDE
@@ -47,7 +47,7 @@ def test_every_package_is_in_the_diagram_once(diagrams: Any) -> None:
     assert sorted(drawn) == sorted({*packages, "cli", "recording", "telemetry", "ui"})
 
 
-def test_what_passes_between_packages_has_its_name_in_the_code(diagrams: Any) -> None:
+def test_diagram_labels_exist_in_code(diagrams: Any) -> None:
     names = {name for pair in diagrams.BETWEEN for name in pair} - {
         "ASGI messages",
         "bytes",
@@ -58,7 +58,7 @@ def test_what_passes_between_packages_has_its_name_in_the_code(diagrams: Any) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_diagram_loads_nothing_and_is_described(name: str) -> None:
+def test_diagram_loads_no_resources_and_has_description(name: str) -> None:
     text = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"

@@ -51,7 +51,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_docs_links_have_targets(page: Path) -> None:
     for target in links(page):
         path, _, anchor = target.partition("#")
         found = (page.parent / path).resolve() if path else page
@@ -60,14 +60,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(found), target
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_docs_pages_are_in_navigation_once() -> None:
     listed = NAV.findall((ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2])
     pages = {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
     assert sorted(listed) == sorted(pages | OUTSIDE)
 
 
 @pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: make docs")
-def test_the_site_is_built_without_a_warning_and_loads_nothing_of_other_hosts(
+def test_docs_site_builds_without_warning_or_external_resources(
     tmp_path: Path,
 ) -> None:
     command = [

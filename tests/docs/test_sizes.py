@@ -18,7 +18,7 @@ class Tensor(msgspec.Struct):
 
 
 @pytest.mark.parametrize("page", ["README.md", "training/tiny/README.md"])
-def test_the_size_of_the_embedded_model_is_that_of_its_weights(page: str):
+def test_documented_model_size_matches_weights(page: str):
     weights = (find_bundled_model() / "model.safetensors").read_bytes()
     end = 8 + int.from_bytes(weights[:8], "little")
     header = msgspec.json.decode(weights[8:end], type=dict[str, msgspec.Raw])

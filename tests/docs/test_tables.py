@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tables_are_fresh() -> None:
+def test_docs_tables_are_up_to_date() -> None:
     process = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
         capture_output=True,
@@ -21,7 +21,7 @@ def test_the_tables_are_fresh() -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_every_command_of_the_help_is_in_the_reference() -> None:
+def test_docs_reference_covers_every_command() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True
     )
@@ -35,7 +35,7 @@ def test_every_command_of_the_help_is_in_the_reference() -> None:
     assert commands - described == {"serve"}, "run: python docs/generate.py"
 
 
-def test_no_architecture_is_served_wrongly() -> None:
+def test_docs_architectures_have_no_wrong_result() -> None:
     results = [
         tried["result"]
         for tried in json.loads((ROOT / "docs" / "architectures.json").read_text())["tried"]

@@ -8,17 +8,18 @@ import ast
 
 import msgspec
 import pytest
+from tests.engine.serving import twin
+from tests.engines.rollout.executors import Dice
 
-from dragoman.core.engine import Capabilities
+from dragoman.core.capabilities import Capabilities
 from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
 from dragoman.engines import batching
-from dragoman.engines.base import CONSTRAINED_TOKEN_CAPABILITIES
+from dragoman.engines.base_engine import CONSTRAINED_TOKEN_CAPABILITIES
 from dragoman.engines.llamacpp import engine as llamacpp
-from dragoman.engines.rollout import RolloutEngine, RolloutSampling
+from dragoman.engines.rollout_engine import RolloutEngine
+from dragoman.engines.rollout_executor import RolloutSampling
 from dragoman.engines.scripted.engine import PARAMETERS
-from dragoman.engines.upstream.discovery import KINDS
-from tests.engines.rollout.executors import Dice
-from tests.engine.serving import twin
+from dragoman.engines.upstream.server_kinds import KINDS
 
 from .code_metrics import ROOT
 
@@ -62,7 +63,7 @@ def find_derived_names(source: str) -> list[str]:
     return [name for name in names if name in structs]
 
 
-def test_no_engine_derives_its_parameters_from_the_fields_of_a_struct() -> None:
+def test_engines_do_not_derive_parameters_from_struct_fields() -> None:
     files = sorted((ROOT / "src/dragoman/engines").rglob("*.py"))
     assert files
     assert {
@@ -73,11 +74,11 @@ def test_no_engine_derives_its_parameters_from_the_fields_of_a_struct() -> None:
 @pytest.mark.parametrize(
     "source", ["frozenset(SamplingOptions.__struct_fields__)", "msgspec.structs.fields(Extras)"]
 )
-def test_a_derived_declaration_is_found(source: str) -> None:
+def test_find_derived_names_detects_derived_declaration(source: str) -> None:
     assert len(find_derived_names(source)) == 1
 
 
-async def test_every_declared_parameter_exists() -> None:
+async def test_declared_parameters_exist_in_request() -> None:
     async with twin() as simulated:
         simulator = simulated.engine.capabilities
     declared = {
@@ -97,7 +98,7 @@ async def test_every_declared_parameter_exists() -> None:
     assert {engine: names for engine, names in unknown.items() if names} == {}
 
 
-def test_an_executor_is_passed_every_parameter_that_it_may_declare() -> None:
+def test_executor_receives_every_declarable_parameter() -> None:
     honoured = RolloutEngine(
         ClaimsEverything(), vocab=100, max_model_len=100
     ).capabilities.parameters

@@ -57,7 +57,7 @@ def script(path: Path, cases: dict[str, str]) -> str:
         ({'*"version_info[:2]"*': "exit 1"}, "does not run"),
     ],
 )
-def test_a_python_that_will_not_do_is_one_sentence(
+def test_make_with_unsuitable_python_prints_one_line_error(
     tmp_path: Path, cases: dict[str, str], sentence: str
 ):
     status, printed = make(".made", tmp_path / "venv", script(tmp_path / "python", cases))
@@ -66,7 +66,7 @@ def test_a_python_that_will_not_do_is_one_sentence(
     assert not (tmp_path / "venv/.made").exists()
 
 
-def test_no_python_at_all_is_one_sentence(tmp_path: Path):
+def test_make_without_python_prints_one_line_error(tmp_path: Path):
     status, printed = make(".made", tmp_path / "venv", str(tmp_path / "none"))
     assert status != 0
     assert "is not installed: apt-get install python3 python3-venv" in printed.splitlines()[0]
@@ -101,7 +101,7 @@ def install(tmp_path: Path, pip: str, version: str = GOOD_PIP) -> tuple[int, str
         ("echo 'something else'", "pip failed with the message above."),
     ],
 )
-def test_an_installation_that_fails_ends_with_one_sentence(tmp_path: Path, pip: str, sentence: str):
+def test_make_failed_installation_ends_with_one_line_error(tmp_path: Path, pip: str, sentence: str):
     status, printed = install(tmp_path, f"{pip}; exit 1")
     assert status != 0
     *_, last, errors_of_make = printed.strip().splitlines()
@@ -111,20 +111,20 @@ def test_an_installation_that_fails_ends_with_one_sentence(tmp_path: Path, pip: 
 
 
 @pytest.mark.parametrize("version", ["9.0.1", "19.3", "20.3.4", "21.2.4"])
-def test_an_old_pip_is_one_sentence(tmp_path: Path, version: str):
+def test_make_with_old_pip_prints_one_line_error(tmp_path: Path, version: str):
     status, printed = install(tmp_path, "exit 1", f"pip {version} from /somewhere")
     assert status != 0
     assert f"pip {version} is too old" in printed
     assert "bin/python -m pip install --upgrade pip" in printed
 
 
-def test_no_pip_is_one_sentence(tmp_path: Path):
+def test_make_without_pip_prints_one_line_error(tmp_path: Path):
     status, printed = install(tmp_path, "exit 1", "")
     assert status != 0
     assert "bin/python -m ensurepip" in printed
 
 
-def test_an_installation_shows_how_far_it_is(tmp_path: Path):
+def test_make_installation_prints_progress(tmp_path: Path):
     found = (
         "for n in $(seq 45); do echo Collecting $n; done; echo Installing collected packages: all"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from . import code_metrics
-from .code_metrics import Module, ROOT
+from .code_metrics import ROOT, Module
 
 MAX_PRIVATE_USED_ONCE = 0.12
 """The highest share of functions that are private and referenced once (h11 5 %,
@@ -33,11 +33,11 @@ def other_modules() -> list[Module]:
     return code_metrics.load_other_modules()
 
 
-def test_no_name_has_a_banned_word():
+def test_names_contain_no_banned_words():
     assert code_metrics.find_banned_names(modules() + other_modules()) == []
 
 
-def test_test_names_speak_of_clients_and_requests_and_not_of_people():
+def test_test_names_refer_to_clients_not_people():
     people = {
         "who",
         "whom",
@@ -57,11 +57,11 @@ def test_test_names_speak_of_clients_and_requests_and_not_of_people():
     ] == []
 
 
-def test_no_function_is_named_by_a_participle():
+def test_function_names_are_not_participles():
     assert code_metrics.find_participle_functions(modules()) == []
 
 
-def test_a_participle_is_found():
+def test_find_participle_functions_detects_participles():
     tree = ast.parse(
         "def _named_tools(): ...\ndef found(): ...\ndef embed(): ...\n@property\ndef used(): ..."
     )
@@ -69,11 +69,11 @@ def test_a_participle_is_found():
     assert names == ["a:1 _named_tools", "a:2 found"]
 
 
-def test_modules_do_not_import_each_other_in_a_cycle():
+def test_modules_have_no_import_cycle():
     assert code_metrics.find_import_cycle(modules()) == []
 
 
-def test_a_cycle_of_imports_is_found():
+def test_find_import_cycle_detects_cycle():
     texts = {
         "a": "from . import b\nif 1:\n    import p.c",
         "b": "from .c import x",
@@ -85,24 +85,24 @@ def test_a_cycle_of_imports_is_found():
     assert code_metrics.find_import_cycle(trees) == ["p.b", "p.c", "p.b"]
 
 
-def test_a_public_class_name_is_defined_once():
+def test_public_class_names_are_unique():
     assert code_metrics.find_repeated_classes(modules()) == {}
 
 
-def test_no_class_docstring_begins_with_a_field():
+def test_class_docstrings_do_not_begin_with_field():
     assert code_metrics.find_docstrings_that_begin_with_a_field(modules()) == []
 
 
-def test_a_small_module_has_more_than_one_importer():
+def test_small_modules_have_several_importers():
     assert set(code_metrics.find_small_single_importer(modules())) - SMALL_MODULES == set()
 
 
-def test_one_use_helpers_do_not_grow_in_number():
+def test_single_use_helper_ratio_stays_below_limit():
     once = code_metrics.find_private_used_once(modules())
     assert len(once) / len(code_metrics.find_functions(modules())) <= MAX_PRIVATE_USED_ONCE
 
 
-def test_the_rule_for_commit_titles_is_documented():
+def test_commit_title_rule_is_documented():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert "72 characters" in text
     assert re.search(r"`fix:`", text)
@@ -116,5 +116,5 @@ def test_the_rule_for_commit_titles_is_documented():
         ("HTTPServer", {"http", "server"}),
     ],
 )
-def test_names_are_split_into_words(name: str, words: set[str]):
+def test_split_name_returns_words(name: str, words: set[str]):
     assert code_metrics.split_name(name) == words

@@ -49,7 +49,7 @@ def read_requirements(*groups: str) -> list[Requirement]:
     return found
 
 
-def test_no_extra_is_for_developers_alone():
+def test_extras_match_tested_and_large_groups():
     text = tomllib.loads((ROOT / "pyproject.toml").read_text())
     large = {"llamacpp", "mlx", "ray", "transformers", "vllm"}
     assert set(text["project"]["optional-dependencies"]) == {*TESTED, *large}
@@ -60,7 +60,7 @@ def test_no_extra_is_for_developers_alone():
     [("serve", ()), ("test", ("test",)), ("check", ("test", "check"))],
     ids=list(LOCKS),
 )
-def test_a_lock_has_all_that_the_project_wants(name: str, groups: tuple[str, ...]):
+def test_lock_satisfies_project_requirements(name: str, groups: tuple[str, ...]):
     pinned = pins(LOCKS[name])
     for requirement in read_requirements(*groups):
         versions = pinned[canonicalize_name(requirement.name)]
@@ -70,7 +70,7 @@ def test_a_lock_has_all_that_the_project_wants(name: str, groups: tuple[str, ...
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
-def test_a_lock_is_exact_and_names_no_place(lock: Path):
+def test_lock_has_exact_versions_and_no_locations(lock: Path):
     text = lock.read_text()
     assert not re.search(r"://|--index|--find|@ |(^|\s)/\w", text)
     for entry in entries(lock):
@@ -78,13 +78,13 @@ def test_a_lock_is_exact_and_names_no_place(lock: Path):
         assert "--hash=sha256:" in entry
 
 
-def test_all_locks_agree():
+def test_locks_pin_same_versions():
     everything = pins(LOCKS["check"])
     for name in ("serve", "test"):
         assert pins(LOCKS[name]).items() <= everything.items()
 
 
-def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
+def test_docs_lock_is_exact_and_agrees_with_other_locks():
     lock = ROOT / "requirements/docs.lock"
     text = lock.read_text()
     assert not re.search(r"://|--index|--find|@ |(^|\s)/\w", text)
@@ -102,7 +102,7 @@ def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
     assert all(pinned[name] <= everything[name] for name in shared)
 
 
-def test_a_lock_supports_every_platform():
+def test_lock_supports_every_platform():
     """numpy has a wheel for each platform, so its hashes show which platforms the lock
     supports.
     """

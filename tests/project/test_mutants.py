@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants import MUTANTS, Mutant, ROOT
+from tests.mutants import MUTANTS, ROOT, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
-def test_a_planted_bug_matches_the_source(mutant: Mutant) -> None:
+def test_planted_bug_matches_source(mutant: Mutant) -> None:
     source = (ROOT / "src/dragoman" / mutant.file).read_text()
     assert source.count(mutant.old) == 1
     assert mutant.new != mutant.old

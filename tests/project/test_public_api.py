@@ -50,11 +50,11 @@ def list_imported(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_importing_the_package_imports_nothing_else():
+def test_package_import_loads_no_other_modules():
     assert list_imported("import dragoman; dir(dragoman); dragoman.__version__; print()") == set()
 
 
-def test_the_help_imports_no_server_and_no_engine():
+def test_cli_help_imports_no_server_or_engine():
     program = (
         "import sys; sys.argv = ['dragoman', '--help']\n"
         "from dragoman.cli import main\n"
@@ -63,7 +63,7 @@ def test_the_help_imports_no_server_and_no_engine():
     assert list_imported(program) <= BEFORE_SERVING
 
 
-def test_every_public_name_is_there():
+def test_public_names_are_all_accessible():
     assert set(dragoman.__all__) <= set(dir(dragoman))
     for name in dragoman.__all__:
         assert getattr(dragoman, name) is not None
@@ -71,7 +71,7 @@ def test_every_public_name_is_there():
         _ = dragoman.create_ap  # pyright: ignore
 
 
-def test_the_type_checker_sees_what_is_imported():
+def test_type_checking_block_lists_all_lazy_imports():
     """The names are listed twice: in the TYPE_CHECKING block and in the lazy import."""
     source = Path(dragoman.__file__).read_text()
     block = source[source.index("if TYPE_CHECKING:") : source.index("__version__ =")]
@@ -85,7 +85,7 @@ def test_the_type_checker_sees_what_is_imported():
         ), name
 
 
-def test_the_package_says_that_it_is_typed():
+def test_package_contains_py_typed():
     assert (Path(dragoman.__file__).parent / "py.typed").exists()
 
 
@@ -111,7 +111,7 @@ async def post(client: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
     return reply.json()
 
 
-async def test_an_engine_of_events_is_served_below_a_prefix(client: httpx2.AsyncClient):
+async def test_event_engine_is_served_below_prefix(client: httpx2.AsyncClient):
     models = (await client.get("/llm/v1/models")).json()["data"]
     assert [(model["id"], model["max_model_len"]) for model in models] == [
         ("shouter", 1000),
@@ -126,7 +126,7 @@ async def test_an_engine_of_events_is_served_below_a_prefix(client: httpx2.Async
     assert "/llm" not in missing.json()["error"]["message"]
 
 
-async def test_a_token_engine_and_a_tokenizer_are_enough(client: httpx2.AsyncClient):
+async def test_token_engine_with_tokenizer_is_served(client: httpx2.AsyncClient):
     schema = {
         "type": "object",
         "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -154,7 +154,7 @@ async def test_a_token_engine_and_a_tokenizer_are_enough(client: httpx2.AsyncCli
     assert plain["usage"]["completion_tokens"] == 3
 
 
-async def test_without_its_lifespan_it_says_so():
+async def test_app_without_lifespan_returns_500_with_hint():
     app = dragoman.create_app(engines={"shouter": public_api_example.Shouter()}, store="none")
     outer = Starlette(routes=[Mount("/llm", app)])
     async with httpx2.AsyncClient(
@@ -179,7 +179,7 @@ async def test_without_its_lifespan_it_says_so():
         assert (await client.get("/llm/health")).status_code == 500
 
 
-async def test_the_embedded_model_is_an_application():
+async def test_embedded_model_app_serves_requests():
     app = dragoman.create_app(
         model="tiny", store="memory", max_model_len=512, served_model_name=["small"]
     )
@@ -233,12 +233,12 @@ class Awaited(public_api_example.Shouter):
         ),
     ],
 )
-def test_an_invalid_argument_is_an_error(options: dict[str, Any], words: str):
+def test_create_app_invalid_argument_raises_settings_error(options: dict[str, Any], words: str):
     with pytest.raises(dragoman.SettingsError, match=words):
         dragoman.create_app(store="none", **options)
 
 
-def test_the_example_translates_between_dialects():
+def test_example_translates_between_dialects():
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello there"}]}
     done = subprocess.run(
         [sys.executable, public_api_example.__file__],
@@ -252,5 +252,5 @@ def test_the_example_translates_between_dialects():
     assert reply["usage"]["total_tokens"] == 4
 
 
-def test_the_factory_of_the_example_makes_an_engine():
+def test_example_factory_returns_engine():
     assert isinstance(public_api_example.create("", Settings()), dragoman.Engine)

@@ -12,18 +12,18 @@ PAGE = (ROOT / "docs/security.md").read_text()
 NAMED = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", PAGE)
 
 
-def test_every_file_that_is_named_exists():
+def test_security_docs_named_files_exist():
     assert [name for name in NAMED if not (ROOT / name).is_file()] == []
 
 
-def test_every_class_is_named():
+def test_security_docs_name_every_hardening_file():
     files = {
         f"tests/hardening/{file.name}" for file in (ROOT / "tests/hardening").glob("test_*.py")
     }
     assert files - set(NAMED) == set()
 
 
-def test_every_row_names_what_proves_it():
+def test_security_docs_rows_name_tests():
     rows = [
         line
         for line in (ROOT / "docs/security.md").read_text().splitlines()
@@ -33,7 +33,7 @@ def test_every_row_names_what_proves_it():
     assert all("](../tests/" in row for row in rows if row not in heads)
 
 
-def test_at_least_forty_classes_name_a_test_that_exists():
+def test_security_docs_name_at_least_40_existing_tests():
     rows = re.findall(
         r"^\| (.+?) \| .+ \| \[[\w.]+\]\(\.\./(tests/[\w/]+\.py)\) `(\w+)` \|$", PAGE, re.MULTILINE
     )

@@ -37,13 +37,13 @@ def affecting(name: str, version: str) -> list[str]:
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
-def test_every_locked_package_has_hashes(lock: Path):
+def test_locked_packages_have_hashes(lock: Path):
     for entry in entries(lock):
         assert "--hash=sha256:" in entry, entry.splitlines()[0]
 
 
 @pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
-def test_no_locked_version_has_a_listed_advisory(lock: Path):
+def test_locked_versions_have_no_listed_advisory(lock: Path):
     found = {
         f"{name}=={version}": affecting(name, version)
         for name, all_ in pins(lock).items()
@@ -52,7 +52,7 @@ def test_no_locked_version_has_a_listed_advisory(lock: Path):
     assert {pin: ids for pin, ids in found.items() if ids} == {}
 
 
-def test_the_list_is_about_what_is_locked_and_finds_what_it_lists():
+def test_advisory_list_covers_locked_packages():
     assert len(ADVISORIES.keys() & pins(LOCKS["check"]).keys()) >= 12
     assert affecting("h11", "0.14.0") == ["CVE-2025-43859"]
     assert affecting("starlette", "0.48.0") == ["CVE-2025-62727"]
@@ -64,7 +64,7 @@ def write_sbom(lock: Path) -> bytes:
     return subprocess.run(command, check=True, capture_output=True).stdout
 
 
-def test_the_sbom_has_every_pinned_package_with_its_hashes():
+def test_sbom_contains_every_pinned_package_with_hashes():
     lock = LOCKS["serve"]
     bom = json.loads(write_sbom(lock))
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
@@ -81,11 +81,11 @@ def test_the_sbom_has_every_pinned_package_with_its_hashes():
     )
 
 
-def test_the_sbom_is_the_same_each_time():
+def test_sbom_output_is_deterministic():
     assert write_sbom(LOCKS["serve"]) == write_sbom(LOCKS["serve"])
 
 
-def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
+def test_lowest_accepted_versions_have_no_listed_advisory():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     accepted = [
         *project["dependencies"],
@@ -101,7 +101,7 @@ def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
     assert found == {}
 
 
-def test_what_tests_install_beside_the_locks_has_exact_versions():
+def test_test_requirements_outside_locks_have_exact_versions():
     """For `make test-clients`, `make test-ray` and `make test-vllm`: packages may run
     code when they are installed.
     """

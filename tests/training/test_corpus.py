@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from training.tiny.conversation import Conversation, Turn, segments
 from training.tiny.corpus import conversations, long_talk, source
 from training.tiny.english import common_words, docstrings, is_held_out
@@ -27,15 +28,15 @@ def corpus() -> list[Conversation]:
     return build_conversations(seed=11, count=1000)
 
 
-def test_the_same_seed_gives_the_same_corpus():
+def test_corpus_same_seed_is_identical():
     assert build_conversations(seed=3) == build_conversations(seed=3)
 
 
-def test_another_seed_gives_another_corpus():
+def test_corpus_other_seed_differs():
     assert build_conversations(seed=3) != build_conversations(seed=4)
 
 
-def test_every_call_names_a_declared_tool_and_its_arguments_are_valid(corpus: list[Conversation]):
+def test_corpus_tool_calls_are_declared_and_valid(corpus: list[Conversation]):
     calls = 0
     for conversation in corpus:
         schemas = {
@@ -50,7 +51,7 @@ def test_every_call_names_a_declared_tool_and_its_arguments_are_valid(corpus: li
     assert calls > 200
 
 
-def test_arguments_come_in_the_order_of_the_schema(corpus: list[Conversation]):
+def test_corpus_tool_arguments_follow_schema_order(corpus: list[Conversation]):
     for conversation in corpus:
         schemas = {
             tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools
@@ -60,14 +61,14 @@ def test_arguments_come_in_the_order_of_the_schema(corpus: list[Conversation]):
             assert list(call.arguments) == [name for name in declared if name in call.arguments]
 
 
-def test_calls_are_written_as_json_dumps_writes_them(corpus: list[Conversation]):
+def test_corpus_tool_calls_are_formatted_like_json_dumps(corpus: list[Conversation]):
     for call in itertools.chain.from_iterable(turn.calls for one in corpus for turn in one.turns):
         body = call.text().removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
         assert body == json.dumps(json.loads(body), ensure_ascii=False)
         assert list(json.loads(body)) == ["name", "arguments"]
 
 
-def test_the_segments_are_what_the_chat_template_renders(corpus: list[Conversation]):
+def test_corpus_segments_equal_rendered_chat_template(corpus: list[Conversation]):
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -84,7 +85,7 @@ def test_the_segments_are_what_the_chat_template_renders(corpus: list[Conversati
             )
 
 
-def test_what_is_learned_is_what_the_assistant_says(corpus: list[Conversation]):
+def test_corpus_trained_segments_are_assistant_text(corpus: list[Conversation]):
     for conversation in corpus:
         learned = [segment.text for segment in segments(conversation) if segment.learned]
         assert all(text.endswith("<|im_end|>") for text in learned)
@@ -95,7 +96,7 @@ def test_what_is_learned_is_what_the_assistant_says(corpus: list[Conversation]):
             ]
 
 
-def test_the_last_word_is_the_assistants(corpus: list[Conversation]):
+def test_corpus_conversations_end_with_assistant_turn(corpus: list[Conversation]):
     assert all(one.turns[-1].role == "assistant" for one in corpus if one.turns)
 
 
@@ -107,22 +108,22 @@ def test_held_out_words_never_occur_in_training_words():
     assert len(unseen) > 100
 
 
-def test_common_words_are_lower_case_words():
+def test_common_words_are_lower_case_ascii():
     words = common_words(docstrings())
     assert len(words) > 1000
     assert all(word.isascii() and word.islower() for word in words)
 
 
-def test_the_first_tenth_of_the_training_has_no_tools():
+def test_corpus_first_tenth_has_no_tools():
     assert not any(one.tools for one in build_conversations(seed=5, progress=0.05))
 
 
-def test_long_talk_repeats_an_earlier_question():
+def test_long_talk_repeats_earlier_question():
     talk = long_talk(source(8))
     assert talk.turns[-2:] in [talk.turns[at : at + 2] for at in range(len(talk.turns) - 2)]
 
 
-def test_a_turn_without_a_thought_opens_no_thinking_block():
+def test_segments_turn_without_reasoning_have_no_think_block():
     text = "".join(
         segment.text
         for segment in segments(Conversation((Turn("user", "Hi"), Turn("assistant", "Hello"))))

@@ -71,7 +71,7 @@ def render(messages: list[dict[str, Any]], **variables: Any) -> str:
     return environment.from_string(TEMPLATE.read_text()).render(messages=messages, **variables)
 
 
-def test_a_plain_chat_renders_turn_by_turn():
+def test_template_plain_chat_renders_all_turns():
     assert render(PLAIN_CHAT[:4], add_generation_prompt=True) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n"
         "<|im_start|>user\nHello<|im_end|>\n"
@@ -81,30 +81,30 @@ def test_a_plain_chat_renders_turn_by_turn():
     )
 
 
-def test_thinking_opens_the_block_after_the_generation_prompt():
+def test_template_enable_thinking_opens_think_block():
     prompt = render(PLAIN_CHAT[:2], add_generation_prompt=True, enable_thinking=True)
     assert prompt.endswith("<|im_start|>assistant\n<think>\n")
 
 
 @pytest.mark.parametrize("variables", [{"enable_thinking": False}, {"enable_thinking": None}, {}])
-def test_without_thinking_the_block_stays_closed(variables: dict[str, Any]):
+def test_template_without_thinking_opens_no_think_block(variables: dict[str, Any]):
     assert render(PLAIN_CHAT[:2], add_generation_prompt=True, **variables).endswith(
         "<|im_start|>assistant\n"
     )
 
 
-def test_enable_thinking_alone_changes_nothing_in_a_prompt_that_is_not_to_be_continued():
+def test_template_thinking_without_generation_prompt_is_ignored():
     assert render(PLAIN_CHAT, enable_thinking=True) == render(PLAIN_CHAT)
 
 
-def test_reasoning_stands_before_the_content():
+def test_template_reasoning_precedes_content():
     assert (
         render(PLAIN_CHAT[-1:])
         == "<|im_start|>assistant\n<think>\nThey repeat.\n</think>\n\nFine.<|im_end|>\n"
     )
 
 
-def test_system_text_and_tools_share_one_block():
+def test_template_system_text_and_tools_share_block():
     assert render(PLAIN_CHAT[:2], tools=[WEATHER, CLOCK]) == (
         "<|im_start|>system\nBe brief.\n\n# Tools\n"
         f"{json.dumps(WEATHER)}\n{json.dumps(CLOCK)}\n<|im_end|>\n"
@@ -113,11 +113,11 @@ def test_system_text_and_tools_share_one_block():
 
 
 @pytest.mark.parametrize("empty", [[], None])
-def test_no_tools_leave_no_trace(empty: list[Any] | None):
+def test_template_empty_tools_render_like_none(empty: list[Any] | None):
     assert render(PLAIN_CHAT, tools=empty) == render(PLAIN_CHAT)
 
 
-def test_several_calls_are_separated_by_a_newline_and_string_arguments_stay_verbatim():
+def test_template_tool_calls_separated_by_newline():
     assert render(TOOL_CHAT[:2], tools=[CLOCK]).endswith(
         "<|im_start|>assistant\n<think>\nTwo calls.\n</think>\n\n"
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>\n'
@@ -126,7 +126,7 @@ def test_several_calls_are_separated_by_a_newline_and_string_arguments_stay_verb
     )
 
 
-def test_content_before_a_call_is_followed_by_a_newline():
+def test_template_content_before_tool_call_ends_with_newline():
     call: dict[str, Any] = {"function": {"name": "get_time", "arguments": {}}}
     turn: dict[str, Any] = {"role": "assistant", "content": "One moment.", "tool_calls": [call]}
     assert render([turn]) == (
@@ -135,7 +135,7 @@ def test_content_before_a_call_is_followed_by_a_newline():
     )
 
 
-def test_parts_of_content_are_joined():
+def test_template_content_parts_are_joined():
     parts = [{"type": "text", "text": "Hello, "}, {"type": "text", "text": "you."}]
     assert render([{"role": "user", "content": parts}]) == render(
         [{"role": "user", "content": "Hello, you."}]
@@ -144,7 +144,7 @@ def test_parts_of_content_are_joined():
 
 @pytest.mark.parametrize("tools", [None, [WEATHER, CLOCK]])
 @pytest.mark.parametrize("messages", [PLAIN_CHAT, TOOL_CHAT])
-def test_every_shorter_conversation_is_a_prefix_of_the_longer_one(
+def test_template_conversation_prefix_renders_as_text_prefix(
     messages: list[dict[str, Any]], tools: Any
 ):
     whole = render(messages, tools=tools)
@@ -152,7 +152,7 @@ def test_every_shorter_conversation_is_a_prefix_of_the_longer_one(
         assert whole.startswith(render(messages[:length], tools=tools))
 
 
-def test_an_answer_goes_on_where_its_generation_prompt_ended():
+def test_template_reply_extends_generation_prompt():
     prompt = render(
         TOOL_CHAT[:1], tools=[WEATHER], add_generation_prompt=True, enable_thinking=True
     )

@@ -19,7 +19,7 @@ import httpx2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake
 
-from .rules.checks import Violation, require, require_object
+from .rules.json_values import Violation, require, require_object
 
 T = TypeVar("T")
 

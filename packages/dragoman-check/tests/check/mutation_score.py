@@ -15,7 +15,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from dragoman_check.areas import CHECKS
-from dragoman_check.runner import CheckOutcome, CheckReport, run_checks
+from dragoman_check.check_report import CheckOutcome, CheckReport
+from dragoman_check.runner import run_checks
 from dragoman_check.session import CheckTarget
 
 from .defects import DEFECTS

@@ -21,7 +21,7 @@ from dragoman.launch import (
     build_serving_options,
     build_uvicorn_config,
 )
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, load_settings

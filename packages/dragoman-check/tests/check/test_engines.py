@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
-
-from dragoman_check.runner import CheckOutcome
-from dragoman.engines import tiny
-from dragoman.settings import Settings
 from tests.engines.encoder.directories import write_encoder
 from tests.engines.llamacpp.files import write_embedded
 from tests.engines.vllm.serving import settings as vllm_settings
 from tests.engines.vllm.serving import without_accelerator
+
+from dragoman.engines import tiny
+from dragoman.settings import Settings
+from dragoman_check.check_report import CheckOutcome
 
 from .mutation_score import check_server, find_failures
 from .reference import build_reference, serve
@@ -37,14 +37,14 @@ QUICK = "^(?!sdk|load).*"
 
 
 @pytest.mark.parametrize("model", ["sim", "scripted"])
-def test_a_reference_engine_breaks_no_rule(reference: str, model: str) -> None:
+def test_reference_engine_passes_all_checks(reference: str, model: str) -> None:
     report = check_server(reference, QUICK, model=model)
     assert find_failures(report) == ()
     assert report.find_exit_code(strict=True) == 0
     assert report.score == 100
 
 
-def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str) -> None:
+def test_embedded_model_passes_openai_profile_checks(reference: str) -> None:
     """A claimed feature may not be refused."""
     report = check_server(
         reference,
@@ -60,7 +60,7 @@ def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str
     assert report.counts[CheckOutcome.PASSED] > 90
 
 
-def test_the_encoder_breaks_no_rule(tmp_path: Path) -> None:
+def test_encoder_passes_all_checks(tmp_path: Path) -> None:
     """The encoder only embeds: the rules of generation do not apply, although the
     server has their routes.
     """
@@ -76,14 +76,14 @@ def test_the_encoder_breaks_no_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_embedded_model_breaks_no_rule(reference: str) -> None:
+def test_embedded_model_passes_all_checks(reference: str) -> None:
     report = check_server(reference, ".*", model="tiny")
     assert find_failures(report) == ()
     assert report.counts[CheckOutcome.PASSED] > 650
 
 
 @pytest.mark.long
-def test_an_upstream_breaks_no_rule() -> None:
+def test_upstream_engine_passes_all_checks() -> None:
     with ExitStack() as stack:
         behind = stack.enter_context(
             start(Settings(model="tiny", api_profile="vllm", max_model_len=4096))
@@ -96,7 +96,7 @@ def test_an_upstream_breaks_no_rule() -> None:
 
 @pytest.mark.torch
 @pytest.mark.long
-def test_transformers_break_no_rule() -> None:
+def test_transformers_engine_passes_all_checks() -> None:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
     settings = Settings(
@@ -110,7 +110,7 @@ def test_transformers_break_no_rule() -> None:
 
 @pytest.mark.llamacpp
 @pytest.mark.long
-def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
+def test_llamacpp_engine_passes_all_checks(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="needs xllamacpp")
     pytest.importorskip("gguf", reason="needs gguf")
     settings = Settings(
@@ -127,7 +127,7 @@ def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
 
 @pytest.mark.mlx
 @pytest.mark.long
-def test_mlx_breaks_no_rule() -> None:
+def test_mlx_engine_passes_all_checks() -> None:
     pytest.importorskip("mlx_lm", reason="needs mlx-lm")
     with start(Settings(model=f"mlx:{tiny.find_bundled_model()}", max_model_len=4096)) as url:
         report = check_server(url, QUICK, model="")
@@ -138,7 +138,7 @@ def test_mlx_breaks_no_rule() -> None:
 @pytest.mark.vllm
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_vllm_breaks_no_rule() -> None:
+def test_vllm_engine_passes_all_checks() -> None:
     with without_accelerator(), start(vllm_settings()) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()

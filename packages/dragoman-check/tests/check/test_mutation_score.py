@@ -52,24 +52,24 @@ def reference() -> Generator[tuple[str, DefectProxy]]:
 
 
 @pytest.mark.parametrize("defect", SAMPLE, ids=lambda defect: defect.name)
-def test_a_planted_defect_is_found(reference: tuple[str, DefectProxy], defect: object) -> None:
+def test_checker_detects_planted_defect(reference: tuple[str, DefectProxy], defect: object) -> None:
     chosen = next(each for each in SAMPLE if each is defect)
     assert find_defect(*reference, chosen).found
 
 
-def test_without_a_defect_the_same_checks_find_nothing(reference: tuple[str, DefectProxy]) -> None:
+def test_checker_without_defect_reports_no_failure(reference: tuple[str, DefectProxy]) -> None:
     for only in sorted({defect.only for defect in SAMPLE}):
         assert find_failures(check_server(reference[0], only, model="sim")) == ()
 
 
-def test_the_defects_are_many_and_each_has_an_origin() -> None:
+def test_defects_are_unique_and_have_origins() -> None:
     assert len(DEFECTS) >= 150
     assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
     assert all(defect.origin and defect.only for defect in DEFECTS)
 
 
 @pytest.mark.long
-def test_the_mutation_score_is_at_least_95_percent_and_the_docs_have_it() -> None:
+def test_mutation_score_meets_floor_and_matches_docs() -> None:
     findings = find_defects()
     found = sum(bool(finding.found) for finding in findings)
     assert found / len(findings) >= FLOOR, [f.defect.name for f in findings if not f.found]

@@ -7,15 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dragoman_check.runner import (
-    CheckOutcome,
-    CheckReport,
-    Verdict,
-    render_badge,
-    render_html,
-    render_json,
-    render_junit,
-)
+from dragoman_check.check_report import CheckOutcome, CheckReport, Verdict
+from dragoman_check.report_formats import render_badge, render_html, render_json, render_junit
 from dragoman_check.session import Area, CheckTarget, Exchange, Session
 
 DATE = "2026-11-23T10:00:00Z"
@@ -50,7 +43,7 @@ ALL = build_report(
 )
 
 
-def test_json_has_verdicts_and_the_evidence_of_failures() -> None:
+def test_render_json_includes_verdicts_and_failure_evidence() -> None:
     report = json.loads(render_json(ALL, DATE, "1.0"))
     assert report["counts"] == {"passed": 1, "failed": 1, "skipped": 1, "untried": 1}
     assert (report["score"], report["requests"], report["url"]) == (50.0, 7, "http://host:8000")
@@ -64,7 +57,7 @@ def test_json_has_verdicts_and_the_evidence_of_failures() -> None:
     )
 
 
-def test_junit_is_xml_with_failures_and_skipped_tests() -> None:
+def test_render_junit_includes_failures_and_skipped_tests() -> None:
     suite = ET.fromstring(render_junit(ALL, DATE))[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "2")
     failure = suite[1][0]
@@ -72,7 +65,7 @@ def test_junit_is_xml_with_failures_and_skipped_tests() -> None:
     assert "it is <b>?" in (failure.text or "")
 
 
-def test_html_escapes_what_the_server_sent_and_loads_nothing() -> None:
+def test_render_html_escapes_output_and_loads_no_resources() -> None:
     page = render_html(ALL, DATE, "1.0")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script" not in page
@@ -80,7 +73,7 @@ def test_html_escapes_what_the_server_sent_and_loads_nothing() -> None:
     assert "src=" not in page.replace("default-src", "")
 
 
-def test_long_bodies_are_shortened() -> None:
+def test_render_json_truncates_long_bodies() -> None:
     page = render_json(build_report(CheckOutcome.FAILED, body=b"x" * 100_000), DATE, "1.0")
     assert len(page) < 10_000
     assert "(100000 bytes)" in page
@@ -94,7 +87,7 @@ def test_long_bodies_are_shortened() -> None:
         ((CheckOutcome.SKIPPED,), "no verdict"),
     ],
 )
-def test_the_badge_is_svg_with_the_score(outcomes: tuple[CheckOutcome, ...], text: str) -> None:
+def test_render_badge_returns_svg_with_score(outcomes: tuple[CheckOutcome, ...], text: str) -> None:
     badge = ET.fromstring(render_badge(build_report(*outcomes)))
     assert badge.tag.endswith("svg")
     assert text in "".join(badge.itertext())

@@ -11,10 +11,12 @@ import pytest
 
 from dragoman_check.areas import CHECKS
 from dragoman_check.areas.generation import split_pieces
+from dragoman_check.check_report import CheckOutcome, CheckReport
+from dragoman_check.claims import PROFILES
 from dragoman_check.dialects import CHAT
-from dragoman_check.runner import CheckOutcome, CheckReport, PROFILES, run_checks
+from dragoman_check.rules.json_values import Violation, require
+from dragoman_check.runner import run_checks
 from dragoman_check.session import Area, Check, CheckTarget, Session, Skipped
-from dragoman_check.rules.checks import Violation, require
 
 from ..rules.streams import DONE, HELLO, ROLE, STOP, USAGE, sse
 from .reference import build_reference, serve
@@ -75,7 +77,7 @@ def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> 
         (generate, CheckOutcome.PASSED, 0),
     ],
 )
-def test_each_outcome_has_its_exit_code(
+def test_check_outcome_sets_exit_code(
     url: str, body: Any, outcome: CheckOutcome, exit_code: int
 ) -> None:
     report = run(url, build(body))
@@ -83,7 +85,7 @@ def test_each_outcome_has_its_exit_code(
     assert report.find_exit_code() == exit_code
 
 
-def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_half(
+def test_should_level_failure_fails_strict_run_and_halves_weight(
     url: str,
 ) -> None:
     report = run(url, build(hold), build(fail, level="should"))
@@ -91,7 +93,7 @@ def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_ha
     assert report.score == pytest.approx(100 * 1 / 1.5)  # pyright: ignore[reportUnknownMemberType]
 
 
-def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(url: str) -> None:
+def test_unclaimed_feature_is_skipped_and_claimed_refusal_fails(url: str) -> None:
     async def refuse(s: Session) -> None:
         fields = {
             "tools": [{"type": "function", "function": {"name": "f"}}],
@@ -106,7 +108,7 @@ def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(u
     assert run(url, check, profile="anthropic").verdicts[0].reason == "not claimed: chat"
 
 
-def test_what_auto_only_assumes_from_a_route_may_be_refused(url: str) -> None:
+def test_auto_profile_skips_refusal_of_assumed_feature(url: str) -> None:
     async def refuse(s: Session) -> None:
         await s.ask("/v1/responses", {"model": s.model, "input": []}, feature="background")
 
@@ -118,7 +120,7 @@ def test_what_auto_only_assumes_from_a_route_may_be_refused(url: str) -> None:
 @pytest.mark.parametrize(
     "rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"]
 )
-def test_a_rule_about_the_prompt_is_not_judged_without_usage(url: str, rule: str) -> None:
+def test_prompt_rule_without_usage_is_skipped(url: str, rule: str) -> None:
     proxy, models = build_reference()
     proxy.defect = Defect(
         "x",
@@ -132,19 +134,19 @@ def test_a_rule_about_the_prompt_is_not_judged_without_usage(url: str, rule: str
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.SKIPPED]
 
 
-def test_a_documented_difference_of_a_profile_is_no_failure(url: str) -> None:
+def test_profile_exception_skips_failing_check(url: str) -> None:
     check = build(fail, except_for=("vllm",))
     assert run(url, check, profile="vllm").verdicts[0].outcome is CheckOutcome.SKIPPED
     assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
 
 
-def test_destructive_checks_run_only_on_demand(url: str) -> None:
+def test_destructive_check_runs_only_with_flag(url: str) -> None:
     check = build(fail, is_destructive=True)
     assert run(url, check).verdicts[0].outcome is CheckOutcome.SKIPPED
     assert run(url, check, destructive=True).verdicts[0].outcome is CheckOutcome.FAILED
 
 
-def test_the_limit_of_tokens_leaves_checks_untried(url: str) -> None:
+def test_max_tokens_reached_leaves_checks_untried(url: str) -> None:
     report = run(url, build(generate), build(generate), max_tokens=99)
     assert [verdict.outcome for verdict in report.verdicts] == [
         CheckOutcome.PASSED,
@@ -153,7 +155,7 @@ def test_the_limit_of_tokens_leaves_checks_untried(url: str) -> None:
     assert (report.find_exit_code(), report.tokens) == (3, 50)
 
 
-def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
+def test_max_requests_is_never_exceeded(url: str) -> None:
     report = run(url, build(generate), build(generate), profile="openai", max_requests=1)
     assert [verdict.outcome for verdict in report.verdicts] == [
         CheckOutcome.PASSED,
@@ -162,26 +164,26 @@ def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
     assert report.requests == 1
 
 
-def test_a_limit_below_what_detection_needs_leaves_all_untried(url: str) -> None:
+def test_max_requests_below_detection_leaves_all_checks_untried(url: str) -> None:
     report = run(url, build(hold), build(fail), max_requests=5)
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.UNTRIED] * 2
     assert (report.find_exit_code(), report.requests, report.score) == (3, 5, None)
 
 
-def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
+def test_full_run_stays_within_max_requests(url: str) -> None:
     report = asyncio.run(run_checks(CheckTarget(url=url, model="sim", max_requests=40), CHECKS))
     assert report.requests == 40
     assert report.find_exit_code() == 3
     assert report.counts[CheckOutcome.FAILED] == 0
 
 
-def test_a_request_without_a_response_is_a_verdict() -> None:
+def test_run_without_server_response_raises_violation() -> None:
     with pytest.raises(Violation, match="ConnectError"):
         run("http://127.0.0.1:9", build(hold))
 
 
 @pytest.mark.parametrize("profile", ["auto", "llamacpp"])
-def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None:
+def test_run_while_model_loads_raises_violation(profile: str) -> None:
     proxy, models = build_reference()
     proxy.defect = Defect(
         "loading",
@@ -197,7 +199,7 @@ def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None
         run(address, build(fail), profile=profile)
 
 
-def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:
+def test_checks_have_unique_ids_rules_and_sources() -> None:
     assert len(CHECKS) >= 300
     assert len({check.id for check in CHECKS}) == len(CHECKS)
     for check in CHECKS:
@@ -205,12 +207,12 @@ def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:
         assert check.source.startswith("https://"), check.id
 
 
-def test_every_claim_of_a_check_is_in_some_profile() -> None:
+def test_check_claims_exist_in_some_profile() -> None:
     claimed = {claim for claims in PROFILES.values() for claim in claims} | {"key"}
     assert {claim for check in CHECKS for claim in check.claims} <= claimed
 
 
-def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
+def test_missing_key_is_reported_and_reports_omit_key() -> None:
     """The reference accepts requests without a key, which the checks of keys report."""
     proxy, models = build_reference()
     proxy.defect = Defect(
@@ -226,7 +228,7 @@ def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
         report = asyncio.run(run_checks(target, checks))
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.FAILED] * 3
 
-    from dragoman_check.runner import render_html, render_json, render_junit
+    from dragoman_check.report_formats import render_html, render_json, render_junit
 
     written = (
         render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
@@ -236,9 +238,7 @@ def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
 
 @pytest.mark.parametrize("colon", [b":", b": "])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_a_stream_may_have_any_form_that_the_specification_of_events_allows(
-    line_end: bytes, colon: bytes
-) -> None:
+def test_chat_grammar_accepts_all_sse_line_endings(line_end: bytes, colon: bytes) -> None:
     stream = (
         sse(ROLE, HELLO, HELLO, STOP, USAGE, DONE)
         .replace(b"data: ", b"data" + colon)

@@ -12,36 +12,35 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.serving.responses.harness import lifespan
 
-from dragoman_check.load.bench_report import Run, build_bench_report, count_peak, read_run
-from dragoman_check.load.driver import (
-    DIALECTS,
-    LoadResult,
-    LoadRun,
-    Measurement,
-    StreamMeter,
-    Target,
-)
-from dragoman_sim.engine.blocks import SimulatedBlockPool
-from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.profile import load
-from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman.launch import build_models
-from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman_check.load.logs.log import LogError
+from dragoman_check.load.bench_dialects import DIALECTS
+from dragoman_check.load.bench_report import build_bench_report
+from dragoman_check.load.bench_run import Run, read_run
+from dragoman_check.load.concurrency import count_peak
+from dragoman_check.load.load_driver import LoadResult, LoadRun, Target
+from dragoman_check.load.load_statistics import Slo, summarize
+from dragoman_check.load.logs.measured_log import LogError
+from dragoman_check.load.request_lengths import UniformLength
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.stream_meter import Measurement, StreamMeter
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_generators import generate_poisson
+from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
+from dragoman_sim.engine.block_pool import SimulatedBlockPool
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.profile import load
+from dragoman_sim.engine.scheduler import SimulatedScheduler
 from dragoman_sim.lab.replay import replay
-from dragoman_sim.lab.report import Slo, summarize
-from dragoman_check.load.workload import Timing, WorkloadRequest
-from dragoman_check.load.workload_sources import UniformLength, generate_poisson
-from tests.serving.responses.harness import lifespan
 
-from ..loopback import serve_app
-from ..virtual_time import run_in_virtual_time
 from ..commands.app_client import AppClient
 from ..commands.cli_runner import call, get_error, get_output
+from ..loopback import serve_app
+from ..virtual_time import run_in_virtual_time
 
 SIM = Settings(model="sim")
 
@@ -79,7 +78,7 @@ def simulate(timings: Sequence[Timing]) -> list[Timing]:
 
 
 @pytest.mark.parametrize("dialect", ["completions", "chat"])
-def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: str) -> None:
+def test_measure_simulated_server_matches_profile_latencies(dialect: str) -> None:
     workload = generate_poisson(
         np.random.default_rng(0),
         count=40,
@@ -105,7 +104,7 @@ def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: 
         assert len(by_id[timing.id].gaps) == timing.output_tokens - 1
 
 
-def test_clients_of_a_closed_loop_wait_for_their_answers() -> None:
+def test_measure_closed_loop_limits_concurrency() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 20, 10) for index in range(9)]
     result = measure(SIM, workload, Target("http://localhost"), concurrency=3)
     timings = [measurement.timing for measurement in result.measurements]
@@ -171,7 +170,7 @@ def meter(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measureme
 
 
 @pytest.mark.parametrize("dialect", STREAMS)
-def test_a_recorded_stream_has_its_times_and_counts(dialect: str) -> None:
+def test_meter_recorded_stream_returns_times_and_counts(dialect: str) -> None:
     measured = meter(dialect, STREAMS[dialect])
     timing = measured.timing
     assert (timing.input_tokens, timing.output_tokens) == (3, 4)
@@ -196,17 +195,17 @@ def test_a_recorded_stream_has_its_times_and_counts(dialect: str) -> None:
         ("ollama", '{"error":"gone"}'),
     ],
 )
-def test_an_error_within_a_stream_is_a_failed_request(dialect: str, line: str) -> None:
+def test_meter_stream_error_raises_log_error(dialect: str, line: str) -> None:
     with pytest.raises(LogError, match="gone"):
         meter(dialect, [*STREAMS[dialect][:3], line])
 
 
-def test_a_stream_without_counts_is_not_guessed() -> None:
+def test_meter_stream_without_usage_raises_log_error() -> None:
     with pytest.raises(LogError, match="no usage"):
         meter("chat", STREAMS["chat"][:4])
 
 
-def test_the_report_has_percentiles_goodput_and_concurrency() -> None:
+def test_bench_report_has_percentiles_goodput_and_concurrency() -> None:
     timings = tuple(
         Timing(f"r{index}", index * 1.0, index + 0.5, index + 0.5 + index, 10, 5)
         for index in range(4)
@@ -248,7 +247,7 @@ LOAD = (
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
+def test_bench_measures_every_dialect(tiny: str, dialect: str) -> None:
     result = json.loads(
         get_output(
             "bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000"
@@ -266,7 +265,7 @@ def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
     assert 0 < report["ttft"]["mean"] <= report["latency"]["mean"]
 
 
-def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path) -> None:
+def test_bench_log_is_readable_by_other_commands(tiny: str, tmp_path: Path) -> None:
     load = (*LOAD[2:], "--num-prompts", "24")
     before = tmp_path / "before.jsonl"
     after = tmp_path / "after.jsonl"
@@ -322,7 +321,7 @@ def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path)
     assert (pair["before"]["requests"], pair["after"]["requests"]) == (24, 24)
 
 
-def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) -> None:
+def test_bench_reports_and_excludes_failed_requests(tiny: str, tmp_path: Path) -> None:
     # Two of the trace are longer than the model's context.
     trace = "\n".join(
         json.dumps(
@@ -357,5 +356,5 @@ def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) ->
         (("--compare", "absent.jsonl", "absent.jsonl"), "No such file"),
     ],
 )
-def test_a_wrong_call_is_one_line(arguments: tuple[str, ...], why: str) -> None:
+def test_bench_invalid_arguments_print_one_line_error(arguments: tuple[str, ...], why: str) -> None:
     assert why in get_error("bench", *arguments)

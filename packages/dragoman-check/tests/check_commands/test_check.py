@@ -7,7 +7,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-
 from tests.check.reference import DefectProxy, build_reference, serve
 from tests.check.wire import Defect, edit_json
 
@@ -21,7 +20,7 @@ def server() -> Generator[tuple[str, DefectProxy]]:
         yield url, proxy
 
 
-def test_a_conforming_server_is_0_and_all_reports_are_written(
+def test_check_conforming_server_exits_0_and_writes_reports(
     server: tuple[str, DefectProxy], tmp_path: Path
 ) -> None:
     files = {name: tmp_path / f"report.{name}" for name in ("json", "junit", "html", "badge")}
@@ -34,7 +33,7 @@ def test_a_conforming_server_is_0_and_all_reports_are_written(
     assert all(file.stat().st_size for file in files.values())
 
 
-def test_a_broken_rule_is_1_and_is_printed_with_its_source(server: tuple[str, DefectProxy]) -> None:
+def test_check_failed_rule_exits_1_and_prints_source(server: tuple[str, DefectProxy]) -> None:
     server[1].defect = Defect(
         "x", "x", "^/v1/models$", "", edit=edit_json(lambda reply: reply.update(object="models"))
     )
@@ -47,16 +46,16 @@ def test_a_broken_rule_is_1_and_is_printed_with_its_source(server: tuple[str, De
     assert "https://platform.openai.com/docs/api-reference/models" in result.stdout
 
 
-def test_the_first_listed_model_is_the_default(server: tuple[str, DefectProxy]) -> None:
+def test_check_without_model_uses_first_listed_model(server: tuple[str, DefectProxy]) -> None:
     assert ", tiny: 1 passed" in get_output("check", server[0], "--only", "^models.list")
 
 
-def test_limits_that_leave_checks_untried_are_3(server: tuple[str, DefectProxy]) -> None:
+def test_check_untried_checks_exit_3(server: tuple[str, DefectProxy]) -> None:
     arguments = ("check", server[0], "--model", "sim", "--only", "^models", "--max-requests", "19")
     assert call(*arguments).exit_code == 3
 
 
-def test_the_key_comes_from_a_file(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
+def test_check_reads_api_key_from_file(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1\n")
     arguments = (
         "check",
@@ -73,7 +72,7 @@ def test_the_key_comes_from_a_file(server: tuple[str, DefectProxy], tmp_path: Pa
     assert "keys.no-key-chat" in result.stdout
 
 
-def test_the_list_needs_no_server() -> None:
+def test_check_list_works_without_server() -> None:
     lines = get_output("check", "--list", "--only", "^http", "--skip", "chunk").splitlines()
     assert len(lines) > 30
     assert all(line.startswith("http.") and "chunk-" not in line for line in lines)
@@ -90,5 +89,5 @@ def test_the_list_needs_no_server() -> None:
         (["http://127.0.0.1:9", "--key-file", "/no/such/file"], "No such file"),
     ],
 )
-def test_what_cannot_be_checked_is_2(arguments: list[str], text: str) -> None:
+def test_check_invalid_arguments_exit_2(arguments: list[str], text: str) -> None:
     assert text in get_error("check", *arguments)

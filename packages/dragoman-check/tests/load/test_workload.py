@@ -6,23 +6,17 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dragoman_check.load.workload import (
-    WorkloadError,
-    WorkloadRequest,
-    encode_workload,
-    read_workload,
-    scale_arrivals,
-)
-from dragoman_check.load.workload_sources import (
-    FixedLength,
-    LogNormalLength,
+from dragoman_check.load.arrivals import generate_arrivals
+from dragoman_check.load.request_lengths import FixedLength, LogNormalLength, UniformLength
+from dragoman_check.load.trace_file import encode_workload, read_workload
+from dragoman_check.load.workload import WorkloadError, WorkloadRequest
+from dragoman_check.load.workload_generators import (
     SessionOptions,
-    UniformLength,
-    generate_arrivals,
     generate_bursts,
     generate_poisson,
     generate_sessions,
 )
+from dragoman_check.load.workload_transforms import scale_arrivals
 
 TALKS = SessionOptions(
     FixedLength(3),
@@ -38,12 +32,12 @@ def generator(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_workload_round_trips_through_file() -> None:
     requests = generate_sessions(generator(), count=5, rate=1.0, options=TALKS)
     assert read_workload(encode_workload(requests).splitlines()) == requests
 
 
-def test_a_measured_log_is_a_trace_and_empty_lines_are_nothing() -> None:
+def test_read_workload_ignores_extra_fields_and_empty_lines() -> None:
     line = '{"id": "a", "arrival_s": 0, "input_tokens": 3, "output_tokens": 2, "last_token_s": 7.5}'
     assert read_workload([line, "", b"\n"]) == [WorkloadRequest("a", 0.0, 3, 2)]
 
@@ -62,13 +56,13 @@ GOOD = '{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'
         ([GOOD.replace("}", ', "after": "b"}')], "no request before it"),
     ],
 )
-def test_a_broken_trace_is_refused_with_its_place(lines: list[str], complaint: str) -> None:
+def test_read_workload_invalid_line_error_names_location(lines: list[str], complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint):
         read_workload(lines)
 
 
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0, np.inf])
-def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
+def test_generate_arrivals_keep_rate_at_any_burstiness(burstiness: float) -> None:
     moments = np.array(
         list(islice(generate_arrivals(generator(), rate=5.0, burstiness=burstiness), 5000))
     )
@@ -77,7 +71,7 @@ def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
     assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.1, abs=1e-9)
 
 
-def test_the_same_seed_gives_the_same_workload() -> None:
+def test_generate_poisson_is_deterministic_by_seed() -> None:
     def generate_requests(seed: int) -> Sequence[WorkloadRequest]:
         lengths = LogNormalLength(300, 0.8, maximum=2000)
         return generate_poisson(
@@ -89,14 +83,14 @@ def test_the_same_seed_gives_the_same_workload() -> None:
     assert all(1 <= request.input_tokens <= 2000 for request in generate_requests(1))
 
 
-def test_bursts_come_together() -> None:
+def test_generate_bursts_share_arrival_time() -> None:
     requests = generate_bursts(
         generator(), count=5, size=2, interval=10.0, inputs=FixedLength(1), outputs=FixedLength(1)
     )
     assert [request.arrival_s for request in requests] == [0, 0, 10, 10, 20]
 
 
-def test_a_turn_continues_the_one_before_it() -> None:
+def test_generate_sessions_turn_extends_previous_turn() -> None:
     first, second, _ = generate_sessions(generator(), count=1, rate=1.0, options=TALKS)
     assert second.after == first.id
     assert second.input_tokens > first.input_tokens + first.output_tokens
@@ -104,7 +98,7 @@ def test_a_turn_continues_the_one_before_it() -> None:
     assert len(first.block_hashes) == (first.input_tokens + first.output_tokens) // 16
 
 
-def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
+def test_generate_sessions_share_only_system_prompt_of_group() -> None:
     requests = [
         request
         for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS)
@@ -115,7 +109,7 @@ def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
     assert len({request.block_hashes[2] for request in requests}) == len(requests)
 
 
-def test_a_faster_trace_leaves_the_think_times() -> None:
+def test_scale_arrivals_keeps_think_times() -> None:
     assert scale_arrivals(
         [WorkloadRequest("a", 8.0, 1, 1), WorkloadRequest("b", 8.0, 1, 1, after="a")], 2.0
     ) == [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman_check.rules.anthropic import check_error, check_object, check_stream
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 
 Json = dict[str, Any]
 NOTHING: Json = {}
@@ -84,7 +84,7 @@ CUT = [begin(CALL), delta("input_json_delta", partial_json='{"a":'), end()]
         [ERROR],
     ],
 )
-def test_a_good_stream_passes(events: list[Json]):
+def test_check_stream_accepts_valid_stream(events: list[Json]):
     assert check_stream(b": hi\n\n" + sse(*events)) == [event for event in events if event != PING]
 
 
@@ -170,7 +170,7 @@ def test_a_good_stream_passes(events: list[Json]):
         ([ERROR | {"error": {"type": "api_error", "message": ""}}], "is empty"),
     ],
 )
-def test_each_rule_is_noticed(events: list[Json], rule: str):
+def test_check_stream_rejects_each_rule_violation(events: list[Json], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*events))
 
@@ -188,7 +188,7 @@ def test_each_rule_is_noticed(events: list[Json], rule: str):
         ('event: ping\ndata: {"type":"ping","a":"\u2028"}\n\n'.encode(), "several lines"),
     ],
 )
-def test_each_rule_of_named_events_is_noticed(data: bytes, rule: str):
+def test_check_stream_rejects_event_name_violations(data: bytes, rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(data)
 
@@ -197,7 +197,7 @@ def build_object(*content: Json, reason: str = "end_turn", **more: object) -> Js
     return {**MESSAGE, "content": list(content), "stop_reason": reason, **more}
 
 
-def test_good_objects_pass():
+def test_check_object_and_error_accept_valid_bodies():
     check_object(build_object())
     check_object(
         build_object(
@@ -224,7 +224,7 @@ def test_good_objects_pass():
         (build_object(BLOCK, role="user"), "role is"),
     ],
 )
-def test_each_rule_of_the_object_is_noticed(message: Json, rule: str):
+def test_check_object_rejects_each_rule_violation(message: Json, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object(message)
 
@@ -237,6 +237,6 @@ def test_each_rule_of_the_object_is_noticed(message: Json, rule: str):
         ({"type": "error", "error": "x"}, "expected an object"),
     ],
 )
-def test_each_rule_of_an_error_is_noticed(body: Json, rule: str):
+def test_check_error_rejects_each_rule_violation(body: Json, rule: str):
     with pytest.raises(Violation, match=rule):
         check_error(body)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman_check.rules.chat import check_object, check_stream
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 
 from .streams import (
     ARGUMENTS,
@@ -18,10 +18,10 @@ from .streams import (
     DONE,
     ERROR,
     HELLO,
-    Json,
     ROLE,
     STOP,
     USAGE,
+    Json,
     call,
     chat,
     sse,
@@ -55,11 +55,11 @@ def build_scored_chunk(**entry: Any) -> Any:
 
 
 @pytest.mark.parametrize("payloads", GOOD)
-def test_a_good_stream_passes(payloads: list[object]):
+def test_check_stream_accepts_valid_stream(payloads: list[object]):
     check_stream(b": hi\n\n" + sse(*payloads), include_usage=False)
 
 
-def test_usage_passes_where_it_was_requested():
+def test_check_stream_accepts_requested_usage():
     check_stream(sse(ROLE, HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
@@ -76,7 +76,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("payloads", VARIANTS)
-def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[object]):
+def test_check_stream_with_variants_accepts_unspecified_forms(payloads: list[object]):
     with pytest.raises(Violation):
         check_stream(sse(*payloads), include_usage=False)
     check_stream(sse(*payloads), include_usage=False, allow_variants=True)
@@ -98,12 +98,12 @@ def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[objec
         ([ROLE, HELLO | {"id": "d"}, STOP, DONE], "id changed"),
     ],
 )
-def test_a_variant_has_rules_too(payloads: list[object], rule: str):
+def test_check_stream_with_variants_rejects_rule_violations(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads), include_usage=False, allow_variants=True)
 
 
-def test_good_logprobs_pass():
+def test_check_stream_accepts_valid_logprobs():
     good = build_scored_chunk(token="a", logprob=-1, bytes=[97], top_logprobs=TOP)
     check_stream(sse(ROLE, good, STOP, DONE), include_usage=False)
 
@@ -204,7 +204,7 @@ def test_good_logprobs_pass():
         ),
     ],
 )
-def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
+def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads), include_usage=False)
 
@@ -228,7 +228,7 @@ def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: st
         ),
     ],
 )
-def test_usage_has_its_place(payloads: list[object], rule: str):
+def test_check_stream_rejects_misplaced_usage(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads), include_usage=True)
 
@@ -245,7 +245,7 @@ def test_usage_has_its_place(payloads: list[object], rule: str):
         (b'data: {"a": NaN}\n\n', "NaN is not JSON"),
     ],
 )
-def test_framing(data: bytes, rule: str):
+def test_check_stream_rejects_invalid_sse_framing(data: bytes, rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(data, include_usage=False)
 
@@ -265,7 +265,7 @@ def build_object(content: Any, reason: Any = "stop", **choice: Any) -> Any:
     }
 
 
-def test_a_good_object_passes():
+def test_check_object_accepts_valid_object():
     check_object(build_object({}))
     function = {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
     check_object(build_object({"tool_calls": [function]}, "tool_calls"))
@@ -295,6 +295,6 @@ def test_a_good_object_passes():
         (EMPTY, "object is None"),
     ],
 )
-def test_each_rule_of_the_object_is_noticed(answer: Any, rule: str):
+def test_check_object_rejects_each_rule_violation(answer: Any, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object(answer)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dragoman_check.rules.checks import Violation
 from dragoman_check.rules.completions import check_object, check_stream
+from dragoman_check.rules.json_values import Violation
 
 from .streams import COUNTS, DONE, ERROR, Json, sse, text
 
@@ -42,11 +42,11 @@ def build_scored_chunk(columns: Any) -> Any:
         [HELLO, ERROR],
     ],
 )
-def test_a_good_stream_passes(payloads: list[object]):
+def test_check_stream_accepts_valid_stream(payloads: list[object]):
     check_stream(sse(*payloads), include_usage=False)
 
 
-def test_usage_passes_where_it_was_requested():
+def test_check_stream_accepts_requested_usage():
     check_stream(sse(HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
@@ -82,12 +82,12 @@ def test_usage_passes_where_it_was_requested():
         ),
     ],
 )
-def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
+def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads), include_usage=False)
 
 
-def test_usage_has_its_place():
+def test_check_stream_rejects_misplaced_usage():
     with pytest.raises(Violation, match="before all choices ended"):
         check_stream(sse(HELLO, USAGE, STOP, DONE), include_usage=True)
     with pytest.raises(Violation, match="is missing"):
@@ -97,7 +97,7 @@ def test_usage_has_its_place():
 WHOLE = STOP | {"usage": COUNTS}
 
 
-def test_a_good_object_passes():
+def test_check_object_accepts_valid_object():
     check_object(WHOLE)
 
 
@@ -110,6 +110,6 @@ def test_a_good_object_passes():
         (WHOLE | {"choices": text("", reason="stop", index=1)["choices"]}, "not dense"),
     ],
 )
-def test_each_rule_of_the_object_is_noticed(answer: Any, rule: str):
+def test_check_object_rejects_each_rule_violation(answer: Any, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object(answer)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.ollama import COUNTS, check_error, check_object, check_stream, fold_chunks
 
 from .streams import Json
@@ -52,11 +52,11 @@ ERROR = {"error": "no"}
         [chat(more={"logprobs": [LOGPROB]}), END],
     ],
 )
-def test_a_good_stream_passes(payloads: list[object]):
+def test_check_stream_accepts_valid_stream(payloads: list[object]):
     check_stream(lines(*payloads), is_chat=True)
 
 
-def test_blank_space_before_a_line_is_no_line():
+def test_check_stream_ignores_whitespace_before_lines():
     assert len(check_stream(b" " + lines(HI) + b"  " + lines(END), is_chat=True)) == 2
 
 
@@ -93,7 +93,7 @@ def test_blank_space_before_a_line_is_no_line():
         ),
     ],
 )
-def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
+def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(lines(*payloads), is_chat=True)
 
@@ -112,12 +112,12 @@ def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
         (b"[]\n", "expected an object"),
     ],
 )
-def test_lines_are_whole_objects(data: bytes, rule: str):
+def test_check_stream_rejects_incomplete_json_lines(data: bytes, rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(data, is_chat=True)
 
 
-def test_a_completion_has_its_text_beside_the_counts():
+def test_check_object_requires_text_and_done():
     body: Json = {
         **HEAD,
         "response": "hi",
@@ -134,13 +134,13 @@ def test_a_completion_has_its_text_beside_the_counts():
     check_object({**HEAD, "response": "", "done": True, "done_reason": "load"}, is_chat=False)
 
 
-def test_an_error_is_a_message():
+def test_check_error_requires_string_message():
     check_error({"error": "no"})
     with pytest.raises(Violation, match="expected a string"):
         check_error({"error": {"message": "no"}})
 
 
-def test_chunks_add_up():
+def test_fold_chunks_equals_full_object():
     chunks = [
         chat(thinking="hm"),
         chat("a", more={"logprobs": [LOGPROB]}),

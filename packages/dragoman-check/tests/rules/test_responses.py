@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.responses import RESPONSE_FIELDS, check_object, check_stream
 
 Json = dict[str, Any]
@@ -185,7 +185,7 @@ def sse(*events: Json) -> bytes:
         [*BEGIN, build_failure()],
     ],
 )
-def test_a_good_stream_passes(events: list[Json]):
+def test_check_stream_accepts_valid_stream(events: list[Json]):
     assert [event["sequence_number"] for event in check_stream(sse(*events))] == list(
         range(len(events))
     )
@@ -252,30 +252,30 @@ def test_a_good_stream_passes(events: list[Json]):
         ([*BEGIN, {**ERROR, "error": None}], "error is None"),
     ],
 )  # fmt: skip
-def test_each_rule_is_noticed(events: list[Json], rule: str):
+def test_check_stream_rejects_each_rule_violation(events: list[Json], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*events))
 
 
-def test_the_sequence_has_no_gap():
+def test_check_stream_rejects_sequence_number_gap():
     for wrong in (1, None, "0"):
         event = json.dumps({**CREATED, "sequence_number": wrong})
         with pytest.raises(Violation, match="expected 0"):
             check_stream(f"event: response.created\ndata: {event}\n\n".encode() + DONE)
 
 
-def test_the_stream_ends_with_done():
+def test_check_stream_requires_done_at_end():
     with pytest.raises(Violation, match="does not end with"):
         check_stream(sse(*BEGIN, *SAY, END).removesuffix(DONE))
 
 
-def test_good_objects_pass():
+def test_check_object_accepts_valid_objects():
     for body in (END, cut({**CALL, "status": "incomplete"}), build_failure(), CREATED):
         check_object(body["response"])
 
 
 @pytest.mark.parametrize("key", RESPONSE_FIELDS)
-def test_every_key_is_there(key: str):
+def test_check_object_requires_every_key(key: str):
     lacking = {name: value for name, value in RESPONSE.items() if name != key}
     with pytest.raises(Violation, match=f"has no {key}"):
         check_object(lacking)
@@ -337,12 +337,12 @@ def test_every_key_is_there(key: str):
         ({"usage": {**COUNTS, "output_tokens_details": {"reasoning_tokens": 3}}}, "more reasoning"),
     ],
 )
-def test_each_rule_of_the_object_is_noticed(fields: Json, rule: str):
+def test_check_object_rejects_each_rule_violation(fields: Json, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object({**RESPONSE, **fields})
 
 
-def test_what_open_responses_adds_to_openais_reference_is_optional_in_a_variant():
+def test_check_stream_with_variants_allows_missing_fields():
     events = [
         lifecycle("created"),
         lifecycle("in_progress"),

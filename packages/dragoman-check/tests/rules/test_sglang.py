@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.sglang import check_stream
 
 from .streams import DONE, ERROR, Json, sse
@@ -52,11 +52,11 @@ SCORED = {
         [HI, ERROR],
     ],
 )
-def test_a_good_stream_passes(payloads: list[object]):
+def test_check_stream_accepts_valid_stream(payloads: list[object]):
     check_stream(sse(*payloads))
 
 
-def test_choices_are_distinguished():
+def test_check_stream_separates_choices():
     one = so_far("a", [1], STOP) | {"index": 0}
     two = so_far("b", [2], STOP) | {"index": 1}
     assert [each["text"] for each in check_stream(sse(two, one, DONE), choices=2)] == ["a", "b"]
@@ -95,6 +95,6 @@ SPLIT = [{"version": "v", "start": 0, "end": 1}, {"version": "w", "start": 2, "e
         ),
     ],
 )
-def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
+def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.json_values import Violation
 from dragoman_check.rules.tgi import check_lightllm, check_object, check_stream
 
 from .streams import DONE, Json, sse
@@ -43,7 +43,7 @@ OWN: Json = {
 @pytest.mark.parametrize(
     "payloads", [[HI, END], [HI, ERROR], [event(1, "", "", token=token("", -1, logprob=None))]]
 )
-def test_a_good_stream_passes(payloads: list[object]):
+def test_check_stream_accepts_valid_stream(payloads: list[object]):
     check_stream(sse(*payloads))
 
 
@@ -67,12 +67,12 @@ def test_a_good_stream_passes(payloads: list[object]):
         ([{"error": {"message": "no"}, "error_type": "generation"}], "error is"),
     ],
 )
-def test_each_rule_of_a_stream_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
+def test_check_stream_rejects_each_rule_violation(payloads: list[object], rule: str):
     with pytest.raises(Violation, match=rule):
         check_stream(sse(*payloads))
 
 
-def test_good_wholes_pass():
+def test_check_object_accepts_valid_objects():
     check_object({"generated_text": "hi"})
     check_object({"generated_text": "hi", "details": DETAILS})
     check_lightllm(OWN)
@@ -88,7 +88,7 @@ def test_good_wholes_pass():
         ({"top_tokens": []}, "other tokens"),
     ],
 )
-def test_each_rule_of_details_is_noticed_when_it_is_broken(broken: Json, rule: str):
+def test_check_object_rejects_invalid_details(broken: Json, rule: str):
     with pytest.raises(Violation, match=rule):
         check_object({"generated_text": "hi", "details": DETAILS | broken})
 
@@ -104,6 +104,6 @@ def test_each_rule_of_details_is_noticed_when_it_is_broken(broken: Json, rule: s
         ({"tokens": [token("hi", count_output_tokens=2)]}, "one by one"),
     ],
 )
-def test_each_rule_of_lightllms_form_is_noticed_when_it_is_broken(broken: Json, rule: str):
+def test_check_lightllm_rejects_each_rule_violation(broken: Json, rule: str):
     with pytest.raises(Violation, match=rule):
         check_lightllm(OWN | broken)

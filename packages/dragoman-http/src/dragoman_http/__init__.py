@@ -3,16 +3,16 @@ pieces of a body by callback.
 """
 
 from .client import ClientTimeouts, HttpClient
-from .response import (
+from .errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
     HttpClientError,
-    HttpResponse,
     InvalidResponse,
     ResponseTimeout,
 )
-from .urls import ProxyRules
+from .proxies import ProxyRules
+from .response import HttpResponse
 
 __all__ = [
     "ClientClosed",

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .connection import ClientConnection, OriginRoute, build_route, open_connection
-from .response import ClientClosed, ConnectFailed, ConnectionLost, HttpResponse
-from .urls import ProxyRules, parse_url
+from .client_connection import ClientConnection
+from .errors import ClientClosed, ConnectFailed, ConnectionLost
+from .open_connection import open_connection
+from .origin_route import OriginRoute, build_route
+from .proxies import ProxyRules
+from .response import HttpResponse
+from .urls import parse_url
 
 # A header line: a token, and a value without control characters (RFC 9110, 5.1 and
 # 5.5).

@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from tests.launch.certificates import write_certificate
 
 from dragoman_http import (
     ClientClosed,
@@ -17,32 +18,31 @@ from dragoman_http import (
     InvalidResponse,
     ResponseTimeout,
 )
-from tests.launch.certificates import write_certificate
 
 from .stub_server import CHUNKED, OK, StubServer, answering, client, get, repeating, serve
 
 
-async def test_a_connection_is_reused_after_a_whole_response() -> None:
+async def test_connection_is_reused_after_full_response() -> None:
     async with serve(repeating(OK)) as far, client() as http:
         assert [await get(http, far.url) for _ in range(3)] == [b"ok"] * 3
         assert (far.connections, http.num_connections) == (1, 1)
 
 
-async def test_concurrent_requests_have_connections_of_their_own() -> None:
+async def test_concurrent_requests_use_separate_connections() -> None:
     async with serve(repeating(OK)) as far, client() as http:
         assert await asyncio.gather(*(get(http, far.url) for _ in range(5))) == [b"ok"] * 5
         assert far.connections == 5
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nconnection: close", b"HTTP/1.0 200 OK"])
-async def test_a_connection_that_the_server_ends_is_not_reused(head: bytes) -> None:
+async def test_connection_closed_by_server_is_not_reused(head: bytes) -> None:
     ending = head + b"\r\ncontent-length: 2\r\n\r\nok"
     async with serve(repeating(ending)) as far, client() as http:
         assert [await get(http, far.url) for _ in range(2)] == [b"ok"] * 2
         assert far.connections == 2
 
 
-async def test_a_request_is_what_it_should_be() -> None:
+async def test_request_bytes_match_expected_format() -> None:
     async with serve(repeating(OK)) as far, client() as http:
         response = await http.send(
             "POST", f"http://localhost:{far.port}/a%20b/é?c=d", {"x-one": "1"}, b"body"
@@ -58,13 +58,13 @@ async def test_a_request_is_what_it_should_be() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "\x00"])
-async def test_a_header_cannot_add_another(value: str) -> None:
+async def test_header_injection_raises_value_error(value: str) -> None:
     async with client() as http:
         with pytest.raises(ValueError, match="x-key"):
             await http.send("GET", "http://127.0.0.1:1/", {"x-key": value})
 
 
-async def test_a_large_request_is_sent_whole() -> None:
+async def test_large_request_body_is_sent_completely() -> None:
     received: list[bytes] = []
 
     async def handle(
@@ -80,7 +80,7 @@ async def test_a_large_request_is_sent_whole() -> None:
     assert received == [body]
 
 
-async def test_a_slow_consumer_bounds_memory() -> None:
+async def test_slow_consumer_applies_backpressure_to_server() -> None:
     """Until the consumer reads, the server can write only what the sockets and the
     client buffer.
     """
@@ -114,7 +114,7 @@ async def test_a_slow_consumer_bounds_memory() -> None:
         assert largest <= 1 << 20
 
 
-async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
+async def test_direct_receiver_gets_chunks_while_consumer_waits() -> None:
     received: list[bytes] = []
     n_direct = 0
 
@@ -146,7 +146,7 @@ async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
     assert n_direct == 6
 
 
-async def test_an_aborted_response_closes_its_connection() -> None:
+async def test_aborted_response_closes_connection() -> None:
     closed = asyncio.Event()
 
     async def handle(
@@ -165,7 +165,7 @@ async def test_an_aborted_response_closes_its_connection() -> None:
         assert http.num_connections == 0
 
 
-async def test_a_cancelled_request_closes_its_connection() -> None:
+async def test_cancelled_request_closes_connection() -> None:
     requested = asyncio.Event()
     closed = asyncio.Event()
 
@@ -185,7 +185,7 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         assert http.num_connections == 0
 
 
-async def test_a_fully_received_response_keeps_its_connection() -> None:
+async def test_drained_response_keeps_connection() -> None:
     async with serve(repeating(CHUNKED + b"2\r\nok\r\n0\r\n\r\n")) as far, client() as http:
         for _ in range(2):
             (await http.send("GET", far.url, {})).close(drain=True)
@@ -194,7 +194,7 @@ async def test_a_fully_received_response_keeps_its_connection() -> None:
         assert far.connections == 1
 
 
-async def test_the_rest_of_a_response_is_not_read_without_limit() -> None:
+async def test_endless_response_drain_closes_connection() -> None:
     closed = asyncio.Event()
 
     async def handle(
@@ -215,7 +215,7 @@ async def test_the_rest_of_a_response_is_not_read_without_limit() -> None:
         assert http.num_connections == 0
 
 
-async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
+async def test_idle_connection_closed_by_server_is_replaced() -> None:
     async with serve(answering(OK)) as far, client() as http:
         assert await get(http, far.url) == b"ok"
         response = await http.send("POST", far.url, {}, b"once")
@@ -224,7 +224,7 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) -> None:
+async def test_lost_request_is_retried_only_for_safe_methods(method: str) -> None:
     """The server reads the second request of the first connection, and disconnects
     without a response.
     """
@@ -249,7 +249,7 @@ async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) 
         assert len(far.requests) == (3 if method == "GET" else 2)
 
 
-async def test_a_request_that_the_server_has_not_taken_whole_is_repeated() -> None:
+async def test_partially_sent_request_is_retried() -> None:
     async def handle(
         far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -270,14 +270,14 @@ async def test_a_request_that_the_server_has_not_taken_whole_is_repeated() -> No
         assert far.connections == 2
 
 
-async def test_a_new_connection_that_is_lost_is_not_tried_again() -> None:
+async def test_lost_new_connection_is_not_retried() -> None:
     async with serve(answering()) as far, client() as http:
         with pytest.raises(HttpClientError):
             await get(http, far.url)
         assert far.connections == 1
 
 
-async def test_bytes_that_were_not_requested_close_the_connection(
+async def test_unsolicited_bytes_close_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unasked = asyncio.Event()
@@ -300,7 +300,7 @@ async def test_bytes_that_were_not_requested_close_the_connection(
 
 
 @pytest.mark.parametrize("sent", [b"", OK[:10], CHUNKED, CHUNKED + b"2\r\nok"])
-async def test_silence_is_a_timeout(sent: bytes) -> None:
+async def test_silent_server_raises_response_timeout(sent: bytes) -> None:
     async def handle(
         far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -314,7 +314,7 @@ async def test_silence_is_a_timeout(sent: bytes) -> None:
         assert http.num_connections == 0
 
 
-async def test_a_server_that_refuses_is_a_failed_connection() -> None:
+async def test_refused_connection_raises_connect_failed() -> None:
     async with serve(repeating(OK)) as far:
         pass
     async with client() as http:
@@ -322,7 +322,7 @@ async def test_a_server_that_refuses_is_a_failed_connection() -> None:
             await get(http, far.url)
 
 
-async def test_closing_ends_what_runs() -> None:
+async def test_client_close_ends_running_requests() -> None:
     async def handle(
         far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -342,7 +342,7 @@ async def test_closing_ends_what_runs() -> None:
             await get(http, far.url)
 
 
-async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
+async def test_client_connects_over_unix_socket(tmp_path: Path) -> None:
     far = StubServer()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -356,7 +356,7 @@ async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
     assert far.requests[0].startswith(b"GET /x HTTP/1.1\r\nhost: engine\r\n")
 
 
-def test_a_unix_socket_needs_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unix_socket_ignores_environment_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
     HttpClient(uds="s")
 
@@ -372,7 +372,7 @@ def build_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, trusting
 
 
-async def test_tls_is_verified(tmp_path: Path) -> None:
+async def test_tls_certificate_and_host_name_are_verified(tmp_path: Path) -> None:
     server, trusting = build_contexts(tmp_path)
     async with serve(repeating(OK), server) as far:
         async with client(context=trusting) as http:
@@ -407,7 +407,7 @@ async def connect(
         inner_writer.close()
 
 
-async def test_https_goes_through_a_tunnel_of_the_proxy(tmp_path: Path) -> None:
+async def test_https_request_uses_proxy_connect_tunnel(tmp_path: Path) -> None:
     server, trusting = build_contexts(tmp_path)
     async with serve(repeating(OK), server) as far, serve(connect) as proxy:
         settings = {"https": f"http://user:p%40ss@127.0.0.1:{proxy.port}"}
@@ -434,9 +434,7 @@ async def test_https_goes_through_a_tunnel_of_the_proxy(tmp_path: Path) -> None:
         b"",
     ],
 )
-async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(
-    answer: bytes, tmp_path: Path
-) -> None:
+async def test_proxy_refusing_tunnel_raises_connect_failed(answer: bytes, tmp_path: Path) -> None:
     _, trusting = build_contexts(tmp_path)
     async with serve(answering(answer)) as proxy:
         async with client(
@@ -447,7 +445,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(
         assert proxy.connections == 1
 
 
-async def test_http_is_forwarded_by_the_proxy() -> None:
+async def test_http_request_is_forwarded_by_proxy() -> None:
     async with serve(repeating(OK)) as proxy:
         async with client(
             proxies={"http": f"http://u:@127.0.0.1:{proxy.port}", "no": "direct.test"}
@@ -459,7 +457,7 @@ async def test_http_is_forwarded_by_the_proxy() -> None:
         ]
 
 
-async def test_a_head_that_never_ends_is_rejected() -> None:
+async def test_endless_response_head_is_rejected() -> None:
     async def handle(
         far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

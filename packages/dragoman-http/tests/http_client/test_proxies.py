@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dragoman_http import ProxyRules
-from dragoman_http.urls import Proxy, parse_url
+from dragoman_http.proxies import Proxy
+from dragoman_http.urls import parse_url
 
 
 def find(url: str, **settings: str) -> Proxy | None:
     return ProxyRules(settings).find(parse_url(url))
 
 
-def test_each_scheme_has_its_proxy() -> None:
+def test_proxy_rules_select_proxy_by_scheme() -> None:
     settings = {"http": "one:8080", "https": "https://two"}
     assert find("http://a/", **settings) == Proxy(False, "one", 8080)
     assert find("https://a/", **settings) == Proxy(True, "two", 443)
@@ -20,7 +21,7 @@ def test_each_scheme_has_its_proxy() -> None:
     assert find("https://a/", all="http://three:1", http="one:8080") == Proxy(False, "three", 1)
 
 
-def test_a_proxy_has_credentials() -> None:
+def test_proxy_credentials_are_parsed_and_hidden_in_repr() -> None:
     assert find("http://a/", http="http://me:p%3Aw@one") == Proxy(
         False, "one", 80, "Basic bWU6cDp3"
     )
@@ -28,7 +29,7 @@ def test_a_proxy_has_credentials() -> None:
 
 
 @pytest.mark.parametrize("text", ["socks5://one:1080", "ftp://one", "http://"])
-def test_a_proxy_of_another_kind_is_an_error(text: str) -> None:
+def test_proxy_rules_unsupported_proxy_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="proxy"):
         ProxyRules({"all": text})
 
@@ -59,12 +60,12 @@ def test_a_proxy_of_another_kind_is_an_error(text: str) -> None:
         ("", "http://b.test/", False),
     ],
 )
-def test_exceptions_are_reached_directly(entry: str, url: str, is_direct: bool) -> None:
+def test_proxy_exceptions_connect_directly(entry: str, url: str, is_direct: bool) -> None:
     proxy = find(url, http="one:1", https="one:1", no=entry)
     assert (proxy is None) is is_direct
 
 
-def test_a_url_is_what_can_be_requested() -> None:
+def test_parse_url_accepts_http_urls_and_rejects_others() -> None:
     assert parse_url("https://A.test/x?y#z").target == "/x?y"
     assert parse_url("https://A.test").authority == "a.test"
     assert parse_url("http://[::1]:81/").authority == "[::1]:81"

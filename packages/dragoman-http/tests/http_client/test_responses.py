@@ -41,7 +41,7 @@ async def feed(
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-async def test_cuts_do_not_matter(name: str) -> None:
+async def test_response_split_at_any_position_is_parsed(name: str) -> None:
     data = RESPONSES[name]
     cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [
         [bytes([byte]) for byte in data]
@@ -60,7 +60,7 @@ async def test_cuts_do_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-async def test_an_early_end_is_an_error_wherever_it_comes(name: str) -> None:
+async def test_response_truncated_at_any_position_raises_error(name: str) -> None:
     data = RESPONSES[name]
 
     async def handle(
@@ -76,19 +76,19 @@ async def test_an_early_end_is_an_error_wherever_it_comes(name: str) -> None:
         assert far.connections == len(data) + 1
 
 
-async def test_the_end_of_the_connection_ends_a_body_of_unknown_length() -> None:
+async def test_body_without_length_ends_at_connection_close() -> None:
     async with serve(answering(HEAD + b"\r\nabc")) as far, client() as http:
         assert [await get(http, far.url) for _ in range(2)] == [b"abc"] * 2
         assert far.connections == 2
 
 
-async def test_a_response_without_a_body_is_complete() -> None:
+async def test_response_without_body_is_complete() -> None:
     async with serve(answering(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2)) as far, client() as http:
         assert [await get(http, far.url) for _ in range(2)] == [b"", b""]
         assert far.connections == 1
 
 
-async def test_a_redirect_is_not_followed() -> None:
+async def test_redirect_is_not_followed() -> None:
     redirect = b"HTTP/1.1 301 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
     async with serve(answering(redirect)) as far, client() as http:
         response = await http.send("GET", far.url, {})
@@ -134,7 +134,7 @@ async def test_a_redirect_is_not_followed() -> None:
         CHUNKED + b"2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n",
     ],
 )
-async def test_a_malformed_response_is_an_error_and_closes_the_connection(data: bytes) -> None:
+async def test_malformed_response_raises_error_and_closes_connection(data: bytes) -> None:
     async def handle(
         far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -160,7 +160,7 @@ TEXT = b"The quick brown fox. " * 5000
         ("Identity", TEXT),
     ],
 )
-async def test_a_compressed_body_is_decoded(coding: str, data: bytes) -> None:
+async def test_compressed_body_is_decoded(coding: str, data: bytes) -> None:
     head = b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding.encode(), len(data))
     async with serve(answering(HEAD + head + data)) as far, client() as http:
         assert await get(http, far.url) == TEXT
@@ -171,14 +171,14 @@ async def test_a_compressed_body_is_decoded(coding: str, data: bytes) -> None:
     [gzip.compress(TEXT)[:-1], gzip.compress(TEXT) + b"x", b"x" + gzip.compress(TEXT)],
     ids=["cut", "more", "no"],
 )
-async def test_a_compressed_body_that_is_invalid_is_an_error(data: bytes) -> None:
+async def test_invalid_compressed_body_raises_error(data: bytes) -> None:
     head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(data)
     async with serve(answering(HEAD + head + data)) as far, client() as http:
         with pytest.raises(InvalidResponse):
             await get(http, far.url)
 
 
-def test_a_small_body_that_decodes_to_a_large_one_is_decoded_in_pieces() -> None:
+def test_decoder_returns_large_output_in_bounded_chunks() -> None:
     decoder = build_decoder("gzip")
     assert decoder is not None
     decoder.feed(gzip.compress(bytes(20 * MAX_PIECE)))

@@ -13,14 +13,28 @@ from dragoman.core.request import Sampling
 from dragoman.core.strict_yaml import load_yaml
 from dragoman.engines import tiny
 from dragoman.engines.script import load_script
-from .engine.config import SimulatedSchedulerConfig
-from .engine.disaggregation import TransferCost
+from dragoman.launch.model_builder import build_token_backend
+from dragoman.launch.model_metadata import (
+    load_chat_template,
+    load_eos_ids,
+    resolve_formats,
+    resolve_served_names,
+)
+from dragoman.pipeline.lora_adapters import Adapters, read_adapter
+from dragoman.pipeline.model_registry import ServedModel
+from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.prompts.template_loader import load_template
+from dragoman.prompts.tokenizer_info import load_tokenizer_info
+from dragoman.serving.clock import Clock
+from dragoman.settings import Settings
+
 from .engine.embedder import SimulatedVision, SimulatorEmbedder, find_image_token
 from .engine.engine import KvTransferSettings, SimulatorConfig, SimulatorEngine
-from .engine.faults import parse_faults
-from .engine.kv_events import parse_kv_events_config
-from .engine.kv_events import parse_kv_transfer_config as read_kv_transfer
-from .engine.latency import parse_acceptance_rates, parse_speculative_config
+from .engine.fault_injection import parse_faults
+from .engine.kv_publisher import parse_kv_events_config
+from .engine.kv_transfer_config import parse_kv_transfer_config as read_kv_transfer
+from .engine.lexicon import Lexicon
+from .engine.network_link import TransferCost
 from .engine.profile import SimulatorProfile, load
 from .engine.reply_generator import (
     ReplyGenerator,
@@ -28,20 +42,8 @@ from .engine.reply_generator import (
     parse_length_distribution,
     read_dataset,
 )
-from .engine.reply_tokens import Lexicon
-from dragoman.pipeline.models import ServedModel
-from dragoman.pipeline.served_model import Adapters, read_adapter
-from dragoman.prompts.template import load_template, load_tokenizer_info
-from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
-from dragoman.serving.clock import Clock
-from dragoman.settings import Settings
-from dragoman.launch.model_builder import (
-    build_token_backend,
-    load_chat_template,
-    load_eos_ids,
-    resolve_formats,
-    resolve_served_names,
-)
+from .engine.scheduler_config import SimulatedSchedulerConfig
+from .engine.speculative_decoding import parse_acceptance_rates, parse_speculative_config
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (

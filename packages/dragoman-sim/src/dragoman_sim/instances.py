@@ -13,12 +13,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from .engine.kv_events import offset_endpoint_port
-from .engine.kv_events import parse_kv_events_config as read_kv_events
-from .engine.kv_events import parse_kv_transfer_config as read_kv_transfer
 from dragoman.serving.app import Application
 from dragoman.serving.lifespan import serve_lifespan
 from dragoman.settings import Instances, Settings
+
+from .engine.kv_publisher import offset_endpoint_port
+from .engine.kv_publisher import parse_kv_events_config as read_kv_events
+from .engine.kv_transfer_config import parse_kv_transfer_config as read_kv_transfer
 
 
 def expand_instances(settings: Settings) -> list[Settings]:

@@ -21,9 +21,9 @@ from typing import Protocol, cast
 import msgspec
 
 from dragoman.core.errors import Conflict, RequestError
+from dragoman.launch.listener import BACKLOG, listen
 from dragoman.serving.port_faults import ListenState, OpenConnectionPolicy, PortCommand, PortState
 from dragoman.settings import Settings, SettingsError
-from dragoman.launch.listener import BACKLOG, listen
 
 ClientAddress = tuple[str, int]
 """The client's host and port."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import MutableSequence
 
-from dragoman_sim.engine.blocks import (
+from dragoman_sim.engine.block_hashes import TokenContents
+from dragoman_sim.engine.block_pool import (
+    NULL_BLOCK,
     AllBlocksCleared,
     BlockCached,
     BlockRemoved,
     CacheEvent,
-    NULL_BLOCK,
     SimulatedBlockPool,
 )
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.hashing import TokenContents
-from dragoman_sim.engine.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_output import SchedulerOutput
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
 
 

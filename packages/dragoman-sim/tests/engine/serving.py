@@ -13,12 +13,12 @@ import httpx2
 import openai
 from starlette.types import ASGIApp
 
-from dragoman_sim.engine.engine import SimulatorEngine
 from dragoman.launch import build_models, build_serving_options
-from dragoman.pipeline.models import TokenBackend
+from dragoman.pipeline.model_registry import TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman_sim.engine.engine import SimulatorEngine
 
 
 @dataclass

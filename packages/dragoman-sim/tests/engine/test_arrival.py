@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from dragoman.core.engine import Ended, OutputCallback, TokenOutput, TokenRequest
-from dragoman_sim.engine.profile import load
+from dragoman.core.token_engine import Ended, OutputCallback, TokenOutput, TokenRequest
 from dragoman_sim.build import DEFAULT_PROFILE
+from dragoman_sim.engine.profile import load
 from tests.virtual_time import run_in_virtual_time
 
 from .serving import Twin, twin
@@ -45,7 +45,7 @@ async def measure(sim: Twin, waited: float | None) -> float:
 
 
 @pytest.mark.parametrize("waited", [0.0, FRONTEND / 2, FRONTEND, 2 * FRONTEND])
-def test_the_first_token_is_due_at_the_same_time(waited: float) -> None:
+def test_first_token_time_is_independent_of_frontend_wait(waited: float) -> None:
     async def run() -> tuple[float, float]:
         async with twin(time_scale=1.0, enable_prefix_caching=False) as sim:
             return await measure(sim, None), await measure(sim, waited)
@@ -55,7 +55,7 @@ def test_the_first_token_is_due_at_the_same_time(waited: float) -> None:
     assert later == pytest.approx(at_once, abs=1e-6)
 
 
-def test_a_step_never_begins_before_the_last_one_has_ended() -> None:
+def test_step_starts_after_previous_step_ends() -> None:
     async def run() -> tuple[float, float]:
         async with twin(time_scale=1.0, enable_prefix_caching=False) as sim:
             one = await measure(sim, None)
@@ -70,7 +70,7 @@ def test_a_step_never_begins_before_the_last_one_has_ended() -> None:
     assert both == pytest.approx(FRONTEND + 2 * (one - FRONTEND), abs=1e-6)
 
 
-def test_the_arrival_of_a_request_over_http_reaches_the_engine() -> None:
+def test_http_request_arrival_time_reaches_engine() -> None:
     async def run() -> tuple[float, float | None]:
         async with twin(time_scale=1.0) as sim:
             await asyncio.sleep(5.0)

@@ -2,25 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman_sim.engine.blocks import (
+from dragoman_sim.engine.block_hashes import TokenContents, TracedContents, hash_root
+from dragoman_sim.engine.block_pool import (
     AllBlocksCleared,
     BlockCached,
     BlockRemoved,
     SimulatedBlockPool,
 )
-from dragoman_sim.engine.hashing import TokenContents, TracedContents, hash_root
 
 
-def test_the_null_block_is_never_given_out() -> None:
+def test_allocate_excludes_null_block() -> None:
     assert sorted(SimulatedBlockPool(4).allocate(3)) == [1, 2, 3]
 
 
-def test_more_than_there_is_cannot_be_had() -> None:
+def test_allocate_more_than_free_raises() -> None:
     with pytest.raises(ValueError, match="3 are free"):
         SimulatedBlockPool(4).allocate(4)
 
 
-def test_a_free_block_is_found_until_it_is_used_for_something_else() -> None:
+def test_find_returns_free_block_until_reallocated() -> None:
     pool = SimulatedBlockPool(3)
     (block,) = pool.allocate(1)
     pool.cache(block, b"a")
@@ -30,7 +30,7 @@ def test_a_free_block_is_found_until_it_is_used_for_something_else() -> None:
     assert pool.find([b"a"]) == []
 
 
-def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
+def test_allocate_evicts_sequence_end_first() -> None:
     pool = SimulatedBlockPool(4)
     blocks = pool.allocate(3)
     for block, name in zip(blocks, (b"a", b"b", b"c"), strict=True):
@@ -40,7 +40,7 @@ def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
     assert pool.find([b"a", b"b", b"c"]) == blocks[:2]
 
 
-def test_uncached_blocks_are_reused_before_cached_ones() -> None:
+def test_allocate_prefers_uncached_blocks() -> None:
     pool = SimulatedBlockPool(6)
     cached, *others = pool.allocate(4)
     pool.cache(cached, b"a")
@@ -50,7 +50,7 @@ def test_uncached_blocks_are_reused_before_cached_ones() -> None:
     )
 
 
-def test_a_prefix_ends_where_a_block_is_missing() -> None:
+def test_find_stops_at_first_missing_block() -> None:
     pool = SimulatedBlockPool(4)
     first, second = pool.allocate(2)
     pool.cache(first, b"a")
@@ -58,7 +58,7 @@ def test_a_prefix_ends_where_a_block_is_missing() -> None:
     assert pool.find([b"a", b"b", b"c"]) == [first]
 
 
-def test_a_shared_block_is_free_when_the_last_one_lets_go() -> None:
+def test_release_frees_shared_block_after_last_holder() -> None:
     pool = SimulatedBlockPool(2)
     (block,) = pool.allocate(1)
     pool.acquire([block])
@@ -70,7 +70,7 @@ def test_a_shared_block_is_free_when_the_last_one_lets_go() -> None:
         pool.release([block])
 
 
-def test_of_two_blocks_with_the_same_contents_the_second_survives_the_first() -> None:
+def test_find_returns_duplicate_after_first_is_reused() -> None:
     pool = SimulatedBlockPool(3)
     first, second = pool.allocate(2)
     pool.cache(first, b"a")
@@ -81,7 +81,7 @@ def test_of_two_blocks_with_the_same_contents_the_second_survives_the_first() ->
     assert pool.find([b"a"]) == [second]
 
 
-def test_events_tell_what_can_be_found() -> None:
+def test_take_events_reports_cached_removed_and_cleared() -> None:
     pool = SimulatedBlockPool(2, record=True)
     (block,) = pool.allocate(1)
     pool.cache(block, b"a")
@@ -99,7 +99,7 @@ def test_events_tell_what_can_be_found() -> None:
     assert SimulatedBlockPool(2).take_events() == []
 
 
-def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
+def test_block_hashes_depend_on_prefix_and_root() -> None:
     one = TokenContents(2, [1, 2, 3, 4, 5, 6])
     other = TokenContents(2, [1, 2, 3, 9, 5, 6])
     assert one.get_block_hash(0) == other.get_block_hash(0)
@@ -112,7 +112,7 @@ def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
     assert hash_root("ab", "c") != hash_root("a", "bc")
 
 
-def test_a_block_has_no_hash_before_its_tokens_are_known() -> None:
+def test_get_block_hash_of_partial_block_raises() -> None:
     contents = TokenContents(2, [1, 2, 3])
     with pytest.raises(ValueError, match="not full"):
         contents.get_block_hash(1)
@@ -121,7 +121,7 @@ def test_a_block_has_no_hash_before_its_tokens_are_known() -> None:
 
 
 @pytest.mark.parametrize("block_size", [4, 8, 16, 32])
-def test_a_trace_shares_prefixes_at_any_block_size(block_size: int) -> None:
+def test_traced_contents_share_prefix_at_any_block_size(block_size: int) -> None:
     def contents(id: str, hashes: list[bytes]) -> TracedContents:
         return TracedContents(id, hashes, block_size=block_size, traced_block_size=16)
 

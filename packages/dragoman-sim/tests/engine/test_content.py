@@ -12,14 +12,14 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from starlette.types import Message
+from tests.serving.harness import scope
+from tests.serving.test_metrics import read
 
 from dragoman_sim.engine.embedder import find_image_token
-from dragoman_sim.engine.hashing import KeyedRandom
+from dragoman_sim.engine.keyed_random import KeyedRandom
 from dragoman_sim.engine.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman_sim.engine.reply_tokens import fake_logprob
 from tests.pictures import data_url, png
-from tests.serving.harness import scope
-from tests.serving.test_metrics import read
 
 from .serving import Twin, twin
 
@@ -37,7 +37,7 @@ WEATHER: dict[str, Any] = {
 }
 
 
-async def test_the_same_seed_and_request_say_the_same_and_another_seed_does_not():
+async def test_chat_text_is_determined_by_seed():
     async with twin() as sim:
         first, again, other = [await sim.get_text(seed=seed) for seed in (1, 1, 2)]
     assert first == again != other
@@ -80,7 +80,7 @@ FORMATS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("chat", "completions", "sglang"), FORMATS)
-async def test_the_same_ids_and_seed_say_the_same_in_every_dialect(
+async def test_equal_ids_and_seed_match_across_dialects(
     chat: dict[str, Any], completions: dict[str, Any], sglang: dict[str, Any]
 ):
     for seed in (1, 2, 3):
@@ -107,7 +107,7 @@ async def test_the_same_ids_and_seed_say_the_same_in_every_dialect(
             assert generated["output_ids"] == token_ids
 
 
-async def test_a_server_of_the_same_seed_says_the_same_in_the_same_order():
+async def test_server_seed_reproduces_reply_sequence():
     async def answers() -> list[str | None]:
         async with twin(seed=5) as sim:
             return [await sim.get_text() for _ in range(3)]
@@ -117,7 +117,7 @@ async def test_a_server_of_the_same_seed_says_the_same_in_the_same_order():
     assert len(set(first)) == 3
 
 
-async def test_echo_repeats_the_last_message():
+async def test_echo_mode_repeats_last_message():
     async with twin(sim_mode="echo") as sim:
         assert await sim.get_text("Say this: ünïcode & all.") == "Say this: ünïcode & all."
 
@@ -125,7 +125,7 @@ async def test_echo_repeats_the_last_message():
 @pytest.mark.parametrize(
     ("body", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")]
 )
-async def test_ignore_eos_says_max_tokens(body: dict[str, Any], count: int, reason: str):
+async def test_ignore_eos_generates_max_tokens(body: dict[str, Any], count: int, reason: str):
     async with twin(sim_output_tokens="5") as sim:
         answer = await sim.chat(**body)
     assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (
@@ -134,7 +134,7 @@ async def test_ignore_eos_says_max_tokens(body: dict[str, Any], count: int, reas
     )
 
 
-async def test_lengths_are_drawn_and_min_tokens_honoured():
+async def test_output_length_respects_setting_and_token_limits():
     async with twin(sim_output_tokens="5") as sim:
         # The stop token counts as one of the answer's tokens.
         assert (await sim.chat())["usage"]["completion_tokens"] == 6
@@ -142,7 +142,7 @@ async def test_lengths_are_drawn_and_min_tokens_honoured():
         assert (await sim.chat(max_tokens=3))["choices"][0]["finish_reason"] == "length"
 
 
-async def test_reasoning_is_generated_when_requested_within_its_budget():
+async def test_reasoning_is_generated_on_request_within_budget():
     async with twin() as sim:
         thinks: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
         message = (await sim.chat(**thinks))["choices"][0]["message"]
@@ -154,7 +154,7 @@ async def test_reasoning_is_generated_when_requested_within_its_budget():
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_required_call_satisfies_its_schema(seed: int):
+async def test_required_tool_call_satisfies_schema(seed: int):
     async with twin() as sim:
         answer = await sim.chat(tools=[WEATHER], tool_choice="required", seed=seed, max_tokens=400)
     (call, *_) = answer["choices"][0]["message"]["tool_calls"]
@@ -167,7 +167,7 @@ async def test_a_required_call_satisfies_its_schema(seed: int):
     "parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}]
 )
 @pytest.mark.parametrize("syntax", ["hermes", "qwen3_coder", "mistral", "llama3_json"])
-async def test_a_tool_without_parameters_is_called_with_none(parameters: object, syntax: str):
+async def test_tool_without_parameters_gets_empty_arguments(parameters: object, syntax: str):
     function = {"name": "ping"} | ({} if parameters is None else {"parameters": parameters})
     async with twin(tool_call_parser=syntax, sim_tool_calls=1.0) as sim:
         for choice in ("required", "auto"):
@@ -182,13 +182,13 @@ async def test_a_tool_without_parameters_is_called_with_none(parameters: object,
 
 
 @pytest.mark.parametrize(("share", "reason"), [(1.0, "tool_calls"), (0.0, "stop")])
-async def test_where_tools_may_be_called_the_configured_share_does(share: float, reason: str):
+async def test_sim_tool_calls_sets_share_of_tool_calls(share: float, reason: str):
     async with twin(sim_tool_calls=share) as sim:
         answers = [await sim.chat(tools=[WEATHER], seed=seed) for seed in range(4)]
     assert {answer["choices"][0]["finish_reason"] for answer in answers} == {reason}
 
 
-async def test_replies_are_set_by_directives_headers_and_the_administrator():
+async def test_reply_is_set_by_directive_or_header():
     async with twin(directives=True) as sim:
         assert await sim.get_text("[[say From the prompt.]]") == "From the prompt."
         plain = await sim.post(
@@ -199,7 +199,7 @@ async def test_replies_are_set_by_directives_headers_and_the_administrator():
         assert await sim.get_text(headers={"x-dragoman-reply": reply}) == "From the header."
 
 
-async def test_a_directed_call_goes_through_the_models_own_syntax():
+async def test_directed_tool_call_is_parsed_from_model_syntax():
     async with twin(directives=True) as sim:
         prompt = '[[think Rome.]][[tool get_weather {"city": "Rome", "days": 2}]]'
         message = (await sim.chat(prompt, tools=[WEATHER]))["choices"][0]["message"]
@@ -210,7 +210,7 @@ async def test_a_directed_call_goes_through_the_models_own_syntax():
     }
 
 
-async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
+async def test_directed_reply_violating_request_returns_400():
     async with twin(directives=True) as sim:
         messages = [{"role": "user", "content": "[[say no JSON]]"}]
         body = {"messages": messages, "stream": True, "response_format": {"type": "json_object"}}
@@ -218,7 +218,7 @@ async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
     assert answer.status_code == 400
 
 
-async def test_matching_requests_are_answered_by_the_script_and_the_data_set(tmp_path: Path):
+async def test_matching_requests_use_script_and_dataset_replies(tmp_path: Path):
     script = tmp_path / "script.yaml"
     dataset = tmp_path / "data.jsonl"
     script.write_text(
@@ -231,14 +231,14 @@ async def test_matching_requests_are_answered_by_the_script_and_the_data_set(tmp
         assert await sim.get_text("And the moon?") == "Something else."
 
 
-async def test_a_scripted_error_is_an_http_status():
+async def test_error_directive_sets_http_status():
     async with twin(directives=True) as sim:
         messages = [{"role": "user", "content": "[[error 429 Slowly.]]"}]
         answer = await sim.post("/v1/chat/completions", {"messages": messages})
     assert answer.status_code == 429
 
 
-async def test_forbidden_and_forced_tokens_are_obeyed():
+async def test_logit_bias_bans_and_forces_tokens():
     async with twin() as sim:
         common = (await sim.chat(seed=3, return_token_ids=True))["choices"][0]["token_ids"]
         banned = {str(id): -100 for id in set(common)}
@@ -252,7 +252,7 @@ async def test_forbidden_and_forced_tokens_are_obeyed():
     assert only["choices"][0]["token_ids"] == [common[0]] * 5
 
 
-async def test_n_choices_interleave_and_share_their_prompts_blocks():
+async def test_n_choices_interleave_and_share_prompt_blocks():
     async with twin(time_scale=100.0) as sim:
         prompt = "word " * 200
         stream = await sim.openai().chat.completions.create(
@@ -274,7 +274,7 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
     assert stats.prefix_cache_hits > 500
 
 
-async def test_an_aborted_request_frees_its_slot_at_once():
+async def test_client_disconnect_frees_slot_immediately():
     """The client disconnects after the first token."""
     body = {
         "messages": [{"role": "user", "content": "Go on."}],
@@ -303,7 +303,7 @@ async def test_an_aborted_request_frees_its_slot_at_once():
     assert stats.success["abort"] == 1
 
 
-async def test_embeddings_are_repeatable_and_have_the_requested_dimension():
+async def test_embeddings_are_reproducible_with_requested_dimensions():
     async with twin() as sim:
 
         async def vector(**more: Any) -> list[float]:
@@ -319,7 +319,7 @@ async def test_embeddings_are_repeatable_and_have_the_requested_dimension():
     assert abs(sum(number * number for number in short) - 1) < 1e-3
 
 
-def test_draws_follow_from_their_key_alone():
+def test_keyed_random_depends_only_on_key():
     first = KeyedRandom("key", 1)
     again = KeyedRandom("key", 1)
     values = [first.random() for _ in range(50)]
@@ -333,7 +333,7 @@ def test_draws_follow_from_their_key_alone():
 @pytest.mark.parametrize(
     ("text", "least", "most"), [("7", 7, 7), ("uniform:3,9", 3, 9), ("lognormal:100,0", 100, 100)]
 )
-def test_lengths_are_read_and_drawn_within_their_bounds(text: str, least: int, most: int):
+def test_length_distribution_samples_within_bounds(text: str, least: int, most: int):
     drawn = {parse_length_distribution(text).sample(KeyedRandom(number)) for number in range(200)}
     assert (min(drawn), max(drawn)) == (least, most)
 
@@ -341,19 +341,19 @@ def test_lengths_are_read_and_drawn_within_their_bounds(text: str, least: int, m
 @pytest.mark.parametrize(
     "text", ["", "x", "uniform:9,3", "normal:1,2", "-4", "1e99", "lognormal:0,1", "nan"]
 )
-def test_lengths_that_make_no_sense_are_refused(text: str):
+def test_parse_length_distribution_invalid_text_raises(text: str):
     with pytest.raises(ValueError, match="lengths are"):
         parse_length_distribution(text)
 
 
-def test_a_median_is_a_median():
+def test_length_distribution_median_matches_samples():
     lengths = LengthDistribution(median=100, sigma=0.7)
     drawn = sorted(lengths.sample(KeyedRandom(number)) for number in range(999))
     assert 85 < drawn[499] < 115
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
-def test_pretended_scores_agree_with_each_other(count: int):
+def test_fake_logprob_is_consistent_with_top(count: int):
     score = fake_logprob(5, count, 300, KeyedRandom("x"))
     assert len(score.top) == count
     if count:
@@ -368,7 +368,7 @@ def picture(red: int, green: int, blue: int) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data_url(png(rgb=(red, green, blue)))}}
 
 
-async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
+async def test_images_count_as_prompt_tokens_and_affect_cache():
     text = {"type": "text", "text": "word " * 40}
 
     async def usage(sim: Twin, *parts: dict[str, Any]) -> tuple[int, int]:
@@ -395,13 +395,13 @@ async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
     assert read(scraped, "vllm:mm_cache_hits_total") == 1
 
 
-async def test_without_a_cost_images_are_rejected():
+async def test_images_without_configured_cost_are_rejected():
     async with twin() as sim:
         body = {"messages": [{"role": "user", "content": [picture(1, 2, 3)]}]}
         assert (await sim.post("/v1/chat/completions", body)).status_code == 400
 
 
-def test_a_control_token_stands_for_images_only_if_prompts_have_no_other():
+def test_find_image_token_skips_tokens_used_by_prompts():
     tokens = {"<|im_end|>": 2, "<unk>": 3, "<|image_pad|>": 4}
     assert find_image_token(tokens, "", ()) == ("<|image_pad|>", 4)
     assert find_image_token(tokens, "a <|image_pad|>", ()) == ("<unk>", 3)

@@ -11,27 +11,27 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dragoman_sim.engine.blocks import SimulatedBlockPool
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_sim.engine.block_pool import SimulatedBlockPool
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad, TokenCost
 from dragoman_sim.engine.profile import ProfileError, dumps, list_profiles, load, loads
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.lab.replay import build_sequence
-from dragoman_check.load.workload import WorkloadRequest
 
 from .serving import twin
 
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello."}]}
 
 
-async def test_a_prompt_over_the_token_budget_runs_and_wedges_nothing():
+async def test_prompt_over_token_budget_completes():
     async with twin(max_num_batched_tokens=64, max_num_seqs=4) as sim:
         assert (await sim.chat("word " * 500, max_tokens=3))["usage"]["completion_tokens"] == 3
         assert (await sim.chat(max_tokens=2))["usage"]["completion_tokens"] == 2
 
 
-async def test_two_prompts_give_two_choices():
+async def test_completions_two_prompts_return_two_choices():
     async with twin() as sim:
         answer = (
             await sim.post("/v1/completions", {"prompt": ["One", "Two"], "max_tokens": 3})
@@ -39,7 +39,7 @@ async def test_two_prompts_give_two_choices():
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
 
 
-async def test_an_assistant_message_without_content_is_taken():
+async def test_assistant_message_with_null_content_is_accepted():
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turns = [*HELLO["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]
     async with twin() as sim:
@@ -47,7 +47,7 @@ async def test_an_assistant_message_without_content_is_taken():
         assert (await sim.post("/v1/chat/completions", {"messages": turns})).status_code == 200
 
 
-async def test_an_unknown_model_is_refused():
+async def test_unknown_model_returns_404():
     async with twin() as sim:
         assert (
             await sim.post("/v1/chat/completions", {**HELLO, "model": "other"})
@@ -57,7 +57,7 @@ async def test_an_unknown_model_is_refused():
 @pytest.mark.parametrize(
     "wrong", [{"max_tokens": -2}, {"max_tokens": 1.5}, {"n": 0}, {"temperature": -1}]
 )
-async def test_a_wrong_number_is_a_400_also_of_a_stream(wrong: dict[str, Any]):
+async def test_stream_with_invalid_number_returns_400(wrong: dict[str, Any]):
     async with twin() as sim:
         assert (
             await sim.post("/v1/chat/completions", {**HELLO, **wrong, "stream": True})
@@ -65,7 +65,7 @@ async def test_a_wrong_number_is_a_400_also_of_a_stream(wrong: dict[str, Any]):
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
-async def test_a_max_tokens_of_0_is_refused_and_of_minus_1_is_the_rest_of_the_context(route: str):
+async def test_max_tokens_0_is_rejected_and_minus_1_fills_context(route: str):
     ask = {"prompt": "Hello."} if route == "/v1/completions" else HELLO
     async with twin(max_model_len=64) as sim:
         refused = await sim.post(route, {**ask, "max_tokens": 0})
@@ -76,7 +76,7 @@ async def test_a_max_tokens_of_0_is_refused_and_of_minus_1_is_the_rest_of_the_co
     assert rest.json()["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_driver_that_wakes_up_late_at_every_token_does_not_drift():
+def test_late_driver_wakeups_do_not_accumulate_drift():
     core = EngineCore(
         SimulatedScheduler(SimulatedSchedulerConfig(), SimulatedBlockPool(64)), lambda _: 0.02
     )
@@ -89,7 +89,7 @@ def test_a_driver_that_wakes_up_late_at_every_token_does_not_drift():
 
 
 @pytest.mark.parametrize("seconds", [0.0, -0.001, float("nan"), float("inf")])
-def test_no_profile_says_that_a_step_takes_no_time(seconds: float):
+def test_profile_with_zero_step_time_is_rejected(seconds: float):
     with pytest.raises(ValueError, match="no step is free"):
         LatencyModel(base=seconds, per_token=(TokenCost(0, 1e-5),))
     text = dumps(load("rtx4090-llama-3.1-8b"))
@@ -99,7 +99,7 @@ def test_no_profile_says_that_a_step_takes_no_time(seconds: float):
         loads(wrong)
 
 
-def test_a_load_far_from_what_was_measured_takes_time_too():
+def test_latency_of_extreme_load_is_positive_and_increases():
     for profile in map(load, list_profiles()):
         alone = StepLoad(1, 1, 0.0, 1)
         crowd = StepLoad(10**6, 10**9, 1e12, 10**4)
@@ -126,14 +126,14 @@ SCHEMA: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_generated_json_knows_references_alternatives_constants_and_bounds(seed: int):
+async def test_generated_json_satisfies_complex_schema(seed: int):
     shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}
     async with twin() as sim:
         text = await sim.get_text(response_format=shape, seed=seed, max_tokens=600)
     jsonschema_rs.validate(SCHEMA, json.loads(text or ""))
 
 
-async def test_there_are_as_many_logprobs_as_completion_tokens_and_each_is_in_its_list():
+async def test_logprobs_match_completion_tokens_and_top_lists():
     async with twin() as sim:
         answer = await sim.chat(logprobs=True, top_logprobs=3, max_tokens=12, ignore_eos=True)
     entries = answer["choices"][0]["logprobs"]["content"]
@@ -143,7 +143,7 @@ async def test_there_are_as_many_logprobs_as_completion_tokens_and_each_is_in_it
         assert listed[entry["token"]] == entry["logprob"]
 
 
-async def test_tokens_go_out_as_they_come_and_not_at_the_end():
+async def test_stream_sends_tokens_as_generated():
     async with twin(time_scale=50.0) as sim:
         stream = await sim.openai().chat.completions.create(
             model=sim.model,

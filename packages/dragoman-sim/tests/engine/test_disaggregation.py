@@ -9,21 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.disaggregation import (
-    BlockLeases,
-    KvAddress,
-    KvTransferParams,
-    NetworkLink,
-    TransferCost,
-    build_transfer_params,
-)
-from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
-from dragoman_sim.lab.replay import DisaggregationConfig, ReplayResult, replay_disaggregated
-from dragoman_sim.lab.routing import ReplicaRouter
 from dragoman_check.load.workload import WorkloadRequest
+from dragoman_sim.engine.block_leases import BlockLeases
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.network_link import NetworkLink, TransferCost
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
+from dragoman_sim.engine.transfer_params import KvAddress, KvTransferParams, build_transfer_params
+from dragoman_sim.lab.disaggregated_replay import DisaggregationConfig, replay_disaggregated
+from dragoman_sim.lab.replay_result import ReplayResult
+from dragoman_sim.lab.replica_router import ReplicaRouter
 
 from .checked_scheduler import sequence
 
@@ -64,7 +60,7 @@ def hold_blocks(scheduler: SimulatedScheduler) -> SimulatedSequence:
     return ended
 
 
-def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
+def test_prefilled_blocks_are_held_until_release() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     ended = hold_blocks(scheduler)
     assert (ended.status, scheduler.num_running, scheduler.pool.num_used) == (
@@ -77,7 +73,7 @@ def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
     assert scheduler.pool.num_used == 0
 
 
-def test_a_sequence_that_waited_for_its_adapter_and_then_fetches_is_deferred_once() -> None:
+def test_adapter_wait_then_fetch_counts_one_deferral() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     running = sequence("a", [1] * 8, 1)
     waiting = remote("b")
@@ -96,7 +92,7 @@ def test_a_sequence_that_waited_for_its_adapter_and_then_fetches_is_deferred_onc
     assert (scheduler.num_waiting, scheduler.num_deferred) == (0, 0)
 
 
-def test_an_abort_keeps_nothing() -> None:
+def test_abort_releases_kept_blocks() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     aborted = sequence("a", [1] * 8, 1)
     aborted.keeps_blocks = True
@@ -106,7 +102,7 @@ def test_an_abort_keeps_nothing() -> None:
     assert scheduler.pool.num_used == 0
 
 
-def test_a_lease_expires_unless_a_fetch_has_begun() -> None:
+def test_lease_expires_unless_fetch_started() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     leases = BlockLeases(scheduler, seconds=10.0)
     leases.add(hold_blocks(scheduler), 5.0)
@@ -123,7 +119,7 @@ def test_a_lease_expires_unless_a_fetch_has_begun() -> None:
     assert (scheduler.pool.num_used, len(leases)) == (0, 0)
 
 
-def test_the_answer_of_the_prefill_side_is_vllms() -> None:
+def test_build_transfer_params_matches_vllm_format() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     ended = hold_blocks(scheduler)
     params = build_transfer_params(ended, KvAddress("engine-1", "10.0.0.1", 5601, tp_size=2))
@@ -147,7 +143,7 @@ def test_the_answer_of_the_prefill_side_is_vllms() -> None:
 
 
 @pytest.mark.parametrize("ids", ["[[1, 2]]", "[1, 2]", "null"])
-def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
+def test_transfer_params_decode_accepts_all_vllm_versions(ids: str) -> None:
     body = (
         f'{{"do_remote_decode": true, "remote_block_ids": {ids}, "remote_host": null, '
         f'"transfer_id": "x"}}'
@@ -158,7 +154,7 @@ def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
 # Fetched blocks.
 
 
-def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_token_only() -> None:
+def test_remote_prompt_computes_only_last_token_after_fetch() -> None:
     core = EngineCore(
         SimulatedScheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0
     )
@@ -181,7 +177,7 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
     assert (ended.sampled, ended.load and ended.load.tokens) == ([far], 1)
 
 
-def test_what_is_cached_is_not_fetched() -> None:
+def test_fetch_excludes_cached_tokens() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(near := sequence("a", list(range(8)), 1))
     scheduler.update(scheduler.schedule())
@@ -193,7 +189,7 @@ def test_what_is_cached_is_not_fetched() -> None:
     assert [fetch.num_tokens for fetch in step.fetching] == [1]
 
 
-def test_a_fetched_prompt_can_be_found_by_others() -> None:
+def test_fetched_prompt_is_found_in_prefix_cache() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(first := remote("a"))
     scheduler.schedule()
@@ -204,7 +200,7 @@ def test_a_fetched_prompt_can_be_found_by_others() -> None:
     )
 
 
-def test_a_fetch_that_fails_is_computed_here() -> None:
+def test_failed_fetch_is_recomputed_locally() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(lost := remote("a"))
     scheduler.add(other := sequence("b", [1], 1))
@@ -217,7 +213,7 @@ def test_a_fetch_that_fails_is_computed_here() -> None:
 
 
 @pytest.mark.parametrize("fetched", [False, True])
-def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
+def test_abort_during_fetch_frees_blocks(fetched: bool) -> None:
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(aborted := remote("a"))
     scheduler.schedule()
@@ -227,7 +223,7 @@ def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
     assert (scheduler.pool.num_used, scheduler.num_waiting) == (0, 0)
 
 
-def test_a_fetched_sequence_is_admitted_before_one_that_waits_for_blocks() -> None:
+def test_fetched_sequence_is_admitted_before_blocked_queue_head() -> None:
     """Otherwise both would wait forever: the first in the queue for blocks, the other
     for the first one.
     """
@@ -244,7 +240,7 @@ def test_a_fetched_sequence_is_admitted_before_one_that_waits_for_blocks() -> No
 # Links.
 
 
-def test_a_transfer_takes_base_and_bytes_over_bandwidth() -> None:
+def test_transfer_time_is_base_plus_bytes_over_bandwidth() -> None:
     link = NetworkLink(COST)
     link.begin("a", 20, now=3.0)
     assert link.next_completion == pytest.approx(5.5)
@@ -253,7 +249,7 @@ def test_a_transfer_takes_base_and_bytes_over_bandwidth() -> None:
     assert (link.next_completion, len(link)) == (None, 0)
 
 
-def test_transfers_share_the_bandwidth() -> None:
+def test_concurrent_transfers_share_bandwidth() -> None:
     link = NetworkLink(TransferCost(10.0, 100.0, 0.0))
     link.begin("long", 20, now=0.0)
     link.begin("short", 10, now=1.0)
@@ -266,7 +262,7 @@ def test_transfers_share_the_bandwidth() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=8))
-def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(
+def test_network_link_completes_all_within_bandwidth(
     requests: list[tuple[int, float]],
 ) -> None:
     link = NetworkLink(TransferCost(10.0, 100.0, 0.0))
@@ -287,7 +283,7 @@ def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(
 @pytest.mark.parametrize(
     "wrong", [{"bandwidth": 0.0}, {"base_seconds": -1.0}, {"bytes_per_token": 0.0}]
 )
-def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, float]) -> None:
+def test_transfer_cost_with_invalid_values_raises(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must"):
         TransferCost(**{"bytes_per_token": 1.0, **wrong})
 
@@ -296,7 +292,7 @@ def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, flo
 
 
 @pytest.mark.parametrize("protocol", ["kv_transfer_params", "plain"])
-def test_the_first_token_comes_after_prefill_transfer_and_one_step(protocol: str) -> None:
+def test_first_token_follows_prefill_transfer_and_one_step(protocol: str) -> None:
     split = msgspec.convert(
         {"prefill": 1, "cost": COST, "protocol": protocol}, DisaggregationConfig
     )
@@ -305,7 +301,7 @@ def test_the_first_token_comes_after_prefill_transfer_and_one_step(protocol: str
     assert (timing.kv_transfer_s, timing.prefill_replica, timing.replica) == (2.5, 0, 1)
 
 
-def test_transfers_wait_for_each_other_only_on_a_shared_link() -> None:
+def test_transfers_queue_only_on_shared_link() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 20, 1) for index in range(2)]
     for links, first, second in (("shared", 4.5, 4.5), ("pairs", 2.5, 2.5)):
         split = msgspec.convert({"prefill": 1, "cost": COST, "links": links}, DisaggregationConfig)
@@ -313,7 +309,7 @@ def test_transfers_wait_for_each_other_only_on_a_shared_link() -> None:
         assert [timing.kv_transfer_s for timing in timings] == [first, second]
 
 
-def test_a_lease_that_has_run_out_costs_a_second_prefill() -> None:
+def test_expired_lease_causes_second_prefill() -> None:
     split = DisaggregationConfig(prefill=1, cost=COST, lease_seconds=2.0)
     config = msgspec.structs.replace(CONFIG, num_gpu_blocks=8)
     workload = [WorkloadRequest("first", 0.0, 20, 5), WorkloadRequest("late", 0.0, 20, 5)]
@@ -359,7 +355,7 @@ workloads = st.lists(
 
 
 @given(configs, fleets, workloads)
-def test_all_requests_are_answered_and_all_blocks_are_freed(
+def test_random_workload_completes_and_frees_all_blocks(
     config: SimulatedSchedulerConfig,
     split: DisaggregationConfig,
     requests: list[tuple[int, int, float, int, bool]],
@@ -383,7 +379,7 @@ def test_all_requests_are_answered_and_all_blocks_are_freed(
         assert engine.scheduler.pool.num_free == engine.scheduler.pool.size
 
 
-def test_a_fleet_needs_both_kinds() -> None:
+def test_fleet_without_decode_replica_raises() -> None:
     with pytest.raises(ValueError, match="at least one prefill"):
         run_split(
             [WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad, TokenCost, add_noise, speed_up
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 
 from .checked_scheduler import sample, sequence
 
@@ -40,7 +40,7 @@ def run_until(tested: EngineCore, until: float) -> list[tuple[float, list[str], 
     return steps
 
 
-def test_every_token_has_its_time_and_an_idle_engine_waits_for_nothing() -> None:
+def test_step_times_each_token_and_idle_core_has_no_step() -> None:
     tested = core(asynchronous=False)
     assert tested.next_step_end is None
     tested.add(sequence("a", [1, 2], 3))
@@ -49,7 +49,7 @@ def test_every_token_has_its_time_and_an_idle_engine_waits_for_nothing() -> None
     assert tested.next_step_end is None
 
 
-def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
+def test_step_tokens_are_evenly_spaced() -> None:
     tested = core(asynchronous=True, seconds=0.02)
     tested.add(sequence("a", [1], 50))
     tested.step(0.0)
@@ -58,7 +58,7 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("asynchronous", "first"), [(False, 3.0), (True, 4.0)])
-def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(
+def test_arrival_during_step_waits_for_next_unscheduled_step(
     asynchronous: bool, first: float
 ) -> None:
     tested = core(asynchronous)
@@ -69,14 +69,14 @@ def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(
     assert next(at for at, sampled, _ in run_until(tested, 9.0) if "b" in sampled) == first
 
 
-def test_a_driver_that_wakes_up_late_does_not_shift_what_follows() -> None:
+def test_late_step_call_does_not_shift_later_steps() -> None:
     tested = core(asynchronous=True)
     tested.add(sequence("a", [1], 3))
     tested.step(0.0)
     assert [tested.step(now).at for now in (1.7, 2.2, 3.9)] == [1.0, 2.0, 3.0]
 
 
-def test_called_too_early_nothing_happens() -> None:
+def test_step_before_due_time_is_noop() -> None:
     tested = core(asynchronous=True)
     tested.add(sequence("a", [1], 5))
     tested.step(0.0)
@@ -84,7 +84,7 @@ def test_called_too_early_nothing_happens() -> None:
     assert tested.next_step_end == 1.0
 
 
-def test_the_aborted_gets_no_more_tokens() -> None:
+def test_aborted_sequence_gets_no_more_tokens() -> None:
     tested = core(asynchronous=True)
     aborted = sequence("a", [1], 5)
     tested.add(aborted)
@@ -94,7 +94,7 @@ def test_the_aborted_gets_no_more_tokens() -> None:
     assert [sampled for _, sampled, _ in run_until(tested, 9.0)] == [["b"], ["b"]]
 
 
-def test_an_end_that_depends_on_content_is_reported_between_the_halves_of_a_step() -> None:
+def test_abort_between_commit_and_launch_ends_sequence() -> None:
     tested = core(asynchronous=False)
     ended = sequence("a", [1], 5)
     tested.add(ended)
@@ -120,11 +120,11 @@ MODEL = LatencyModel(
         (StepLoad(1, prefill_pairs=1e6), 0.01101),
     ],
 )
-def test_a_step_costs_what_the_formula_says(load: StepLoad, seconds: float) -> None:
+def test_compute_seconds_matches_formula(load: StepLoad, seconds: float) -> None:
     assert MODEL.compute_seconds(load) == pytest.approx(seconds)
 
 
-def test_sequences_cost_more_beside_a_prompt() -> None:
+def test_compute_seconds_adds_mixed_sequence_cost() -> None:
     mixed = LatencyModel(0.01, per_mixed_sequence=1e-4)
     assert mixed.compute_seconds(StepLoad(9, sequences=9)) == 0.01
     assert mixed.compute_seconds(StepLoad(9, prefill_pairs=2.0, sequences=5)) == pytest.approx(
@@ -132,7 +132,7 @@ def test_sequences_cost_more_beside_a_prompt() -> None:
     )
 
 
-def test_no_step_is_shorter_than_the_floor() -> None:
+def test_compute_seconds_is_at_least_floor() -> None:
     assert LatencyModel(0.01, floor=0.5).compute_seconds(StepLoad(1)) == 0.5
 
 
@@ -150,12 +150,12 @@ def test_no_step_is_shorter_than_the_floor() -> None:
         {"base": 1.0, "per_token": (TokenCost(0, 1.0), TokenCost(0, 2.0))},
     ],
 )
-def test_no_model_can_give_a_step_for_nothing(wrong: dict[str, float]) -> None:
+def test_latency_model_with_invalid_values_raises(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         LatencyModel(**wrong)  # pyright: ignore[reportArgumentType]
 
 
-def test_noise_leaves_the_mean_and_comes_from_the_given_generator() -> None:
+def test_add_noise_keeps_mean_and_uses_given_generator() -> None:
     def drawn(seed: int) -> list[float]:
         tested = add_noise(lambda _: 2.0, 0.2, np.random.default_rng(seed))
         return [tested(StepLoad(1)) for _ in range(4000)]
@@ -166,5 +166,5 @@ def test_noise_leaves_the_mean_and_comes_from_the_given_generator() -> None:
     assert np.std(np.log(drawn(1))) == pytest.approx(0.2, rel=0.05)
 
 
-def test_time_may_run_faster() -> None:
+def test_speed_up_divides_step_time() -> None:
     assert speed_up(lambda _: 2.0, 10)(StepLoad(1)) == 0.2

@@ -15,11 +15,12 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.engine import Ended, TokenOutput, TokenRequest
-from dragoman_sim.engine.blocks import BlockCached, SimulatedBlockPool
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman.core.token_engine import Ended, TokenOutput, TokenRequest
+from dragoman_sim.engine.block_hashes import TokenContents
+from dragoman_sim.engine.block_pool import BlockCached, SimulatedBlockPool
+from dragoman_sim.engine.data_parallel_rank import DataParallelRank
 from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.hashing import KeyedRandom, TokenContents
+from dragoman_sim.engine.keyed_random import KeyedRandom
 from dragoman_sim.engine.kv_events import (
     BlockRemovedEvent,
     BlockStored,
@@ -27,17 +28,20 @@ from dragoman_sim.engine.kv_events import (
     KvEvent,
     KvEventBatch,
     KvEventBuilder,
-    REPLAY_END,
-    ReplayBuffer,
     build_batch,
-    offset_endpoint_port,
-    parse_kv_events_config,
     truncate_hash,
 )
-from dragoman_sim.engine.rank import DataParallelRank, LiveRequest
+from dragoman_sim.engine.kv_publisher import (
+    REPLAY_END,
+    ReplayBuffer,
+    offset_endpoint_port,
+    parse_kv_events_config,
+)
+from dragoman_sim.engine.live_request import LiveRequest
 from dragoman_sim.engine.reply_generator import PlannedReply
 from dragoman_sim.engine.reply_tokens import PlannedTokens
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.engine.sequence import SimulatedSequence
 
 from .serving import twin
@@ -132,7 +136,7 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS)
-def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(
+def test_replayed_events_and_stats_match_scheduler_state(
     orders: list[tuple[int, int, int, str]],
 ):
     bench = Bench()
@@ -159,7 +163,7 @@ def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(
     assert stats.inter_token.count == stats.generation_tokens - stats.ttft.count
 
 
-def test_blocks_tell_their_tokens_and_what_they_follow():
+def test_block_stored_event_contains_tokens_and_parent():
     bench = Bench()
     received: list[KvEvent] = []
     bench.rank._publish = received.extend  # pyright: ignore[reportPrivateUsage]
@@ -187,14 +191,14 @@ def test_blocks_tell_their_tokens_and_what_they_follow():
     assert old == ("BlockStored", hashes, None, [*range(7, 15)], 4, None, "GPU", None)
 
 
-def test_old_forms_are_arrays_of_the_same():
+def test_build_batch_version_0_19_encodes_arrays():
     removed = BlockRemovedEvent([5])
     cleared = CacheClearedEvent()
     batch = msgspec.to_builtins(build_batch(1.0, [removed, cleared], 3, "0.19"))
     assert batch == [1.0, [("BlockRemoved", [5], "GPU"), ("AllBlocksCleared",)], 3]
 
 
-def test_a_block_tells_its_adapter_and_the_first_one_its_salt():
+def test_block_stored_event_contains_lora_and_salt():
     builder = KvEventBuilder(block_size=1, num_blocks=4)
     for name, parent in ((b"a", None), (b"b", b"a")):
         builder.add_hashed(name, parent, [7], lora="poet", salt="mine")
@@ -203,7 +207,7 @@ def test_a_block_tells_its_adapter_and_the_first_one_its_salt():
     assert (stored.lora_name, stored.extra_keys) == ("poet", [("poet", "mine"), ("poet",)])
 
 
-def test_buffered_events_can_be_replayed():
+def test_replay_buffer_returns_events_since_sequence_number():
     journal = ReplayBuffer(size=3)
     sent = [journal.add(KvEventBatch(float(number), [], None)) for number in range(5)]
     assert journal.since(3) == sent[3:]
@@ -219,19 +223,19 @@ def test_buffered_events_can_be_replayed():
         ("inproc://x", 1, "inproc://x_dp1"),
     ],
 )
-def test_every_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, own: str):
+def test_offset_endpoint_port_differs_per_rank(endpoint: str, rank: int, own: str):
     assert offset_endpoint_port(endpoint, rank) == own
 
 
 @pytest.mark.parametrize(
     "text", ["x", "[]", '{"publisher": "kafka"}', '{"endpoint": 5}', '{"end_point": ""}']
 )
-def test_a_config_that_makes_no_sense_is_refused(text: str):
+def test_parse_kv_events_config_invalid_raises(text: str):
     with pytest.raises(ValueError, match=r"kv-events-config"):
         parse_kv_events_config(text)
 
 
-async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
+async def test_subscriber_receives_live_and_replayed_events(tmp_path: Any):
     endpoint = f"ipc://{tmp_path}/events"
     replay = f"ipc://{tmp_path}/replay"
     config = msgspec.json.encode(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.engine.sequence import SequenceStatus
 
 from .checked_scheduler import Driver, sequence
@@ -71,7 +71,7 @@ def drive(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_all_requests_get_their_tokens_and_all_blocks_are_freed(
+def test_random_run_delivers_all_tokens_and_frees_blocks(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)
@@ -86,7 +86,7 @@ def test_all_requests_get_their_tokens_and_all_blocks_are_freed(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios, parts)
-def test_that_holds_too_where_other_instances_have_a_part(
+def test_random_run_with_remote_parts_frees_blocks(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: list[str]
 ) -> None:
     driver = drive(config, depth, scenario, parts)
@@ -98,7 +98,7 @@ def test_that_holds_too_where_other_instances_have_a_part(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
+def test_tokens_are_computed_once_without_preemption(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)
@@ -115,7 +115,7 @@ def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_first_come_is_first_served(
+def test_fcfs_policy_admits_in_arrival_order(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)
@@ -125,7 +125,7 @@ def test_first_come_is_first_served(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_the_same_requests_give_the_same_run(
+def test_equal_scenarios_give_equal_runs(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     first = drive(config, depth, scenario)
@@ -136,7 +136,7 @@ def test_the_same_requests_give_the_same_run(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_hits_and_preemptions_add_up(
+def test_cache_hit_and_preemption_stats_match_sequences(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)

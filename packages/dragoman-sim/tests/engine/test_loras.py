@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.trace_file import encode_workload, read_workload
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_transforms import assign_loras
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.lab.replay import replay
-from dragoman_check.load.workload import (
-    Timing,
-    WorkloadRequest,
-    assign_loras,
-    encode_workload,
-    read_workload,
-)
 
 LATENCY = LatencyModel(base=1.0, lora_base=0.25, per_lora_token=0.01, lora_load=10.0)
 
@@ -31,7 +28,7 @@ def serve(workload: list[WorkloadRequest], max_loras: int = 1) -> list[Timing]:
     ).timings
 
 
-def test_an_adapter_is_loaded_once_and_its_tokens_cost_more() -> None:
+def test_adapter_loads_once_and_adds_step_cost() -> None:
     first, second, plain = serve(
         [
             WorkloadRequest("a", 0.0, 4, 2, lora="x"),
@@ -45,7 +42,7 @@ def test_an_adapter_is_loaded_once_and_its_tokens_cost_more() -> None:
     assert plain.ttft == pytest.approx(1.0)
 
 
-def test_the_adapter_that_was_not_used_for_longest_makes_room() -> None:
+def test_adapter_cache_evicts_least_recently_used() -> None:
     order = ["x", "y", "x", "z", "x", "y"]
     workload = [
         WorkloadRequest(f"r{index}", 100.0 * index, 4, 1, lora=name)
@@ -55,7 +52,7 @@ def test_the_adapter_that_was_not_used_for_longest_makes_room() -> None:
     assert loaded == [True, True, False, True, False, True]
 
 
-def test_requests_of_one_adapter_too_many_wait_and_others_pass() -> None:
+def test_adapter_over_max_loras_waits_while_others_run() -> None:
     workload = [
         WorkloadRequest("a", 0.0, 4, 5, lora="x"),
         WorkloadRequest("b", 0.0, 4, 1, lora="y"),
@@ -67,7 +64,7 @@ def test_requests_of_one_adapter_too_many_wait_and_others_pass() -> None:
     assert len({timing.first_token_s for timing in serve(workload, max_loras=2)}) == 1
 
 
-def test_different_adapters_share_no_prefix() -> None:
+def test_prefix_cache_separates_adapters() -> None:
     hashes = ("one", "two")
     workload = [
         WorkloadRequest("a", 0.0, 40, 1, hashes, lora="x"),
@@ -77,7 +74,7 @@ def test_different_adapters_share_no_prefix() -> None:
     assert [timing.cached_tokens for timing in serve(workload)] == [0, 0, 32]
 
 
-def test_conversations_take_adapters_in_turn() -> None:
+def test_assign_loras_alternates_per_conversation() -> None:
     workload = [
         WorkloadRequest("a", 0.0, 4, 1),
         WorkloadRequest("b", 0.0, 4, 1, after="a"),
@@ -89,5 +86,5 @@ def test_conversations_take_adapters_in_turn() -> None:
     assert read_workload(encode_workload(assigned).splitlines()) == assigned
 
 
-def test_a_step_without_adapters_costs_nothing_more() -> None:
+def test_compute_seconds_without_adapters_adds_no_cost() -> None:
     assert LATENCY.compute_seconds(StepLoad(100)) == 1.0

@@ -11,25 +11,20 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serving.test_metrics import read
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman.settings import SettingsError
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_sim.engine.block_hashes import TracedContents
 from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.hashing import TracedContents
-from dragoman_sim.engine.offloading import (
-    HostCache,
-    HostCacheUse,
-    HostLink,
-    HostTransfer,
-    OffloadingConfig,
-    OffloadingSettings,
-)
+from dragoman_sim.engine.host_cache import HostCache, HostCacheUse
+from dragoman_sim.engine.kv_offloading import HostLink, HostTransfer, OffloadingConfig
+from dragoman_sim.engine.offloading_settings import OffloadingSettings
 from dragoman_sim.engine.profile import load
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
-from dragoman.settings import SettingsError
 from dragoman_sim.lab.fleet import Fleet
-from dragoman_check.load.workload import WorkloadRequest
-from tests.serving.test_metrics import read
 
 from .serving import twin
 
@@ -53,7 +48,7 @@ def store(cache: HostCache, *names: str) -> list[bytes] | None:
     return stored
 
 
-def test_the_end_of_the_least_recent_prefix_is_evicted_first() -> None:
+def test_host_cache_evicts_end_of_least_recent_prefix() -> None:
     cache = HostCache(5)
     store(cache, "a1", "a2", "a3")
     store(cache, "b1", "b2")
@@ -64,7 +59,7 @@ def test_the_end_of_the_least_recent_prefix_is_evicted_first() -> None:
     assert sorted(cache.list_chunks()) == [b"a1", b"b1", b"c1", b"d1", b"d2"]
 
 
-def test_chunks_that_transfers_hold_are_not_evicted() -> None:
+def test_host_cache_keeps_chunks_in_transfer() -> None:
     cache = HostCache(2)
     store(cache, "a1")
     reader, read = use_of("a1")
@@ -78,7 +73,7 @@ def test_chunks_that_transfers_hold_are_not_evicted() -> None:
     assert sorted(cache.list_chunks()) == [b"b1", b"c1"]
 
 
-def test_a_chunk_is_not_read_before_it_is_stored() -> None:
+def test_host_cache_load_before_store_ends_raises() -> None:
     cache = HostCache(2)
     use, keys = use_of("a1")
     cache.begin_store(keys, use)
@@ -173,7 +168,7 @@ class World:
     blocks_per_chunk=st.sampled_from([1, 2]),
     prompt_only=st.booleans(),
 )
-def test_blocks_and_chunks_are_conserved(
+def test_random_run_releases_all_blocks_and_chunks(
     requests: list[tuple[int, int, int, int]],
     aborts: set[int],
     chunks: int,
@@ -210,7 +205,7 @@ def test_blocks_and_chunks_are_conserved(
     assert world.scheduler.offloading.cache.usage == 0
 
 
-def test_a_loaded_sequence_that_is_aborted_before_it_has_room_frees_its_blocks() -> None:
+def test_abort_of_loaded_sequence_frees_its_blocks() -> None:
     config = SimulatedSchedulerConfig(
         block_size=BLOCK_SIZE, num_gpu_blocks=8, async_scheduling=False
     )
@@ -265,7 +260,7 @@ def fleet(gibibytes: float | None, *, blocks: int = 1000) -> Fleet:
     )
 
 
-def test_host_memory_shortens_ttft_where_the_reuse_exceeds_the_gpus_cache() -> None:
+def test_host_cache_reduces_ttft_if_gpu_cache_is_too_small() -> None:
     workload = build_turns(conversations=12, turns=4)
     without, small, large = (fleet(size).build_report(workload) for size in (None, 0.5, 16.0))
     assert without.host_cache_hits is None
@@ -276,7 +271,7 @@ def test_host_memory_shortens_ttft_where_the_reuse_exceeds_the_gpus_cache() -> N
     assert large.ttft.mean < 0.5 * without.ttft.mean
 
 
-def test_where_the_gpus_cache_suffices_nothing_is_loaded() -> None:
+def test_host_cache_is_unused_if_gpu_cache_suffices() -> None:
     workload = build_turns(conversations=3, turns=3)
     with_host = fleet(8.0, blocks=4000).build_report(workload)
     without = fleet(None, blocks=4000).build_report(workload)
@@ -284,7 +279,7 @@ def test_where_the_gpus_cache_suffices_nothing_is_loaded() -> None:
     assert with_host.ttft.mean == pytest.approx(without.ttft.mean, rel=0.02)
 
 
-def test_a_load_takes_its_bytes_over_the_bandwidth() -> None:
+def test_host_link_load_time_is_bytes_over_bandwidth() -> None:
     settings_ = OffloadingSettings(
         size=2**30, bytes_per_token=131072, num_devices=2, bandwidth=1e9, base_seconds=0.001
     )
@@ -307,7 +302,7 @@ def test_a_load_takes_its_bytes_over_the_bandwidth() -> None:
     assert settings_.build_config(16).num_chunks == 2**30 // (16 * 131072)
 
 
-def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
+def test_engine_runs_other_sequences_during_load() -> None:
     config = SimulatedSchedulerConfig(
         block_size=BLOCK_SIZE, num_gpu_blocks=8, max_num_batched_tokens=64
     )
@@ -349,7 +344,7 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
     assert now == pytest.approx(due + 1)
 
 
-async def test_a_server_reports_stored_and_loaded_blocks():
+async def test_metrics_report_stored_and_loaded_blocks():
     """Each prompt evicts the one before it from the GPU; the first one comes back from
     the host.
     """
@@ -382,7 +377,7 @@ async def test_a_server_reports_stored_and_loaded_blocks():
     assert read(scraped, "vllm:kv_offload_cpu_cache_read_usage_perc") == 0
 
 
-async def test_without_offloading_its_metrics_are_absent():
+async def test_metrics_without_offloading_omit_kv_offload():
     async with twin() as sim:
         assert "vllm:kv_offload" not in (await sim.get("/metrics")).text
 
@@ -399,15 +394,13 @@ async def test_without_offloading_its_metrics_are_absent():
         ({"kv_offloading_size": 0.0}, "more than 0"),
     ],
 )
-async def test_what_a_server_cannot_offload_is_refused_by_name(
-    more: dict[str, Any], complaint: str
-):
+async def test_unsupported_offloading_settings_are_rejected(more: dict[str, Any], complaint: str):
     with pytest.raises(SettingsError, match=complaint):
         async with twin(**{"kv_offloading_size": 1.0} | more):
             pass
 
 
-def test_combinations_that_are_not_simulated_are_refused() -> None:
+def test_unsimulated_offloading_combinations_raise() -> None:
     with pytest.raises(ValueError, match="without speculative decoding"):
         SimulatedScheduler(
             SimulatedSchedulerConfig(num_speculative_tokens=2), offloading=OffloadingConfig(4)

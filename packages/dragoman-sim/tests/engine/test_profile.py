@@ -6,12 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.logs.json_lines_log import read_log
+from dragoman_check.load.request_lengths import UniformLength
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadError
+from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.latency import LatencyModel, TokenCost
+from dragoman_sim.engine.prior import Prior
 from dragoman_sim.engine.profile import (
     Hardware,
     ModelProfile,
-    Prior,
     ProfileError,
     SimulatorProfile,
     dumps,
@@ -20,17 +24,10 @@ from dragoman_sim.engine.profile import (
     load,
     loads,
 )
-from dragoman_sim.lab.calibrate import calibrate, compare, read_log, round_numbers
-from dragoman_sim.lab.fitting import (
-    CalibrationError,
-    Rows,
-    fit,
-    simulate,
-    solve,
-    solve_non_negative,
-)
-from dragoman_check.load.workload import Timing, WorkloadError
-from dragoman_check.load.workload_sources import UniformLength, generate_poisson
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.calibration import calibrate, compare, round_numbers
+from dragoman_sim.lab.latency_fit import CalibrationError, fit, simulate
+from dragoman_sim.lab.least_squares import Rows, solve, solve_non_negative
 
 PROFILE = SimulatorProfile(
     "mine",
@@ -49,13 +46,13 @@ WORKLOAD = generate_poisson(
 )
 
 
-def test_a_profile_survives_being_written() -> None:
+def test_profile_roundtrip_is_lossless() -> None:
     assert loads(dumps(PROFILE)) == PROFILE
     for name in list_profiles():
         assert loads(dumps(load(name))) == load(name)
 
 
-def test_defaults_are_vllms_and_numbers_may_have_suffixes(tmp_path: Path) -> None:
+def test_load_uses_vllm_defaults_and_parses_exponents(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "name: mine\nhardware: {name: a GPU}\nmodel: {name: a model}\nengine: {max_num_seqs: 7}\n"
@@ -77,7 +74,7 @@ def test_defaults_are_vllms_and_numbers_may_have_suffixes(tmp_path: Path) -> Non
         (("name: mine\n", "\n"), "name"),
     ],
 )
-def test_a_broken_profile_is_refused_with_place_and_field(
+def test_loads_invalid_profile_reports_file_and_field(
     change: tuple[str, str], complaint: str
 ) -> None:
     with pytest.raises(ProfileError, match=complaint) as raised:
@@ -85,14 +82,14 @@ def test_a_broken_profile_is_refused_with_place_and_field(
     assert str(raised.value).startswith("broken.yaml: ")
 
 
-def test_an_unknown_profile_is_an_error_that_lists_the_known_ones() -> None:
+def test_load_unknown_profile_raises_with_known_names() -> None:
     with pytest.raises(ProfileError, match=r"rtx4090-llama-3\.1-8b"):
         load("h100")
     with pytest.raises(ProfileError, match="No such file"):
         load("./none.yaml")
 
 
-def test_hardware_and_model_tell_what_to_expect() -> None:
+def test_estimate_prior_uses_hardware_and_model() -> None:
     prior = estimate_prior(
         Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024)
     )
@@ -105,7 +102,7 @@ def observe(seconds: LatencyModel = TRUTH) -> list[Timing]:
     return simulate(WORKLOAD, SimulatedSchedulerConfig(), seconds, 0.001).timings
 
 
-def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
+def test_fit_predicts_held_out_measurements() -> None:
     measured = observe()
     found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
     error = compare(
@@ -119,7 +116,7 @@ def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
     assert found.error < 0.05
 
 
-def test_a_fit_never_gives_steps_for_nothing() -> None:
+def test_fit_base_latency_is_positive() -> None:
     """Another simulator has this defect: its calibration extrapolates to 0 ms."""
     instant = LatencyModel(1e-6, (TokenCost(0, 1e-4),))
     found = fit(WORKLOAD, observe(instant)[:40], SimulatedSchedulerConfig(), Prior(frontend=0.0))
@@ -140,14 +137,12 @@ def test_a_fit_never_gives_steps_for_nothing() -> None:
         ),
     ],
 )
-def test_measurements_that_cannot_be_fitted_are_refused(
-    timings: list[Timing], complaint: str
-) -> None:
+def test_fit_with_unusable_measurements_raises(timings: list[Timing], complaint: str) -> None:
     with pytest.raises(CalibrationError, match=complaint):
         fit(WORKLOAD, timings, SimulatedSchedulerConfig(), Prior())
 
 
-def test_something_must_be_held_out() -> None:
+def test_calibrate_without_held_out_requests_raises() -> None:
     with pytest.raises(CalibrationError, match="held out"):
         calibrate(
             "mine",
@@ -160,18 +155,18 @@ def test_something_must_be_held_out() -> None:
         )
 
 
-def test_numbers_are_rounded_for_reading() -> None:
+def test_round_numbers_keeps_four_significant_digits() -> None:
     assert round_numbers(LatencyModel(0.0123456, (TokenCost(0, 1.23456e-5),))) == LatencyModel(
         0.01235, (TokenCost(0, 1.235e-5),)
     )
 
 
-def test_a_log_without_times_is_refused_with_its_line() -> None:
+def test_read_log_without_times_raises_with_line_number() -> None:
     with pytest.raises(WorkloadError, match=r"line 1.*first_token_s"):
         read_log(['{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'])
 
 
-def test_no_coefficient_is_negative_and_the_best_others_are_found() -> None:
+def test_solve_non_negative_clamps_negative_coefficients() -> None:
     features = np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 1.0], [1.0, 3.0, 0.0], [1.0, 4.0, 1.0]])
     free = features @ np.array([2.0, 0.5, 0.25])
     assert solve_non_negative(Rows(features, free)) == pytest.approx([2.0, 0.5, 0.25])
@@ -180,7 +175,7 @@ def test_no_coefficient_is_negative_and_the_best_others_are_found() -> None:
     assert (bound[:2] > 0).all()
 
 
-def test_outliers_do_not_bend_a_fit() -> None:
+def test_solve_ignores_outliers() -> None:
     rng = np.random.default_rng(0)
     features = np.column_stack([np.ones(100), rng.uniform(1, 10, 100)])
     targets = features @ np.array([1.0, 0.5])

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import ContextTooLong, RequestError
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_output import SchedulerOutput
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
 
 from .checked_scheduler import known_tokens, sample, sequence
@@ -42,7 +43,7 @@ def step(of: SimulatedScheduler) -> dict[str, int]:
     return shares(scheduled)
 
 
-def test_a_prompt_over_the_budget_is_computed_in_chunks_and_wedges_nothing() -> None:
+def test_prompt_over_budget_is_prefilled_in_chunks() -> None:
     tested = scheduler()
     add_all(tested, sequence("long", prompt(40), 2), sequence("short", prompt(4, 100), 2))
     assert [step(tested) for _ in range(4)] == [
@@ -53,7 +54,7 @@ def test_a_prompt_over_the_budget_is_computed_in_chunks_and_wedges_nothing() -> 
     ]
 
 
-def test_without_chunked_prefill_such_a_prompt_is_refused() -> None:
+def test_prompt_over_budget_without_chunked_prefill_is_rejected() -> None:
     tested = scheduler(enable_chunked_prefill=False)
     with pytest.raises(ContextTooLong):
         tested.add(sequence("long", prompt(17), 1))
@@ -62,14 +63,14 @@ def test_without_chunked_prefill_such_a_prompt_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("length", "max_tokens"), [(0, 1), (1, 0), (1, -1), (64, 1), (60, 5)])
-def test_what_can_never_run_is_refused_before_it_is_queued(length: int, max_tokens: int) -> None:
+def test_add_request_over_capacity_is_rejected(length: int, max_tokens: int) -> None:
     tested = scheduler()
     with pytest.raises(RequestError):
         tested.add(sequence("q", prompt(length), max_tokens))
     assert tested.num_waiting == 0
 
 
-def test_what_just_fits_is_served() -> None:
+def test_request_at_exact_capacity_completes() -> None:
     tested = scheduler()
     tested.add(sequence("q", prompt(60), 4))
     for _ in range(7):
@@ -77,7 +78,7 @@ def test_what_just_fits_is_served() -> None:
     assert (tested.num_running, tested.pool.num_used) == (0, 0)
 
 
-def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
+def test_long_prefill_threshold_leaves_room_for_others() -> None:
     tested = scheduler(long_prefill_token_threshold=6)
     add_all(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
     tested.add(sequence("next", prompt(5, 200), 1))
@@ -85,7 +86,7 @@ def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
     assert step(tested) == {"long": 14}, "no sequence is left that needs the memory"
 
 
-def test_a_long_prompt_alone_has_the_whole_budget() -> None:
+def test_long_prefill_alone_uses_full_budget() -> None:
     tested = scheduler(long_prefill_token_threshold=6)
     tested.add(sequence("long", prompt(20), 1))
     assert step(tested) == {"long": 16}
@@ -93,19 +94,19 @@ def test_a_long_prompt_alone_has_the_whole_budget() -> None:
     assert step(tested) == {"long": 4, "a": 1, "b": 1}
 
 
-def test_an_adaptive_threshold_is_never_below_a_fair_share() -> None:
+def test_adaptive_threshold_is_at_least_fair_share() -> None:
     tested = scheduler(long_prefill_token_threshold=3, long_prefill_token_threshold_adaptive=True)
     add_all(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
     assert step(tested) == {"long": 8, "short": 4}
 
 
-def test_no_more_run_than_may() -> None:
+def test_max_num_seqs_limits_running_sequences() -> None:
     tested = scheduler(max_num_seqs=1)
     add_all(tested, sequence("a", prompt(4), 1), sequence("b", prompt(4), 1))
     assert [step(tested), step(tested), step(tested)] == [{"a": 4}, {"b": 4}, {}]
 
 
-def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
+def test_full_cache_queues_requests_in_order() -> None:
     tested = scheduler(num_gpu_blocks=5)
     add_all(
         tested,
@@ -118,14 +119,14 @@ def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
     assert [each.id for each in tested.list_waiting()] == ["b", "c"]
 
 
-def test_the_whole_prompt_is_reserved_by_default() -> None:
+def test_reserve_full_isl_reserves_whole_prompt() -> None:
     for reserve, expected in ((True, {"a": 12}), (False, {"a": 12, "b": 4})):
         tested = scheduler(num_gpu_blocks=6, scheduler_reserve_full_isl=reserve)
         add_all(tested, sequence("a", prompt(12), 1), sequence("b", prompt(12, 50), 1))
         assert shares(tested.schedule()) == expected
 
 
-def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
+def test_preemption_takes_newest_and_requeues_it_first() -> None:
     tested = scheduler(num_gpu_blocks=5)
     a = sequence("a", prompt(7), 5)
     b = sequence("b", prompt(7, 50), 5)
@@ -139,7 +140,7 @@ def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
     assert (b.status, b.num_preemptions, b.num_computed_tokens) == (SequenceStatus.PREEMPTED, 1, 0)
 
 
-def test_what_was_preempted_finds_its_own_blocks_again() -> None:
+def test_preempted_sequence_reuses_its_cached_blocks() -> None:
     tested = scheduler(num_gpu_blocks=6)
     a = sequence("a", prompt(7), 3)
     b = sequence("b", prompt(8, 50), 4)
@@ -153,7 +154,7 @@ def test_what_was_preempted_finds_its_own_blocks_again() -> None:
     assert (b.num_preemptions, b.num_output_tokens) == (1, 3)
 
 
-def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
+def test_priority_policy_preempts_least_urgent() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     a = sequence("a", prompt(7), 5, priority=2)
     b = sequence("b", prompt(7, 50), 5, priority=1)
@@ -164,7 +165,7 @@ def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
     assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
 
 
-def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
+def test_sequence_preempted_after_scheduling_leaves_step() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     a = sequence("a", prompt(6), 6, priority=2)
     b = sequence("b", prompt(7, 50), 5, priority=1)
@@ -176,7 +177,7 @@ def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
     assert a.num_tokens == 8, "six of its prompt and two of its answer"
 
 
-def test_those_behind_one_that_preempts_itself_go_on() -> None:
+def test_self_preemption_does_not_block_later_sequences() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     low = sequence("low", prompt(7), 5, priority=2)
     high = sequence("high", prompt(7, 50), 5, priority=1)
@@ -187,7 +188,7 @@ def test_those_behind_one_that_preempts_itself_go_on() -> None:
     assert (low.num_preemptions, high.num_preemptions) == (1, 0)
 
 
-def test_one_adapter_too_many_waits_and_others_pass_it() -> None:
+def test_adapter_over_max_loras_waits_while_others_run() -> None:
     tested = scheduler(max_loras=1)
     first = sequence("first", prompt(4), 2, lora="a")
     other = sequence("other", prompt(4, 50), 1, lora="b")
@@ -199,7 +200,7 @@ def test_one_adapter_too_many_waits_and_others_pass_it() -> None:
     assert [step(tested), step(tested)] == [{"first": 1}, {"other": 4}]
 
 
-def test_those_that_were_passed_stay_in_their_order() -> None:
+def test_skipped_sequences_keep_queue_order() -> None:
     for policy in ("fcfs", "priority"):
         tested = scheduler(max_loras=1, max_num_seqs=2, scheduling_policy=policy)
         tested.add(sequence("first", prompt(1), 9, lora="a"))
@@ -209,14 +210,14 @@ def test_those_that_were_passed_stay_in_their_order() -> None:
         assert [each.id for each in tested.list_waiting()] == ["0b", "1c", "3d", "4a"]
 
 
-def test_as_many_adapters_run_as_may() -> None:
+def test_max_loras_limits_running_adapters() -> None:
     tested = scheduler(max_loras=2)
     for lora in "abc":
         tested.add(sequence(lora, prompt(4), 2, lora=lora))
     assert step(tested) == {"a": 4, "b": 4}
 
 
-def test_admission_is_by_priority_then_arrival() -> None:
+def test_priority_policy_orders_by_priority_then_arrival() -> None:
     tested = scheduler(scheduling_policy="priority")
     for id, priority, arrival in (
         ("late", 0, 2.0),
@@ -228,7 +229,7 @@ def test_admission_is_by_priority_then_arrival() -> None:
     assert [each.id for each in tested.list_waiting()] == ["high", "early", "late", "low"]
 
 
-def test_requests_that_start_together_share_their_prompt() -> None:
+def test_prefix_cache_shares_prompt_within_one_step() -> None:
     tested = scheduler()
     a = sequence("a", prompt(10), 1)
     b = sequence("b", prompt(10), 1)
@@ -238,7 +239,7 @@ def test_requests_that_start_together_share_their_prompt() -> None:
     assert (tested.stats.prefix_cache_queries, tested.stats.prefix_cache_hits) == (20, 8)
 
 
-def test_every_chunk_of_a_prompt_can_be_found() -> None:
+def test_prefix_cache_includes_every_prefill_chunk() -> None:
     tested = scheduler()
     tested.add(sequence("a", prompt(30), 1))
     assert [step(tested), step(tested)] == [{"a": 16}, {"a": 14}]
@@ -246,7 +247,7 @@ def test_every_chunk_of_a_prompt_can_be_found() -> None:
     assert step(tested) == {"b": 2}
 
 
-def test_a_block_that_decoding_fills_can_be_found_in_the_step_that_fills_it() -> None:
+def test_sync_scheduling_caches_decoded_block_in_same_step() -> None:
     tested = scheduler(async_scheduling=False)
     decoding = sequence("a", prompt(3), 4)
     tested.add(decoding)
@@ -256,7 +257,7 @@ def test_a_block_that_decoding_fills_can_be_found_in_the_step_that_fills_it() ->
 
 
 @pytest.mark.parametrize(("max_tokens", "next_step"), [(3, {"a": 1}), (2, {})])
-def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
+def test_async_scheduling_caches_block_once_tokens_are_known(
     max_tokens: int, next_step: dict[str, int]
 ) -> None:
     tested = scheduler()
@@ -275,7 +276,7 @@ def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
     assert len(tested.pool.list_cached_blocks()) == 1
 
 
-def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_step() -> None:
+def test_update_returns_finished_in_step_order() -> None:
     tested = scheduler(long_prefill_token_threshold=4, enable_prefix_caching=False)
     slow = sequence("slow", prompt(8), 1)
     fast = sequence("fast", prompt(4, 50), 2)
@@ -294,7 +295,7 @@ def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_s
     )
 
 
-def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
+def test_fully_cached_prompt_computes_last_block() -> None:
     tested = scheduler()
     tested.add(sequence("a", prompt(8), 1))
     step(tested)
@@ -302,13 +303,13 @@ def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
     assert step(tested) == {"b": 4}
 
 
-def test_nothing_is_shared_when_prefix_caching_is_off() -> None:
+def test_prefix_caching_disabled_shares_no_blocks() -> None:
     tested = scheduler(enable_prefix_caching=False)
     add_all(tested, sequence("a", prompt(8), 1), sequence("b", prompt(8), 1))
     assert step(tested) == {"a": 8, "b": 8}
 
 
-def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
+def test_finish_frees_running_waiting_and_in_flight_sequence() -> None:
     tested = scheduler(max_num_seqs=1)
     running = sequence("a", prompt(8), 4)
     waiting = sequence("b", prompt(8, 50), 4)
@@ -320,7 +321,7 @@ def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
     assert tested.update(flying) == ([], []), "the step in flight gives it no token"
 
 
-def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:
+def test_async_steps_stop_at_max_tokens() -> None:
     tested = scheduler()
     tested.add(sequence("a", prompt(4), 2))
     first = tested.schedule()
@@ -342,15 +343,13 @@ def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:
         {"enable_chunked_prefill": False, "max_model_len": 4096},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_settings_raise(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         scheduler(**wrong)
 
 
 @pytest.mark.parametrize(("tokens", "is_held"), [(1, False), (2, True)])
-def test_only_a_request_that_got_all_its_tokens_keeps_its_blocks(
-    tokens: int, is_held: bool
-) -> None:
+def test_keeps_blocks_applies_only_to_completed_request(tokens: int, is_held: bool) -> None:
     scheduler = SimulatedScheduler(
         SimulatedSchedulerConfig(num_gpu_blocks=10, enable_prefix_caching=False)
     )

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadRequest
 from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.latency import (
+from dragoman_sim.engine.latency import LatencyModel, StepLoad
+from dragoman_sim.engine.scheduler import SchedulerStats, SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.speculative_decoding import (
     DraftAcceptance,
-    LatencyModel,
     SpeculativeConfig,
-    StepLoad,
     parse_acceptance_rates,
     parse_speculative_config,
 )
-from dragoman_sim.engine.scheduler import SchedulerStats, SimulatedScheduler
 from dragoman_sim.lab.replay import replay
-from dragoman_check.load.workload import Timing, WorkloadRequest
 
 from .checked_scheduler import sequence
 from .serving import twin
@@ -49,7 +49,7 @@ def serve(
     return timings, core.scheduler.stats
 
 
-def test_drafts_are_accepted_as_often_as_the_rates_say() -> None:
+def test_draft_acceptance_matches_rates() -> None:
     acceptance = DraftAcceptance((0.8, 0.4), seed=5)
     request = sequence("a", [1], 100)
     counts = Counter[int]()
@@ -65,7 +65,7 @@ def test_drafts_are_accepted_as_often_as_the_rates_say() -> None:
     assert acceptance.count_sampled(request, 0) == 1
 
 
-def test_a_request_draws_the_same_whatever_runs_beside_it() -> None:
+def test_draft_acceptance_is_independent_of_other_requests() -> None:
     one = sequence("a", [1], 10)
     other = sequence("b", [1], 10)
     acceptance = DraftAcceptance(seed=1)
@@ -81,7 +81,7 @@ def test_a_request_draws_the_same_whatever_runs_beside_it() -> None:
 
 
 @modes
-def test_accepted_drafts_save_steps(is_async: bool) -> None:
+def test_accepted_drafts_reduce_steps(is_async: bool) -> None:
     workload = [WorkloadRequest("a", 0.0, 20, 41), WorkloadRequest("b", 0.0, 20, 6)]
     (first, second), stats = serve((1.0,), 3, workload, is_async=is_async)
     assert (first.last_token_s, second.last_token_s) == (11.0, 3.0), (
@@ -93,7 +93,7 @@ def test_accepted_drafts_save_steps(is_async: bool) -> None:
 
 
 @modes
-def test_rejected_drafts_leave_everything_as_without_them(is_async: bool) -> None:
+def test_rejected_drafts_keep_timings_unchanged(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", float(index), 30 + index, 20) for index in range(8)]
     expected, _ = serve((), 0, workload, is_async=is_async)
     timings, stats = serve((0.0,), 3, workload, is_async=is_async)
@@ -102,13 +102,13 @@ def test_rejected_drafts_leave_everything_as_without_them(is_async: bool) -> Non
     assert stats.num_draft_tokens == 3 * stats.num_drafts > 0
 
 
-def test_drafts_cost_time() -> None:
+def test_compute_seconds_includes_draft_cost() -> None:
     latency = LatencyModel(base=0.01, draft_base=0.002, per_draft=1e-4)
     assert latency.compute_seconds(StepLoad(8)) == pytest.approx(0.01)
     assert latency.compute_seconds(StepLoad(8, drafts=6)) == pytest.approx(0.0126)
 
 
-async def test_answers_are_the_same_with_drafts_and_their_metrics_are_counted() -> None:
+async def test_speculation_keeps_answers_and_counts_metrics() -> None:
     question: dict[str, Any] = {"seed": 3, "max_tokens": 60}
     async with twin() as plain:
         expected = await plain.chat("Tell me a story.", **question)
@@ -144,7 +144,7 @@ async def test_answers_are_the_same_with_drafts_and_their_metrics_are_counted() 
     assert sum(by_position) == values["num_accepted_tokens_total"]
 
 
-async def test_several_tokens_of_a_step_stream_as_one_after_the_other() -> None:
+async def test_stream_with_drafts_keeps_text_and_logprobs() -> None:
     async with twin(speculative_config=SPECULATIVE, sim_acceptance_rates="1") as sim:
         question = {
             "seed": 3,
@@ -168,7 +168,7 @@ async def test_several_tokens_of_a_step_stream_as_one_after_the_other() -> None:
     assert scores == whole["choices"][0]["logprobs"]["content"]
 
 
-def test_vllms_settings_are_read() -> None:
+def test_parse_speculative_config_reads_vllm_settings() -> None:
     config = parse_speculative_config(SPECULATIVE).merge_into(SimulatedSchedulerConfig())
     assert (config.num_speculative_tokens, config.num_lookahead_tokens) == (3, 3)
     ngram = SpeculativeConfig(5, "ngram", prompt_lookup_max=4).merge_into(
@@ -187,12 +187,12 @@ def test_vllms_settings_are_read() -> None:
         ("3", "--speculative-config"),
     ],
 )
-def test_settings_that_are_not_simulated_are_named(text: str, complaint: str) -> None:
+def test_parse_speculative_config_unsupported_raises_with_name(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_speculative_config(text)
 
 
 @pytest.mark.parametrize("text", ["0.5,0.6", "1.2", "x", ""])
-def test_rates_that_cannot_be_are_refused(text: str) -> None:
+def test_parse_acceptance_rates_invalid_raises(text: str) -> None:
     with pytest.raises(ValueError, match="rates"):
         parse_acceptance_rates(text)

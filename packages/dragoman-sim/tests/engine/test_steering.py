@@ -11,13 +11,13 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.types import Message
+from tests.serving.harness import scope
+from tests.serving.test_metrics import read
 
-from dragoman_sim.engine.faults import Fault, FaultPlan, parse_faults
 from dragoman.launch import build_greeting, build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
-from tests.serving.harness import scope
-from tests.serving.test_metrics import read
+from dragoman_sim.engine.fault_injection import Fault, FaultPlan, parse_faults
 
 from .serving import Twin, twin
 
@@ -33,7 +33,7 @@ async def put_faults(sim: Twin, faults: object) -> httpx2.Response:
         return await client.put("/dragoman/faults", json=faults)
 
 
-async def test_the_third_request_answers_429_and_the_metrics_tell():
+async def test_fault_on_third_request_returns_429_and_is_counted():
     async with twin() as sim:
         response = await put_faults(sim, [{"request": 3, "status": 429, "retry_after": 7}])
         assert response.json() == [{"request": 3, "status": 429, "retry_after": 7.0}]
@@ -41,7 +41,7 @@ async def test_the_third_request_answers_429_and_the_metrics_tell():
         assert read(await sim.get("/metrics"), "dragoman:faults_total", kind="status") == 1
 
 
-async def test_a_stream_that_is_cut_ends_without_a_terminal_event():
+async def test_cut_fault_ends_stream_without_terminal_event():
     """The response stays incomplete, so that the server closes the connection."""
     sent: list[Message] = []
     left = asyncio.Event()
@@ -74,7 +74,7 @@ async def test_a_stream_that_is_cut_ends_without_a_terminal_event():
         )
 
 
-async def test_a_stream_that_fails_ends_with_its_dialects_error():
+async def test_fail_after_fault_ends_stream_with_dialect_error():
     async with twin() as sim:
         headers = {"x-dragoman-fault": '{"fail_after": 3, "message": "Out of memory."}'}
         async with sim.http() as client:
@@ -85,7 +85,7 @@ async def test_a_stream_that_fails_ends_with_its_dialects_error():
         assert "[DONE]" not in answer.text
 
 
-async def test_a_hang_is_a_silence_before_the_first_token():
+async def test_hang_fault_delays_first_token():
     async with twin() as sim:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -93,7 +93,7 @@ async def test_a_hang_is_a_silence_before_the_first_token():
         assert loop.time() - began >= 0.2
 
 
-async def test_a_crash_fails_all_requests_and_ends():
+async def test_crash_fault_fails_all_requests_then_recovers():
     async with twin(time_scale=1.0) as sim:
         running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
         while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
@@ -108,7 +108,7 @@ async def test_a_crash_fails_all_requests_and_ends():
         assert (await sim.get("/health")).status_code == 200
 
 
-async def test_a_header_cannot_crash_the_engine():
+async def test_crash_fault_in_header_returns_400():
     async with twin() as sim:
         answer = await sim.post("/v1/chat/completions", HELLO, {"x-dragoman-fault": '{"crash": 1}'})
         assert answer.status_code == 400
@@ -118,7 +118,7 @@ async def test_a_header_cannot_crash_the_engine():
 @pytest.mark.parametrize(
     "faults", [{}, {"status": 200}, {"hang": -1}, {"sattus": 429}, {"cut_after": 1.5}, 7, "x"]
 )
-async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
+async def test_invalid_fault_plan_returns_400(faults: object):
     async with twin() as sim:
         assert (await put_faults(sim, faults)).status_code == 400
         answer = await sim.post(
@@ -127,7 +127,7 @@ async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
         assert answer.status_code == 400
 
 
-def test_a_fault_plan_hits_the_named_requests_and_is_repeatable_by_seed():
+def test_fault_plan_selects_requests_reproducibly_by_seed():
     plan = FaultPlan(
         parse_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4
     )
@@ -138,7 +138,7 @@ def test_a_fault_plan_hits_the_named_requests_and_is_repeatable_by_seed():
     assert 4 < sum(fault is not None and fault.status == 500 for fault in first) < 25
 
 
-async def test_an_administrator_sets_the_next_reply():
+async def test_reply_endpoint_sets_next_replies():
     async with twin() as sim:
         assert (await sim.post("/dragoman/reply", {"reply": "As ordered."})).status_code == 204
         assert await sim.get_text() == "As ordered."
@@ -151,7 +151,7 @@ async def test_an_administrator_sets_the_next_reply():
         assert await sim.get_text() != "Never."
 
 
-async def test_asleep_requests_wait_and_nothing_stays_cached():
+async def test_sleep_holds_requests_and_clears_cache():
     async with twin() as sim:
         await sim.chat("word " * 100)
         assert (await sim.post("/sleep?level=1")).status_code == 200
@@ -166,7 +166,7 @@ async def test_asleep_requests_wait_and_nothing_stays_cached():
         assert (await waiting)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-async def test_a_pause_ends_what_runs_or_holds_it():
+async def test_pause_mode_holds_or_aborts_running_request():
     async with twin(time_scale=20.0) as sim:
         body = {**HELLO, "max_tokens": 300, "ignore_eos": True}
         running = asyncio.create_task(sim.post("/v1/chat/completions", body))
@@ -187,7 +187,7 @@ async def test_a_pause_ends_what_runs_or_holds_it():
     assert 0 < answer["usage"]["completion_tokens"] < 300
 
 
-async def test_adapters_are_models_of_their_own_name_that_come_and_go():
+async def test_adapters_are_listed_loaded_and_unloaded_as_models():
     async with twin(lora_modules=("sql=/adapters/sql",)) as sim:
         listed = (await sim.get("/v1/models")).json()["data"]
         assert [(card["id"], card["parent"], card["root"]) for card in listed][1:] == [
@@ -209,14 +209,14 @@ async def test_adapters_are_models_of_their_own_name_that_come_and_go():
         assert (await sim.post("/v1/unload_lora_adapter", {"lora_name": "more"})).status_code == 404
 
 
-async def test_only_administrators_give_orders():
+async def test_sleep_requires_admin_api_key():
     async with twin(api_key=("user",), admin_api_key=("boss",)) as sim:
         for key, status in (("user", 403), ("boss", 200)):
             answer = await sim.post("/sleep", None, {"authorization": f"Bearer {key}"})
             assert answer.status_code == status
 
 
-async def test_before_it_is_warm_it_is_not_ready():
+async def test_warm_up_returns_503_until_ready():
     async with twin(warm_up=0.05) as sim:
         assert (await sim.get("/health")).status_code == 503
         assert await statuses(sim, 1) == [503]
@@ -225,7 +225,7 @@ async def test_before_it_is_warm_it_is_not_ready():
         assert await statuses(sim, 1) == [200]
 
 
-async def test_ranks_share_the_requests_and_are_counted_apart():
+async def test_data_parallel_ranks_share_requests_with_own_metrics():
     async with twin(data_parallel_size=3) as sim:
         await asyncio.gather(*(sim.chat() for _ in range(9)))
         scraped = await sim.get("/metrics")
@@ -237,7 +237,7 @@ async def test_ranks_share_the_requests_and_are_counted_apart():
     assert all(counts)
 
 
-async def test_a_router_may_name_the_rank():
+async def test_data_parallel_rank_header_selects_rank():
     async with twin(data_parallel_size=3) as sim:
         for rank in ("2", "2", "0"):
             await sim.chat(headers={"x-data-parallel-rank": rank})
@@ -254,7 +254,7 @@ async def test_a_router_may_name_the_rank():
     assert {answer.status_code for answer in refused} == {400}
 
 
-async def test_a_full_cache_queues_and_the_gauges_follow():
+async def test_full_kv_cache_queues_requests_and_updates_gauges():
     """/metrics counts running streams; requests that do not fit wait and complete
     later.
     """
@@ -313,7 +313,7 @@ async def test_metrics_distinguish_token_sources_and_request_durations():
     assert read(scraped, "vllm:mm_cache_queries_total") == 0
 
 
-async def test_requests_that_wait_for_their_adapter_are_deferred():
+async def test_metrics_count_requests_waiting_for_adapter_as_deferred():
     adapters = ("a=/a", "b=/b")
     async with twin(time_scale=10.0, lora_modules=adapters, max_loras=1) as sim:
         streams = [
@@ -334,7 +334,7 @@ async def test_requests_that_wait_for_their_adapter_are_deferred():
         await asyncio.gather(*streams, return_exceptions=True)
 
 
-def test_the_server_says_at_start_which_vllm_it_simulates():
+def test_greeting_contains_simulated_vllm_version():
     settings = Settings(model="sim")
     assert (
         "simulating vLLM 0.33.0"
@@ -342,7 +342,7 @@ def test_the_server_says_at_start_which_vllm_it_simulates():
     )
 
 
-def test_a_size_that_the_profile_was_not_measured_with_is_refused_by_name():
+def test_tensor_parallel_size_unlike_profile_is_rejected():
     with pytest.raises(
         SettingsError,
         match=r"--tensor-parallel-size 2: the times of rtx4090-llama-3\.1-8b are those of 1",
@@ -351,7 +351,7 @@ def test_a_size_that_the_profile_was_not_measured_with_is_refused_by_name():
     assert build_models(Settings(model="sim", tensor_parallel_size=1), SystemClock())
 
 
-async def test_scheduler_flags_reach_the_scheduler():
+async def test_scheduler_flags_are_passed_to_scheduler_config():
     flags: dict[str, Any] = {
         "max_loras": 3,
         "max_num_active_seqs": 5,
@@ -367,7 +367,7 @@ async def test_scheduler_flags_reach_the_scheduler():
     assert {name: getattr(config, name) for name in flags} == flags
 
 
-async def test_the_state_of_the_replicas_is_exposed():
+async def test_simulator_endpoint_reports_rank_state():
     async with twin(data_parallel_size=2, num_gpu_blocks_override=99, block_size=16) as sim:
         await asyncio.gather(*(sim.chat(max_tokens=40, ignore_eos=True) for _ in range(4)))
         (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
@@ -391,7 +391,7 @@ async def test_the_state_of_the_replicas_is_exposed():
             assert rank["cached_blocks"] > 0
 
 
-async def test_the_time_scale_changes_while_it_runs():
+async def test_time_scale_update_applies_to_running_engine():
     async with twin(time_scale=0.02) as sim:
         asking = asyncio.create_task(sim.chat(max_tokens=20, ignore_eos=True))
         while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
@@ -411,7 +411,7 @@ async def test_the_time_scale_changes_while_it_runs():
 @pytest.mark.parametrize(
     "change", [{}, {"time_scale": 0}, {"time_scale": "fast"}, {"time_scale": 1, "scale": 2}, []]
 )
-async def test_a_time_scale_that_makes_no_sense_is_refused(change: object):
+async def test_time_scale_invalid_update_is_rejected(change: object):
     async with twin() as sim, sim.http() as client:
         assert (await client.put("/dragoman/simulator", json=change)).status_code == 400
         assert (
@@ -420,7 +420,7 @@ async def test_a_time_scale_that_makes_no_sense_is_refused(change: object):
         assert sim.engine.get_simulation().time_scale == 1000.0
 
 
-async def test_the_time_scale_of_transfers_is_set_at_startup():
+async def test_time_scale_update_with_kv_transfer_returns_400():
     async with twin(kv_transfer_config='{"kv_role": "kv_both"}') as sim, sim.http() as client:
         answer = await client.put("/dragoman/simulator", json={"time_scale": 2})
         assert answer.status_code == 400

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_sim.engine.rank import TimerQueue
+from dragoman_sim.engine.timer_queue import TimerQueue
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -49,7 +49,7 @@ class MillisecondLoop(asyncio.SelectorEventLoop):
 
 
 @pytest.mark.parametrize("step", [0.02, 0.0201, 0.0204999, 0.0205, 0.0207, 0.001, 0.0333333])
-def test_each_step_takes_one_timer(step: float) -> None:
+def test_timer_queue_uses_one_timer_per_step(step: float) -> None:
     loop = MillisecondLoop(VirtualSelector())
     late: list[float] = []
 

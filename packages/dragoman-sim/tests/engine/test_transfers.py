@@ -14,21 +14,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.core.engine import Ended, Failed
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.disaggregation import (
-    KvAddress,
-    KvTransferParams,
-    KvTransfers,
-    TransferContext,
-    TransferCost,
-    parse_transfer_params,
-)
-from dragoman_sim.engine.kv_events import KvNotifier, parse_kv_transfer_config
+from dragoman.core.token_engine import Ended, Failed
+from dragoman_sim.engine.kv_notices import KvNotifier
+from dragoman_sim.engine.kv_transfer_config import parse_kv_transfer_config
+from dragoman_sim.engine.kv_transfers import KvTransfers, TransferContext
+from dragoman_sim.engine.network_link import TransferCost
 from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
 from dragoman_sim.engine.sequence import SimulatedSequence
+from dragoman_sim.engine.transfer_params import KvAddress, KvTransferParams, parse_transfer_params
 
 from .checked_scheduler import sequence
 from .serving import Twin, twin
@@ -80,7 +76,7 @@ class Side:
         return far
 
 
-def test_prefilled_blocks_are_held_until_reported_or_their_lease_expires() -> None:
+def test_prefilled_blocks_are_held_until_release_or_lease_expiry() -> None:
     side = Side()
     for id in ("a", "b"):
         params = side.transfers.finish(side.prefilled(id), LENGTH, 1.0)
@@ -97,7 +93,7 @@ def test_prefilled_blocks_are_held_until_reported_or_their_lease_expires() -> No
 
 
 @pytest.mark.parametrize("last", [Ended("a", FinishReason.CONTENT_FILTER), Failed("a", "no")])
-def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(
+def test_aborted_or_failed_prefill_holds_no_blocks(
     last: Ended | Failed,
 ) -> None:
     side = Side()
@@ -105,7 +101,7 @@ def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(
     assert side.scheduler.pool.num_used == 0
 
 
-def test_fetches_share_the_link_and_each_is_reported_once() -> None:
+def test_fetches_share_link_and_are_reported_once() -> None:
     side = Side()
     first = side.fetching("x", 0.0)
     second = side.fetching("y", 0.0)
@@ -118,7 +114,7 @@ def test_fetches_share_the_link_and_each_is_reported_once() -> None:
     assert side.woken[-1] == pytest.approx(2.1), "0.5 s and 2 * 80 bytes at 100 per second"
 
 
-def test_a_disconnect_cancels_the_transfer_and_frees_its_bandwidth() -> None:
+def test_disconnect_cancels_transfer_and_frees_bandwidth() -> None:
     side = Side()
     gone = side.fetching("x", 0.0)
     other = side.fetching("y", 0.0)
@@ -130,7 +126,7 @@ def test_a_disconnect_cancels_the_transfer_and_frees_its_bandwidth() -> None:
     assert side.scheduler.pool.num_used == 2
 
 
-def test_an_engine_that_dies_keeps_nothing() -> None:
+def test_clear_releases_all_leases() -> None:
     side = Side()
     side.transfers.finish(side.prefilled(), LENGTH, 1.0)
     side.transfers.clear()
@@ -147,7 +143,7 @@ def test_an_engine_that_dies_keeps_nothing() -> None:
         ({"do_remote_prefill": True, "remote_port": 70_000}, "kv_both"),
     ],
 )
-def test_what_cannot_be_done_here_is_refused(params: dict[str, Any], role: Any) -> None:
+def test_parse_transfer_params_unsupported_raises(params: dict[str, Any], role: Any) -> None:
     with pytest.raises(RequestError, match=r"kv_transfer_params"):
         parse_transfer_params(json.dumps(params), role)
 
@@ -164,12 +160,12 @@ def test_what_cannot_be_done_here_is_refused(params: dict[str, Any], role: Any) 
         '{"kv_connector_extra_config": {"lease_seconds": 0}}',
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(text: str) -> None:
+def test_parse_kv_transfer_config_invalid_raises(text: str) -> None:
     with pytest.raises(ValueError, match=r"kv-transfer-config"):
         parse_kv_transfer_config(text)
 
 
-def test_a_report_counts_only_with_the_secret_and_for_this_instance() -> None:
+def test_notifier_accepts_only_notices_with_secret_and_engine_id() -> None:
     def config(engine: str, secret: str) -> Any:
         return parse_kv_transfer_config(
             json.dumps({"engine_id": engine, "kv_connector_extra_config": {"secret": secret}})
@@ -219,7 +215,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "body"), CALLS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_router_prefills_here_and_decodes_there(
+async def test_disaggregated_request_prefills_and_decodes_separately(
     path: str, body: dict[str, Any], stream: bool
 ) -> None:
     async with (
@@ -266,14 +262,14 @@ async def test_a_router_prefills_here_and_decodes_there(
         assert usage(decode) == 0
 
 
-async def test_an_unfetched_prefill_is_freed_when_its_lease_expires() -> None:
+async def test_unfetched_prefill_is_freed_on_lease_expiry() -> None:
     async with instance("kv_both", lease_seconds=200) as sim:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         assert usage(sim) > 0
         await until_free(sim)
 
 
-async def test_two_plain_calls_work_as_well() -> None:
+async def test_plain_requests_succeed_on_producer_and_consumer() -> None:
     async with instance("kv_producer") as prefill, instance("kv_consumer") as decode:
         first = await prefill.chat(max_tokens=1)
         assert first["kv_transfer_params"] is None
@@ -281,7 +277,7 @@ async def test_two_plain_calls_work_as_well() -> None:
         assert (await decode.chat(max_tokens=3, ignore_eos=True))["usage"]["completion_tokens"] == 3
 
 
-async def test_blocks_are_not_fetched_from_an_unknown_peer() -> None:
+async def test_fetch_from_unknown_peer_is_rejected() -> None:
     params = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 9}
     async with instance("kv_both") as sim:
         body = {"messages": [{"role": "user", "content": "Hi"}], "kv_transfer_params": params}
@@ -290,7 +286,7 @@ async def test_blocks_are_not_fetched_from_an_unknown_peer() -> None:
     assert "peers" in refused.json()["error"]["message"]
 
 
-async def test_without_a_config_the_parameter_is_warned_about() -> None:
+async def test_kv_transfer_params_without_config_cause_warning() -> None:
     async with twin() as sim:
         body = {
             "messages": [{"role": "user", "content": "Hi"}],
@@ -300,7 +296,7 @@ async def test_without_a_config_the_parameter_is_warned_about() -> None:
     assert "kv_transfer_params is ignored" in answered.headers["x-dragoman-warnings"]
 
 
-async def test_an_engine_that_dies_with_held_blocks_restarts_empty() -> None:
+async def test_engine_crash_with_held_blocks_restarts_empty() -> None:
     async with instance("kv_both") as sim:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         sim.engine.crash(0.0)
@@ -326,7 +322,7 @@ async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]
 
 
 @pytest.mark.parametrize("order", ["crash", "pause"])
-async def test_a_decode_side_that_gives_up_a_fetch_says_so(order: str) -> None:
+async def test_decode_crash_or_pause_during_fetch_releases_prefill(order: str) -> None:
     async with (
         instance("kv_producer", lease_seconds=1e9) as prefill,
         instance("kv_consumer", base_seconds=1e9) as decode,
@@ -342,7 +338,7 @@ async def test_a_decode_side_that_gives_up_a_fetch_says_so(order: str) -> None:
         await waiting
 
 
-async def test_a_client_that_leaves_while_its_prompt_is_fetched_frees_both_sides() -> None:
+async def test_disconnect_during_fetch_frees_both_instances() -> None:
     async with (
         instance("kv_producer", lease_seconds=1e9) as prefill,
         instance("kv_consumer", base_seconds=1e9) as decode,

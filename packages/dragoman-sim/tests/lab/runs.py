@@ -9,10 +9,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.logs.json_lines_log import read_log
+from dragoman_check.load.request_timing import Timing
+from dragoman_check.load.workload import WorkloadRequest
 from dragoman_sim.engine.profile import Hardware, ModelProfile, SimulatorProfile
-from dragoman_sim.lab.calibrate import calibrate, read_log
-from dragoman_check.load.workload import Timing, WorkloadRequest
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.calibration import calibrate
 
 FOLDER = Path(__file__).parents[1] / "data" / "measured-runs"
 FITTED = 100

@@ -8,17 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.profile import HeldOutError, Prior, SimulatorProfile, load
-from dragoman_sim.lab.calibrate import (
-    NUM_VARIATIONS,
-    calibrate,
-    compare,
-    list_variations,
-    measure_spread,
-)
-from dragoman_sim.lab.fitting import fit, simulate
-from dragoman_sim.lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman_check.load.workload import WorkloadRequest
+from dragoman_sim.engine.prior import Prior
+from dragoman_sim.engine.profile import HeldOutError, SimulatorProfile, load
+from dragoman_sim.lab.calibration import calibrate, compare
+from dragoman_sim.lab.calibration_spread import NUM_VARIATIONS, list_variations, measure_spread
+from dragoman_sim.lab.gpus import find_gpu
+from dragoman_sim.lab.latency_fit import fit, simulate
+from dragoman_sim.lab.model_shape import load_model_shape
+from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
 from .runs import FITTED, RUNS, Run, calibrate_run, get_profile, log
 
@@ -43,14 +41,14 @@ def worst(error: HeldOutError) -> tuple[float, float]:
 
 
 @runs
-def test_means_are_within_two_per_cent_and_percentiles_within_five(run: Run) -> None:
+def test_fit_mean_error_below_2_percent_percentiles_below_5(run: Run) -> None:
     mean, percentile = worst(compute_held_out(run, get_profile(run)))
     assert mean < 0.02
     assert percentile < 0.05
 
 
 @runs
-def test_nothing_but_the_log_is_needed(run: Run) -> None:
+def test_fit_from_log_only_meets_error_bounds(run: Run) -> None:
     """The fit works without information about hardware and model, and without
     scheduled_s.
     """
@@ -66,7 +64,7 @@ def test_nothing_but_the_log_is_needed(run: Run) -> None:
 
 
 @runs
-def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None:
+def test_fit_on_middle_requests_meets_error_bounds(run: Run) -> None:
     """Guards against settings of the method that fit only the beginnings of these runs."""
     workload, measured = log(run.name)
     others = [*measured[:FITTED], *measured[2 * FITTED :]]
@@ -77,7 +75,7 @@ def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None
     assert percentile < 0.05
 
 
-def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
+def test_fit_on_noisy_measurements_meets_error_bounds() -> None:
     run = RUNS[1]
     generator = np.random.default_rng(0)
     workload, measured = log(run.name)
@@ -98,7 +96,7 @@ def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
     assert percentile < 0.05
 
 
-def test_the_fit_does_not_see_how_the_others_fared() -> None:
+def test_fit_ignores_held_out_requests() -> None:
     run = RUNS[1]
     workload, measured = log(run.name)
     lies = [
@@ -113,7 +111,7 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
 
 
 @runs
-def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
+def test_shipped_profile_equals_fit(run: Run) -> None:
     """Update it with `python -m benchmarks.simulator --write-profiles`."""
     shipped = load(run.name)
     found = get_profile(run)
@@ -132,7 +130,7 @@ def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
 
 
 @runs
-def test_the_spread_is_over_other_clocks_and_other_requests_to_fit(run: Run) -> None:
+def test_list_variations_vary_clock_and_fitted_requests(run: Run) -> None:
     _, measured = log(run.name)
     first = [each.id for each in measured[:FITTED]]
     variations = list_variations(measured, first)
@@ -145,7 +143,7 @@ def test_the_spread_is_over_other_clocks_and_other_requests_to_fit(run: Run) -> 
             assert each.first_token_s == pytest.approx(original.first_token_s, abs=0.0011)
 
 
-def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
+def test_error_spread_covers_error() -> None:
     """With a simulated log the fit is exact, so that only the clocks' resolution of a
     millisecond causes the error.
     """
@@ -179,7 +177,7 @@ def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}]
 )
-def test_a_wrong_setting_increases_the_error(wrong: dict[str, int]) -> None:
+def test_wrong_engine_setting_increases_error(wrong: dict[str, int]) -> None:
     """Negative case: the figures above depend on the scheduler's rules, not on a lucky
     average.
     """
@@ -190,7 +188,7 @@ def test_a_wrong_setting_increases_the_error(wrong: dict[str, int]) -> None:
     )
 
 
-def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> None:
+def test_expert_parallel_mean_error_below_3_percent_p99_below_6() -> None:
     name = "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2"
     workload, measured = log(name)
     predicted = predict_profile(

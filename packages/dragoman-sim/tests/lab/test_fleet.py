@@ -10,22 +10,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.profile import load
-from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.lab.fleet import AutoscalerConfig, Fleet, ReplicaGroup, replay_autoscaled
-from dragoman_sim.lab.replay import replay
-from dragoman_sim.lab.report import build_report
-from dragoman_sim.lab.routing import ROUTING_POLICIES, ReplicaRouter, Routing
+from dragoman_check.load.request_lengths import FixedLength, UniformLength
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import (
-    FixedLength,
+from dragoman_check.load.workload_generators import (
     SessionOptions,
-    UniformLength,
     generate_poisson,
     generate_sessions,
 )
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.profile import load
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.autoscaling import AutoscalerConfig, replay_autoscaled
+from dragoman_sim.lab.fleet import Fleet, ReplicaGroup
+from dragoman_sim.lab.replay import replay
+from dragoman_sim.lab.replica_router import ROUTING_POLICIES, ReplicaRouter, Routing
+from dragoman_sim.lab.simulation_report import build_report
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=2000, max_num_seqs=8)
 SLOW = load("rtx4090-llama-3.1-8b")
@@ -48,7 +48,7 @@ def requests(count: int, seconds: float, *, outputs: int = 20) -> list[WorkloadR
 
 
 @pytest.mark.parametrize("policy", ROUTING_POLICIES)
-def test_every_policy_answers_all_requests_and_is_deterministic(policy: Routing) -> None:
+def test_router_policy_serves_all_requests_deterministically(policy: Routing) -> None:
     talks = SessionOptions(
         FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5
     )
@@ -62,7 +62,7 @@ def test_every_policy_answers_all_requests_and_is_deterministic(policy: Routing)
     assert set(runs[0]) == {0, 1, 2, 3}
 
 
-def test_the_fewest_tokens_are_not_the_fewest_requests() -> None:
+def test_router_least_tokens_differs_from_least_requests() -> None:
     workload = [
         WorkloadRequest("long", 0.0, 4000, 100),
         WorkloadRequest("short", 0.01, 16, 100),
@@ -73,7 +73,7 @@ def test_the_fewest_tokens_are_not_the_fewest_requests() -> None:
     assert route(workload, ReplicaRouter("least-tokens"), 2) == [0, 1, 1, 1]
 
 
-def test_a_conversation_stays_with_its_replica() -> None:
+def test_router_session_affinity_keeps_replica() -> None:
     talks = SessionOptions(
         FixedLength(5), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5
     )
@@ -96,7 +96,7 @@ def test_a_conversation_stays_with_its_replica() -> None:
     assert 5 < moved < 40, "a new replica takes about a fifth of the sessions from the others"
 
 
-def test_a_router_that_knows_old_loads_sends_herds() -> None:
+def test_router_stale_load_overloads_one_replica() -> None:
     """All requests between two polls go to the replica that was idle; power-of-two is
     less affected.
     """
@@ -116,7 +116,7 @@ def test_a_router_that_knows_old_loads_sends_herds() -> None:
     assert ttft["power-of-two"] < ttft["least-requests"]
 
 
-def test_llm_ds_scores_find_prefixes_and_avoid_queues() -> None:
+def test_router_llm_d_prefers_prefix_and_avoids_queues() -> None:
     talks = SessionOptions(
         FixedLength(4),
         UniformLength(100, 300),
@@ -134,12 +134,12 @@ def test_llm_ds_scores_find_prefixes_and_avoid_queues() -> None:
     assert max(np.bincount(route(crowd, ReplicaRouter("llm-d")))) < 40
 
 
-def test_the_delay_must_not_be_negative() -> None:
+def test_router_negative_state_delay_rejected() -> None:
     with pytest.raises(ValueError, match="delay"):
         ReplicaRouter(state_delay=-1)
 
 
-def test_a_fleet_of_two_profiles_serves_by_both() -> None:
+def test_fleet_with_two_profiles_uses_both() -> None:
     workload = generate_poisson(
         np.random.default_rng(4),
         count=120,
@@ -182,7 +182,7 @@ def wave() -> list[WorkloadRequest]:
     ]
 
 
-def test_replicas_follow_the_load() -> None:
+def test_autoscaler_replicas_follow_load() -> None:
     workload = wave()
     result = replay_autoscaled(workload, cores(5), SCALER, router=ReplicaRouter("least-requests"))
     assert len(result.timings) == len(workload)
@@ -200,7 +200,7 @@ def test_replicas_follow_the_load() -> None:
     assert report.replicas_mean * report.duration == pytest.approx(result.replica_seconds)
 
 
-def test_fewer_replicas_must_have_been_enough_for_the_whole_window() -> None:
+def test_autoscaler_scales_down_after_full_window() -> None:
     result = replay_autoscaled(wave(), cores(5), SCALER, router=ReplicaRouter("least-requests"))
     ends = max(each.arrival_s for each in result.timings[:2030])
     peak = max(point.replicas for point in result.replica_counts)
@@ -210,7 +210,7 @@ def test_fewer_replicas_must_have_been_enough_for_the_whole_window() -> None:
     assert first_below >= ends + SCALER.scale_down_window - SCALER.interval
 
 
-def test_scaled_between_equal_bounds_is_a_fixed_fleet() -> None:
+def test_autoscaler_equal_bounds_equals_fixed_fleet() -> None:
     workload = requests(100, 0.1)
     fixed = msgspec.structs.replace(SCALER, min_replicas=3, max_replicas=3)
     scaled = replay_autoscaled(workload, cores(3), fixed, router=ReplicaRouter())
@@ -228,6 +228,6 @@ def test_scaled_between_equal_bounds_is_a_fixed_fleet() -> None:
         ({"startup_seconds": -1.0}, "negative"),
     ],
 )
-def test_an_autoscaler_that_cannot_be_is_refused(changes: dict[str, float], complaint: str) -> None:
+def test_autoscaler_invalid_settings_rejected(changes: dict[str, float], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         msgspec.structs.replace(SCALER, **changes)

@@ -7,17 +7,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_check.load.request_lengths import UniformLength
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_generators import generate_poisson
 from dragoman_sim.engine.engine_core import EngineCore
 from dragoman_sim.engine.latency import LatencyModel, StepLoad, TokenCost
-from dragoman_sim.engine.profile import Prior, RankLayout
+from dragoman_sim.engine.prior import Prior
+from dragoman_sim.engine.profile import RankLayout
 from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.lab.calibrate import evaluate
-from dragoman_sim.lab.fitting import fit, simulate
-from dragoman_sim.lab.replay import ReplayResult, replay, replay_in_lock_step
-from dragoman_sim.lab.routing import ReplicaRouter
-from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import UniformLength, generate_poisson
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.calibration import evaluate
+from dragoman_sim.lab.latency_fit import fit, simulate
+from dragoman_sim.lab.lock_step_replay import replay_in_lock_step
+from dragoman_sim.lab.replay import replay
+from dragoman_sim.lab.replay_result import ReplayResult
+from dragoman_sim.lab.replica_router import ReplicaRouter
 
 LATENCY = LatencyModel(base=0.01, per_token=(TokenCost(0, 1e-4),))
 
@@ -39,7 +43,7 @@ def run_ranks(
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
+def test_lock_step_ranks_of_server_share_step_times(is_async: bool) -> None:
     workload = [
         WorkloadRequest(f"r{index}", 0.013 * index, 40 + 200 * (index % 2), 8)
         for index in range(12)
@@ -59,14 +63,14 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_equal_ranks_are_as_fast_as_independent_ones(is_async: bool) -> None:
+def test_lock_step_equal_ranks_match_independent_ranks(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", 0.05 * (index // 2), 100, 5) for index in range(10)]
     alone = replay(workload, cores(2, is_async=is_async), router=ReplicaRouter())
     together = run_ranks(workload, 2, 2, is_async=is_async)
     assert together.timings == alone.timings
 
 
-def test_a_long_prompt_holds_up_the_other_rank() -> None:
+def test_lock_step_long_prompt_delays_other_rank() -> None:
     """A decoding request of one rank waits for the prompt of the other in every step."""
     decoding = WorkloadRequest("decoding", 0.0, 16, 50)
     prompt = WorkloadRequest("prompt", 0.1, 2000, 1)
@@ -78,7 +82,7 @@ def test_a_long_prompt_holds_up_the_other_rank() -> None:
     )
 
 
-def test_experts_work_for_the_tokens_of_all_ranks() -> None:
+def test_lock_step_experts_share_tokens_of_all_ranks() -> None:
     latency = LatencyModel(base=0.01, per_expert_token=(TokenCost(0, 1e-4),))
     assert latency.compute_seconds(StepLoad(100)) == pytest.approx(0.02)
     assert latency.compute_seconds(StepLoad(100, expert_tokens=50)) == pytest.approx(0.015)
@@ -92,7 +96,7 @@ def test_experts_work_for_the_tokens_of_all_ranks() -> None:
     )
 
 
-def test_a_fit_finds_the_latencies_of_ranks_in_lock_step() -> None:
+def test_lock_step_fit_recovers_latencies() -> None:
     """Also for ranks that share experts, whose initial estimate is a fifth too low."""
     experts = (TokenCost(0, 4e-4), TokenCost(16, 5e-5))
     actual = LatencyModel(

@@ -13,21 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
-from dragoman_sim.engine.profile import SimulatorProfile, load
-from dragoman_sim.lab.fleet import Fleet, PlainReplay, is_plain
-from dragoman_sim.lab.plain_replica import WeightedSample
-from dragoman_sim.lab.replay import ReplayResult
-from dragoman_sim.lab.report import Slo, build_report
-from dragoman_check.load.workload import RequestTable, WorkloadRequest, scale_arrivals
-from dragoman_check.load.workload_sources import (
-    FixedLength,
+from dragoman_check.load.load_statistics import Slo
+from dragoman_check.load.request_lengths import FixedLength, UniformLength
+from dragoman_check.load.request_table import RequestTable
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_generators import (
     SessionOptions,
-    UniformLength,
     generate_poisson,
     generate_sessions,
 )
+from dragoman_check.load.workload_transforms import scale_arrivals
+from dragoman_sim.engine.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
+from dragoman_sim.engine.profile import SimulatorProfile, load
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.fleet import Fleet
+from dragoman_sim.lab.plain_replay import PlainReplay, is_plain
+from dragoman_sim.lab.replay_result import ReplayResult
+from dragoman_sim.lab.simulation_report import build_report
+from dragoman_sim.lab.weighted_sample import WeightedSample
 
 PROFILE = load("rtx4090-llama-3.1-8b")
 SMALL = SimulatedSchedulerConfig(
@@ -98,7 +101,7 @@ rows = st.lists(
 
 
 @given(configs, rows, st.integers(1, 3))
-def test_every_time_and_figure_is_that_of_the_step_by_step_replay(
+def test_plain_replay_equals_step_by_step_replay(
     config: SimulatedSchedulerConfig, rows: list[tuple[float, int, int]], replicas: int
 ) -> None:
     requests = table(rows)
@@ -110,7 +113,7 @@ def test_every_time_and_figure_is_that_of_the_step_by_step_replay(
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_holds_for_runs_with_many_preemptions(
+def test_plain_replay_with_preemptions_equals_step_by_step(
     async_scheduling: bool, enable_prefix_caching: bool, seed: int
 ) -> None:
     config = msgspec.structs.replace(
@@ -132,7 +135,7 @@ def test_it_holds_for_runs_with_many_preemptions(
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_it_holds_where_long_runs_of_steps_are_computed_at_once(async_scheduling: bool) -> None:
+def test_plain_replay_with_long_decodes_equals_step_by_step(async_scheduling: bool) -> None:
     config = SimulatedSchedulerConfig(num_gpu_blocks=400, async_scheduling=async_scheduling)
     requests = generate_poisson(
         np.random.default_rng(3),
@@ -147,7 +150,7 @@ def test_it_holds_where_long_runs_of_steps_are_computed_at_once(async_scheduling
     assert plain.totals.rounds < plain.totals.steps / 8
 
 
-def test_ten_times_the_tokens_take_as_many_rounds_and_no_more_memory() -> None:
+def test_plain_replay_rounds_independent_of_output_tokens() -> None:
     rounds: list[int] = []
     for outputs in (200, 2000):
         requests = table([(float(outputs * index) / 100, 100, outputs) for index in range(40)])
@@ -157,7 +160,7 @@ def test_ten_times_the_tokens_take_as_many_rounds_and_no_more_memory() -> None:
     assert rounds[1] < 1.5 * rounds[0]
 
 
-def test_memory_is_of_columns_and_of_the_requests_that_run() -> None:
+def test_plain_replay_memory_per_request_is_bounded() -> None:
     count = 4000
     requests = generate_poisson(
         np.random.default_rng(5),
@@ -178,7 +181,7 @@ def test_memory_is_of_columns_and_of_the_requests_that_run() -> None:
     assert peak / count < 150
 
 
-def test_a_fleet_takes_it_where_requests_and_replicas_are_independent() -> None:
+def test_fleet_uses_plain_replay_for_independent_requests() -> None:
     requests = generate_poisson(
         np.random.default_rng(1),
         count=50,
@@ -212,18 +215,18 @@ def test_a_fleet_takes_it_where_requests_and_replicas_are_independent() -> None:
         {"max_num_seqs": 4096},
     ],
 )
-def test_other_settings_are_replayed_step_by_step(changes: dict[str, object]) -> None:
+def test_is_plain_false_for_other_settings(changes: dict[str, object]) -> None:
     assert not is_plain(
         profile(msgspec.convert(msgspec.to_builtins(SMALL) | changes, SimulatedSchedulerConfig))
     )
 
 
-def test_what_can_never_run_is_refused() -> None:
+def test_plain_replay_oversized_request_rejected() -> None:
     with pytest.raises(RequestError, match="the 116 tokens of the context"):
         run_plain(table([(0.0, 100, 40)]), SMALL)
 
 
-def test_a_table_is_the_list_of_its_requests() -> None:
+def test_request_table_behaves_like_list() -> None:
     requests = table([(1.0, 5, 6), (0.5, 7, 8)])
     assert list(requests) == [WorkloadRequest("r0", 1.0, 5, 6), WorkloadRequest("r1", 0.5, 7, 8)]
     assert requests[1:] == [requests[-1]]
@@ -235,7 +238,7 @@ def test_a_table_is_the_list_of_its_requests() -> None:
     assert scale_arrivals(list(requests), 2.0) == list(scale_arrivals(requests, 2.0))
 
 
-def test_the_memoized_latency_is_the_models_to_the_last_digit() -> None:
+def test_memoized_latency_equals_model_exactly() -> None:
     model = LatencyModel(
         0.003,
         (TokenCost(0, 1e-5), TokenCost(64, 3e-5)),
@@ -255,7 +258,7 @@ def test_the_memoized_latency_is_the_models_to_the_last_digit() -> None:
     assert memoized.compute_decoding(7, contexts) == pytest.approx(decoding, rel=1e-15)
 
 
-def test_weighted_percentiles_are_numpys_of_the_repeated_values() -> None:
+def test_weighted_percentiles_match_numpy() -> None:
     generator = np.random.default_rng(0)
     values = generator.gamma(2.0, 0.01, 3000)
     weights = generator.integers(1, 9, 3000)

@@ -7,19 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman_sim.lab.planner import (
-    FleetOption,
-    Objective,
-    PlanError,
-    build_candidates,
-    parse_objectives,
-    plan,
-    render_plan,
-)
-from dragoman_sim.lab.report import build_report
-from dragoman_sim.lab.roofline import find_gpu, load_model_shape
+from dragoman_check.load.request_lengths import UniformLength
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import UniformLength, generate_poisson
+from dragoman_check.load.workload_generators import generate_poisson
+from dragoman_sim.lab.fleet_options import FleetOption, build_candidates
+from dragoman_sim.lab.gpus import find_gpu
+from dragoman_sim.lab.model_shape import load_model_shape
+from dragoman_sim.lab.objectives import Objective, PlanError, parse_objectives
+from dragoman_sim.lab.planner import plan, render_plan
+from dragoman_sim.lab.simulation_report import build_report
 
 OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 
@@ -68,7 +64,7 @@ def brute_force(
 
 
 @pytest.mark.long
-def test_the_answer_is_that_of_trying_everything(
+def test_plan_equals_exhaustive_search(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
@@ -82,7 +78,7 @@ def test_the_answer_is_that_of_trying_everything(
     )
 
 
-def test_several_processes_find_the_same(
+def test_plan_with_multiple_processes_equals_single_process(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
     few = candidates[:6]
@@ -91,7 +87,7 @@ def test_several_processes_find_the_same(
     )
 
 
-def test_the_pareto_front_is_beaten_by_no_fleet(
+def test_plan_pareto_front_is_not_dominated(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
@@ -110,7 +106,7 @@ def test_the_pareto_front_is_beaten_by_no_fleet(
     assert result.best.candidate.description in text
 
 
-def test_a_question_without_an_answer_says_why(
+def test_plan_without_solution_states_reason(
     candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
     impossible = parse_objectives("p50 itl < 1us")
@@ -123,7 +119,7 @@ def test_a_question_without_an_answer_says_why(
     assert "500000" in failure.replace(",", "")
 
 
-def test_objectives_are_parsed_or_explained() -> None:
+def test_parse_objectives_invalid_objective_raises_error() -> None:
     assert parse_objectives("mean e2e <= 2s, p90 TPOT < 50 ms") == (
         Objective("mean", "latency", 2.0),
         Objective("p90", "tpot", 0.05),
@@ -132,7 +128,7 @@ def test_objectives_are_parsed_or_explained() -> None:
         parse_objectives("p99 ttft < 1s, p95 ttft < 1s")
 
 
-def test_what_does_not_fit_is_reported() -> None:
+def test_build_candidates_reports_models_too_large() -> None:
     found, refused = build_candidates(
         [("l4", find_gpu("l4"), 0.7)],
         [load_model_shape("meta-llama/Llama-3.3-70B-Instruct")],

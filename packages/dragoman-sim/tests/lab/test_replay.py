@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.engine_core import EngineCore
-from dragoman_sim.engine.scheduler import SimulatedScheduler
-from dragoman_sim.lab.replay import replay
-from dragoman_sim.lab.report import Slo, build_report, render_report, summarize
-from dragoman_sim.lab.routing import ReplicaRouter
+from dragoman_check.load.load_statistics import Slo, summarize
+from dragoman_check.load.request_lengths import FixedLength, UniformLength
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import (
-    FixedLength,
+from dragoman_check.load.workload_generators import (
     SessionOptions,
-    UniformLength,
     generate_poisson,
     generate_sessions,
 )
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.lab.replay import replay
+from dragoman_sim.lab.replica_router import ReplicaRouter
+from dragoman_sim.lab.simulation_report import build_report, render_report
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=1000, async_scheduling=False)
 TALKS = SessionOptions(
@@ -35,23 +35,23 @@ def cores(
     return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
-def test_one_request_has_the_times_of_its_steps() -> None:
+def test_replay_single_request_times() -> None:
     (timing,) = replay([WorkloadRequest("a", 5.0, 10, 3)], cores(), frontend_seconds=0.5).timings
     assert (timing.scheduled_s, timing.first_token_s, timing.last_token_s) == (5.5, 6.5, 8.5)
     assert (timing.ttft, timing.latency, timing.tpot) == (1.5, 3.5, 1.0)
 
 
-def test_the_clock_jumps_over_idle_time_and_the_order_of_lines_does_not_matter() -> None:
+def test_replay_skips_idle_time_and_accepts_unsorted_lines() -> None:
     workload = [WorkloadRequest("late", 1e6, 1, 1), WorkloadRequest("early", 0.0, 1, 1)]
     assert [timing.first_token_s for timing in replay(workload, cores()).timings] == [1e6 + 1, 1.0]
 
 
-def test_a_turn_arrives_when_the_one_before_it_is_answered() -> None:
+def test_replay_turn_arrives_after_previous_turn_ends() -> None:
     workload = [WorkloadRequest("a", 0.0, 1, 3), WorkloadRequest("b", 2.0, 1, 1, after="a")]
     assert replay(workload, cores()).timings[1].arrival_s == 5.0
 
 
-def test_a_conversation_finds_its_own_history() -> None:
+def test_replay_conversation_hits_prefix_cache() -> None:
     replayed = replay(
         generate_sessions(np.random.default_rng(1), count=1, rate=1.0, options=TALKS), cores()
     )
@@ -61,17 +61,17 @@ def test_a_conversation_finds_its_own_history() -> None:
         before = timing.input_tokens + timing.output_tokens - 1
 
 
-def test_a_replay_may_stop_when_those_that_matter_are_answered() -> None:
+def test_replay_until_stops_after_given_requests() -> None:
     workload = [WorkloadRequest(f"r{index}", float(index), 1, 1) for index in range(100)]
     assert len(replay(workload, cores(), until=frozenset({"r0", "r3"})).timings) == 4
 
 
-def test_what_can_never_run_is_refused() -> None:
+def test_replay_oversized_request_rejected() -> None:
     with pytest.raises(RequestError, match="context"):
         replay([WorkloadRequest("a", 0.0, 10**6, 1)], cores())
 
 
-def test_the_same_workload_gives_the_same_run() -> None:
+def test_replay_is_deterministic() -> None:
     workload = generate_poisson(
         np.random.default_rng(3),
         count=40,
@@ -82,7 +82,7 @@ def test_the_same_workload_gives_the_same_run() -> None:
     assert replay(workload, cores(2, 0.03)) == replay(workload, cores(2, 0.03))
 
 
-def test_requests_go_round_robin_by_default() -> None:
+def test_replay_routes_round_robin_by_default() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 1, 30 if index == 0 else 1) for index in range(4)]
     assert [timing.replica for timing in replay(workload, cores(2)).timings] == [0, 1, 0, 1]
     rotated = replay(workload, cores(3), router=ReplicaRouter()).timings
@@ -102,7 +102,7 @@ def test_requests_go_round_robin_by_default() -> None:
     ]
 
 
-def test_routing_by_prefix_finds_more_in_the_caches() -> None:
+def test_replay_prefix_aware_routing_increases_cache_hits() -> None:
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=2.0, options=TALKS)
     hits = {
         name: build_report(replay(workload, cores(4, 0.02), router=router)).cache_hits
@@ -111,7 +111,7 @@ def test_routing_by_prefix_finds_more_in_the_caches() -> None:
     assert hits["prefix"] > hits["turns"] + 0.1
 
 
-def test_a_report_adds_up() -> None:
+def test_build_report_computes_rates_and_means() -> None:
     workload = [WorkloadRequest("a", 0.0, 32, 3), WorkloadRequest("b", 0.0, 16, 1)]
     found = build_report(replay(workload, cores()), Slo(latency=2.0))
     assert (found.requests, found.duration, found.good, found.goodput) == (
@@ -131,12 +131,12 @@ def test_a_report_adds_up() -> None:
     assert "TTFT             1000.00" in report
 
 
-def test_percentiles_are_numpys_and_of_nothing_zero() -> None:
+def test_summarize_matches_numpy_and_empty_is_zero() -> None:
     assert summarize([1.0, 2.0, 3.0]).p90 == pytest.approx(2.8)
     assert summarize([]).mean == 0.0
 
 
-def test_a_small_cache_shows_as_preemptions_and_waiting() -> None:
+def test_replay_small_kv_cache_causes_preemptions_and_waiting() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 100, 100) for index in range(10)]
     small = SimulatedSchedulerConfig(num_gpu_blocks=40)
     found = build_report(replay(workload, cores(config=small)))

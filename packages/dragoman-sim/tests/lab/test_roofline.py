@@ -12,21 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman_check.load.request_timing import Timing
 from dragoman_sim.engine.latency import StepLoad
 from dragoman_sim.engine.profile import ProfileError, dumps, loads
 from dragoman_sim.lab.fleet import Fleet
-from dragoman_sim.lab.roofline import (
-    Gpu,
-    ModelShape,
-    Parallelism,
-    find_gpu,
-    load_gpus,
-    load_model_shape,
-    load_models,
-    predict_profile,
-    read_model_shape,
-)
-from dragoman_check.load.workload import Timing
+from dragoman_sim.lab.gpus import Gpu, find_gpu, load_gpus
+from dragoman_sim.lab.model_shape import ModelShape, load_model_shape, load_models, read_model_shape
+from dragoman_sim.lab.roofline import Parallelism, predict_profile
 
 from .runs import log
 
@@ -49,27 +41,27 @@ PARAMETERS = {
 ACTIVE = {"Qwen/Qwen3-30B-A3B": 3.3, "Qwen/Qwen3-235B-A22B": 22.0, "deepseek-ai/DeepSeek-V3": 37.0}
 
 
-def test_every_model_of_the_table_has_the_parameters_of_its_card() -> None:
+def test_model_table_parameters_match_model_cards() -> None:
     assert set(load_models()) == set(PARAMETERS)
     for name, billions in PARAMETERS.items():
         assert load_model_shape(name).total_params == pytest.approx(billions * 1e9, rel=0.005)
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVE))
-def test_only_some_parameters_of_a_mixture_of_experts_are_active(name: str) -> None:
+def test_moe_active_parameters_match_model_cards(name: str) -> None:
     shape = load_model_shape(name)
     active = shape.active_params + shape.head_params + shape.embedding_params
     assert active == pytest.approx(ACTIVE[name] * 1e9, rel=0.03)
 
 
-def test_latent_attention_caches_one_vector_for_all_heads() -> None:
+def test_latent_attention_kv_is_shared_by_heads() -> None:
     shape = load_model_shape("deepseek-ai/DeepSeek-V3")
     assert shape.kv_values == 61 * (512 + 64)
     assert shape.kv_is_shared
     assert shape.dtype == "fp8"
 
 
-def test_four_bit_experts_leave_the_other_layers_as_they_are() -> None:
+def test_fp4_experts_keep_dtype_of_other_layers() -> None:
     shape = load_model_shape("openai/gpt-oss-120b")
     assert (shape.dtype, shape.expert_dtype) == ("bf16", "fp4")
     profile = predict_profile(find_gpu("h100-sxm"), shape, name="one device")
@@ -86,14 +78,14 @@ def test_four_bit_experts_leave_the_other_layers_as_they_are() -> None:
         (None, "bf16"),
     ],
 )
-def test_the_format_of_the_weights_is_the_configs(
+def test_model_shape_dtype_from_quantization_config(
     quantization: dict[str, Any] | None, dtype: str
 ) -> None:
     config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": quantization}
     assert read_model_shape(config, "quantized").dtype == dtype
 
 
-def test_a_config_file_and_its_directory_are_read(tmp_path: Path) -> None:
+def test_load_model_shape_from_config_file_or_directory(tmp_path: Path) -> None:
     config = {"text_config": dict(load_models()["Qwen/Qwen3-8B"]), "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert (
@@ -103,7 +95,7 @@ def test_a_config_file_and_its_directory_are_read(tmp_path: Path) -> None:
     assert load_model_shape(str(tmp_path / "config.json")).layers == 36
 
 
-def test_what_is_no_decoder_is_named(tmp_path: Path) -> None:
+def test_load_model_shape_non_decoder_error_names_field(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": 768}')
     with pytest.raises(ProfileError, match="num_hidden_layers"):
         load_model_shape(str(tmp_path))
@@ -111,7 +103,7 @@ def test_what_is_no_decoder_is_named(tmp_path: Path) -> None:
         load_model_shape("org/unknown")
 
 
-def test_a_model_that_does_not_fit_says_what_would_help() -> None:
+def test_predict_profile_oversized_model_states_memory() -> None:
     shape = load_model_shape("meta-llama/Llama-3.3-70B-Instruct")
     with pytest.raises(ProfileError, match=r"does not fit on 1 x NVIDIA H100 SXM: 141\.1 GB"):
         predict_profile(find_gpu("h100-sxm"), shape, name="too large")
@@ -123,7 +115,7 @@ def test_a_model_that_does_not_fit_says_what_would_help() -> None:
     )
 
 
-def test_parallelism_that_cannot_be_is_refused() -> None:
+def test_predict_profile_invalid_parallelism_rejected() -> None:
     dense = load_model_shape("Qwen/Qwen3-8B")
     moe = load_model_shape("Qwen/Qwen3-30B-A3B")
     gpu = find_gpu("h100-sxm")
@@ -137,7 +129,7 @@ def test_parallelism_that_cannot_be_is_refused() -> None:
         predict_profile(find_gpu("a100-sxm"), load_model_shape("Qwen/Qwen3-8B", "fp8"), name="fp8")
 
 
-def test_every_device_of_the_table_has_a_source_and_plausible_figures() -> None:
+def test_gpu_table_has_sources_and_plausible_values() -> None:
     gpus = load_gpus()
     assert len(gpus) >= 12
     for gpu in gpus.values():
@@ -154,7 +146,7 @@ def seconds(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, tokens: int) 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B"])
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
-def test_more_devices_are_faster_but_not_by_as_much(model: str, tokens: int) -> None:
+def test_tensor_parallel_speedup_is_sublinear(model: str, tokens: int) -> None:
     gpu = find_gpu("h200-sxm")
     shape = load_model_shape(model)
     one = seconds(gpu, shape, Parallelism(1), tokens)
@@ -162,7 +154,7 @@ def test_more_devices_are_faster_but_not_by_as_much(model: str, tokens: int) -> 
     assert one / 4 < four < one
 
 
-def test_a_slow_link_costs_more_than_a_fast_one() -> None:
+def test_tensor_parallel_slow_link_limits_speedup() -> None:
     shape = load_model_shape("Qwen/Qwen3-32B")
     link = find_gpu("rtxpro6000").link_bandwidth
     assert link < find_gpu("h100-sxm").link_bandwidth / 10
@@ -170,7 +162,7 @@ def test_a_slow_link_costs_more_than_a_fast_one() -> None:
     assert seconds(find_gpu("rtxpro6000"), shape, Parallelism(2), 2048) > 0.6 * alone
 
 
-def test_tokens_touch_further_experts_until_all_are_read() -> None:
+def test_moe_step_time_grows_until_all_experts_are_read() -> None:
     gpu = find_gpu("h100-sxm")
     shape = load_model_shape("Qwen/Qwen3-30B-A3B")
     steps = [seconds(gpu, shape, Parallelism(1), tokens) for tokens in (1, 2, 16, 64, 128)]
@@ -179,7 +171,7 @@ def test_tokens_touch_further_experts_until_all_are_read() -> None:
     assert first > 10 * later
 
 
-def test_a_predicted_profile_survives_its_file() -> None:
+def test_predicted_profile_round_trips_through_file() -> None:
     profile = predict_profile(
         find_gpu("b200"),
         load_model_shape("Qwen/Qwen3-30B-A3B"),
@@ -207,7 +199,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("run", "gpu", "model", "parallelism", "max_num_seqs", "most"), RUNS)
-def test_a_prediction_comes_near_a_measured_run(
+def test_predicted_profile_error_within_bounds(
     run: str, gpu: str, model: str, parallelism: Parallelism, max_num_seqs: int, most: float
 ) -> None:
     workload, measured = log(run)
@@ -254,13 +246,15 @@ def _mean(timings: list[Timing], metric: str) -> float:
         ({"text_config": [1]}, "'text_config' must be an object"),
     ],
 )
-def test_an_impossible_field_of_a_config_is_named(fields: dict[str, Any], named: str) -> None:
+def test_model_shape_invalid_config_field_named_in_error(
+    fields: dict[str, Any], named: str
+) -> None:
     config = {**load_models()["meta-llama/Llama-3.1-8B"], **fields}
     with pytest.raises(ProfileError, match=re.escape(named)):
         read_model_shape(config, "odd")
 
 
-def test_an_unknown_weight_format_can_be_specified() -> None:
+def test_model_shape_unknown_format_uses_dtype_argument() -> None:
     config = {
         **load_models()["meta-llama/Llama-3.1-8B"],
         "quantization_config": {"quant_method": "novel"},
@@ -278,11 +272,11 @@ def test_an_unknown_weight_format_can_be_specified() -> None:
         ("l40s", "l40s"),
     ],
 )
-def test_a_device_is_found_by_its_usual_spellings(spelling: str, name: str) -> None:
+def test_find_gpu_accepts_common_spellings(spelling: str, name: str) -> None:
     assert find_gpu(spelling) == load_gpus()[name]
 
 
-def test_a_near_name_is_suggested(tmp_path: Path) -> None:
+def test_unknown_gpu_or_model_error_suggests_name(tmp_path: Path) -> None:
     with pytest.raises(
         ProfileError, match=r"no GPU 'h100-sxm5'; known are .*; did you mean h100-sxm\?"
     ):

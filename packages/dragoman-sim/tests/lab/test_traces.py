@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman_check.load.workload import WorkloadError, WorkloadRequest, encode_workload
-from dragoman_check.load.workload_sources import TraceOptions, read_trace
+from dragoman_check.load.trace_file import encode_workload
+from dragoman_check.load.trace_options import TraceOptions
+from dragoman_check.load.trace_reader import read_trace
+from dragoman_check.load.workload import WorkloadError, WorkloadRequest
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -37,7 +39,7 @@ def read(
     return trace.requests, trace.notes
 
 
-def test_azure_has_a_time_and_counts_for_every_request() -> None:
+def test_azure_trace_yields_times_and_token_counts() -> None:
     requests, _ = read(AZURE)
     assert [(each.input_tokens, each.output_tokens) for each in requests] == [
         (4808, 10),
@@ -47,7 +49,7 @@ def test_azure_has_a_time_and_counts_for_every_request() -> None:
     assert [each.arrival_s for each in requests] == pytest.approx([0.0, 0.01, 0.052])
 
 
-def test_failed_requests_of_burstgpt_are_skipped_and_counted() -> None:
+def test_burstgpt_trace_skips_and_counts_failed_requests() -> None:
     requests, notes = read(BURSTGPT)
     assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [
         (0, 472, 18),
@@ -56,7 +58,7 @@ def test_failed_requests_of_burstgpt_are_skipped_and_counted() -> None:
     assert "1 failed" in notes[0]
 
 
-def test_turns_of_sharegpt_continue_their_conversation() -> None:
+def test_sharegpt_trace_turns_continue_conversation() -> None:
     (first, second, other), notes = read(SHAREGPT)
     assert (first.input_tokens, first.output_tokens, first.after) == (16, 2, None)
     assert (second.input_tokens, second.output_tokens, second.after) == (19, 1, first.id)
@@ -67,7 +69,7 @@ def test_turns_of_sharegpt_continue_their_conversation() -> None:
     assert len(read(SHAREGPT, TraceOptions(max_requests=1))[0]) == 1
 
 
-def test_a_benchmark_log_is_a_workload() -> None:
+def test_benchmark_log_parses_as_workload() -> None:
     requests, _ = read(VLLM_BENCH)
     assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [
         (0, 10, 2),
@@ -75,7 +77,7 @@ def test_a_benchmark_log_is_a_workload() -> None:
     ]
 
 
-def test_traces_of_our_own_are_read_as_they_were() -> None:
+def test_workload_and_mooncake_traces_parse_exactly() -> None:
     requests = [
         WorkloadRequest("a", 0.0, 40, 3, ("x", "y")),
         WorkloadRequest("b", 1.0, 2, 2, after="a"),
@@ -97,12 +99,12 @@ def test_traces_of_our_own_are_read_as_they_were() -> None:
         ("nothing", "neither JSON nor a CSV"),
     ],
 )
-def test_a_broken_trace_names_its_place(text: str, complaint: str) -> None:
+def test_invalid_trace_error_names_location(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read(text)
 
 
-def test_errors_of_traces_are_workload_errors() -> None:
+def test_invalid_trace_raises_workload_error() -> None:
     with pytest.raises(WorkloadError):
         read(AZURE.replace("4808", ""))
 
@@ -116,7 +118,7 @@ def test_errors_of_traces_are_workload_errors() -> None:
         "1.0,ChatGPT,5,99999999999999999999",
     ],
 )
-def test_a_row_that_is_no_request_is_an_error(row: str) -> None:
+def test_invalid_trace_row_error_names_line(row: str) -> None:
     text = f"Timestamp,Model,Request tokens,Response tokens\n0.5,ChatGPT,3,4\n{row}\n"
     with pytest.raises(WorkloadError, match=r"line ?3"):
         read(text)

@@ -9,20 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman_check.load.driver import Target, measure_server
-from dragoman_sim.engine.profile import load
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman_check.load.logs.log import LogError
-from dragoman_check.load.logs.tools import read_any
+from dragoman_check.load.load_driver import Target, measure_server
+from dragoman_check.load.logs.log_reader import read_any
+from dragoman_check.load.logs.measured_log import LogError
+from dragoman_check.load.request_lengths import FixedLength
 from dragoman_check.load.workload import WorkloadRequest
-from dragoman_check.load.workload_sources import FixedLength, generate_poisson
+from dragoman_check.load.workload_generators import generate_poisson
+from dragoman_sim.engine.profile import load
 
-from ..loopback import serve_app
-from ..load.logs import examples
 from ..commands.cli_runner import call, get_error, get_output
+from ..load.logs import examples
+from ..loopback import serve_app
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 
@@ -36,7 +37,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) -> None:
+def test_calibrate_writes_profile_with_reported_error(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
     output = get_output(
         "calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path
@@ -60,7 +61,7 @@ def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) 
     assert "profile          mine" in get_output("simulate", log, "--profile", path)
 
 
-def test_several_logs_are_fitted_together(log: str) -> None:
+def test_calibrate_fits_multiple_logs_together(log: str) -> None:
     assert "fitted on 60 requests, evaluated on the other 120" in get_output(
         "calibrate", log, log, *LIKE
     )
@@ -68,13 +69,13 @@ def test_several_logs_are_fitted_together(log: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html"])
-def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -> None:
+def test_calibrate_plots_points_fit_and_error(log: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"fit{suffix}"
     get_output("calibrate", log, *LIKE, "--plots", str(path))
     assert path.stat().st_size > 10_000
 
 
-def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None:
+def test_calibrate_large_error_warns_about_settings(log: str) -> None:
     result = call("calibrate", log, *LIKE, "--max-num-seqs", "2")
     assert "Warning: the error of a mean is" in result.stderr
     assert "--max-num-seqs" in result.stderr
@@ -92,11 +93,11 @@ def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None
         (["poisson", "--url", "http://127.0.0.1:9", "--extra-body", "["], "--extra-body: "),
     ],
 )
-def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
+def test_calibrate_invalid_arguments_print_one_line_error(arguments: list[str], why: str) -> None:
     assert why in get_error("calibrate", *arguments)
 
 
-def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
+def test_calibrate_log_without_column_names_column(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(examples.vllm_bench(start_times=None))
     error = get_error("calibrate", str(path))
@@ -111,7 +112,7 @@ def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
+def test_profile_with_zero_base_is_rejected(log: str, tmp_path: Path) -> None:
     path = tmp_path / "edited.yaml"
     get_output("calibrate", log, *LIKE, "--out", str(path))
     lines = path.read_text().splitlines()
@@ -126,7 +127,7 @@ def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None
 # A live server.
 
 
-def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
+def test_measure_server_uses_server_token_counts() -> None:
     first = generate_poisson(
         np.random.default_rng(0), count=6, rate=200.0, inputs=FixedLength(9), outputs=FixedLength(4)
     )
@@ -144,7 +145,7 @@ def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
     assert times["next"].arrival_s > times["r0"].last_token_s
 
 
-def test_a_server_that_refuses_is_quoted() -> None:
+def test_measure_server_error_is_quoted() -> None:
     extra = '{"model": "absent", "min_tokens": null}'
     with (
         serve_app(create_app(build_models(Settings(), SystemClock()))) as url,
@@ -155,7 +156,7 @@ def test_a_server_that_refuses_is_quoted() -> None:
         )
 
 
-def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
+def test_calibrate_saves_measurements_as_readable_log(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
     load = (
         "poisson",

@@ -37,7 +37,7 @@ QUESTION = (
 )
 
 
-def test_a_predicted_profile_is_simulated_like_any_other(tmp_path: Path) -> None:
+def test_simulate_accepts_predicted_profile(tmp_path: Path) -> None:
     path = str(tmp_path / "l40s.yaml")
     output = get_output(
         "profile",
@@ -57,7 +57,7 @@ def test_a_predicted_profile_is_simulated_like_any_other(tmp_path: Path) -> None
     assert "l40s-llama-3.1-8b-tp1" in get_output("simulate", *SMALL, "--profile", path)
 
 
-def test_without_a_file_the_profile_is_printed() -> None:
+def test_profile_without_file_is_printed() -> None:
     output = get_output(
         "profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep"
     )
@@ -65,7 +65,7 @@ def test_without_a_file_the_profile_is_printed() -> None:
     assert "per_expert_token:" in output
 
 
-def test_a_gpu_of_ones_own(tmp_path: Path) -> None:
+def test_profile_accepts_custom_gpu_file(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(
         "name: Own\nmemory: 48e9\nmemory_bandwidth: 1e12\nflops: {bf16: 200e12}\n"
@@ -74,13 +74,13 @@ def test_a_gpu_of_ones_own(tmp_path: Path) -> None:
     assert "name: 1x Own" in get_output("profile", "--gpu", str(path), "--model", LLAMA)
 
 
-def test_the_cheapest_fleet_is_named_with_its_cost() -> None:
+def test_plan_prints_cheapest_fleet_and_cost() -> None:
     output = get_output(*QUESTION)
     assert output.startswith("Cheapest for p99 ttft < 1000 ms: 1 replica of rtx4090 tp1")
     assert "0.40 per hour" in output
 
 
-def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
+def test_plan_json_lists_all_fleets_and_writes_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = tmp_path / "plan.html"
     document = json.loads(
@@ -131,5 +131,5 @@ def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
         ((*QUESTION, "--tp", "3"), "no configuration is possible, for the reasons above"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+def test_invalid_arguments_print_one_line_error(arguments: tuple[str, ...], text: str) -> None:
     assert text in get_error(*arguments)

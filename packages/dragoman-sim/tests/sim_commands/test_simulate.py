@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_sim.lab.calibrate import read_log
+from dragoman_check.load.logs.json_lines_log import read_log
 
 from ..commands.cli_runner import get_error, get_output
 
@@ -37,7 +37,7 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_trace_is_reported_as_a_benchmark_would(trace: str) -> None:
+def test_simulate_trace_prints_benchmark_report(trace: str) -> None:
     output = get_output("simulate", trace)
     for word in (
         "rtx4090-llama-3.1-8b",
@@ -52,26 +52,26 @@ def test_a_trace_is_reported_as_a_benchmark_would(trace: str) -> None:
         assert word in output
 
 
-def test_the_same_seed_gives_the_same_report_and_another_another() -> None:
+def test_simulate_equal_seed_gives_equal_report() -> None:
     first = get_output("simulate", "poisson", *SMALL)
     assert get_output("simulate", "poisson", *SMALL) == first
     assert get_output("simulate", "poisson", *SMALL, "--seed", "1") != first
 
 
 @pytest.mark.parametrize("load", ["poisson", "bursts", "sessions"])
-def test_a_generated_workload_can_be_saved_and_replayed(load: str, tmp_path: Path) -> None:
+def test_simulate_saved_trace_replays_identically(load: str, tmp_path: Path) -> None:
     path = str(tmp_path / "kept.jsonl")
     assert run_simulation(load, *SMALL, "--save-trace", path) == run_simulation(path)
 
 
-def test_conversations_find_their_history() -> None:
+def test_simulate_sessions_hit_prefix_cache() -> None:
     found = run_simulation("sessions", *SMALL)
     assert found["requests"] > 30
     assert found["cache_hits"] > 0.5
     assert run_simulation("sessions", *SMALL, "--no-enable-prefix-caching")["cache_hits"] == 0
 
 
-def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
+def test_simulate_reads_mooncake_trace(tmp_path: Path) -> None:
     path = tmp_path / "mooncake.jsonl"
     lines = [
         {"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [1, 2, 3]},
@@ -84,19 +84,19 @@ def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_vllms_flags_change_the_engine() -> None:
+def test_simulate_vllm_flags_change_engine() -> None:
     assert run_simulation("bursts", *SMALL, "--max-num-seqs", "1")["waiting_mean"] > 5
     assert run_simulation("bursts", *SMALL, "--num-gpu-blocks-override", "30")["preemptions"] > 0
 
 
-def test_replicas_share_the_load_as_the_routing_says() -> None:
+def test_simulate_prefix_aware_routing_increases_cache_hits() -> None:
     load = ("sessions", *SMALL, "--replicas", "3")
     turns = run_simulation(*load)
     aware = run_simulation(*load, "--routing", "prefix-aware")
     assert aware["cache_hits"] > turns["cache_hits"]
 
 
-def test_prefill_and_decode_may_be_apart() -> None:
+def test_simulate_separates_prefill_and_decode_replicas() -> None:
     split = ("poisson", *SMALL, "--prefill-replicas", "1", "--decode-replicas", "2")
     output = get_output("simulate", *split)
     assert "1 prefill and 2 decode replicas" in output
@@ -108,14 +108,14 @@ def test_prefill_and_decode_may_be_apart() -> None:
     assert run_simulation("poisson", *SMALL)["kv_transfer"] is None
 
 
-def test_with_two_plain_calls_no_lease_can_run_out() -> None:
+def test_simulate_plain_kv_protocol_has_no_lease_timeout() -> None:
     hasty = ("poisson", *SMALL, "--prefill-replicas", "1", "--kv-lease", "0.000001")
     lost = run_simulation(*hasty)
     held = run_simulation(*hasty, "--kv-protocol", "plain")
     assert lost["kv_transfer"]["mean"] == 0 < held["kv_transfer"]["mean"]
 
 
-def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path) -> None:
+def test_simulate_detailed_log_is_readable_by_calibration(trace: str, tmp_path: Path) -> None:
     path = tmp_path / "details.jsonl"
     get_output("simulate", trace, "--save-detailed", str(path))
     _, (timing,) = read_log(path.read_bytes().splitlines())
@@ -123,19 +123,19 @@ def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path
     assert 0 < timing.ttft < timing.latency < 1
 
 
-def test_the_details_of_conversations_can_be_replayed_as_a_trace(tmp_path: Path) -> None:
+def test_simulate_detailed_log_of_sessions_replays_as_trace(tmp_path: Path) -> None:
     path = str(tmp_path / "details.jsonl")
     found = run_simulation("sessions", *SMALL, "--save-detailed", path)
     assert run_simulation(path)["cache_hits"] == pytest.approx(found["cache_hits"], abs=0.05)
 
 
-def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
+def test_simulate_goodput_counts_requests_within_slo(trace: str) -> None:
     assert run_simulation(trace, "--slo", "ttft:1000,tpot:1000")["good"] == 1
     assert run_simulation(trace, "--goodput", "ttft:1000", "--goodput", "e2el:1")["good"] == 0
     assert run_simulation(trace)["good"] is None
 
 
-def test_a_sweep_says_how_many_replicas_are_enough() -> None:
+def test_simulate_sweep_finds_minimum_replicas() -> None:
     load = ("poisson", "--num-prompts", "200", "--request-rate", "20", "--slo", "ttft:300,tpot:40")
     output = get_output("simulate", *load, "--sweep")
     verdict = output.splitlines()[0]
@@ -152,7 +152,7 @@ def test_a_sweep_says_how_many_replicas_are_enough() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html", ".svg"])
-def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> None:
+def test_simulate_plots_are_written_to_file(trace: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"figure{suffix}"
     get_output("simulate", trace, "--plots", str(path), "--slo", "ttft:50")
     drawn = path.read_bytes()
@@ -197,7 +197,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--max-model-len", "10"], "context"),
     ],
 )
-def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
+def test_simulate_invalid_arguments_print_one_line_error(arguments: list[str], why: str) -> None:
     error = get_error("simulate", *arguments)
     assert error.startswith("Error: ")
     assert why in error
@@ -217,13 +217,13 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
         ("{\xff", "line 1"),
     ],
 )
-def test_an_error_in_a_trace_names_its_line(text: str, why: str, tmp_path: Path) -> None:
+def test_simulate_trace_error_names_line(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="latin-1")
     assert why in get_error("simulate", str(path))
 
 
-def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> None:
+def test_simulate_mixed_fleet_autoscales_and_routes_with_delay() -> None:
     load = ("poisson", "--num-prompts", "60", "--request-rate", "8")
     mixed = get_output(
         "simulate",
@@ -251,17 +251,17 @@ def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> No
         (["--autoscale", "waiting:3", "--prefill-replicas", "1"], "not with prefill replicas"),
     ],
 )
-def test_a_fleet_that_cannot_be_is_named(arguments: list[str], why: str) -> None:
+def test_simulate_invalid_fleet_prints_error(arguments: list[str], why: str) -> None:
     assert why in get_error("simulate", "poisson", "--num-prompts", "5", *arguments)
 
 
-def test_the_profiles_are_listed_with_their_errors() -> None:
+def test_profiles_command_lists_profiles_with_errors() -> None:
     output = get_output("profiles")
     assert "rtx4090-llama-3.1-8b" in output
     assert "%" in output
 
 
-def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
+def test_simulate_imports_matplotlib_only_for_plots() -> None:
     script = (
         "import sys; from dragoman.cli import create_app; from typer.testing import CliRunner;"
         "app = create_app(lambda s, t: 0, {}); run = CliRunner().invoke;"
@@ -273,7 +273,7 @@ def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
 
 
 @pytest.mark.parametrize("enough", [True, False])
-def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
+def test_simulate_sweep_writes_plots_and_details(tmp_path: Path, enough: bool) -> None:
     plots = tmp_path / "sweep.svg"
     details = tmp_path / "sweep.jsonl"
     slo = "ttft:100000" if enough else "ttft:0.001"
@@ -287,7 +287,7 @@ def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
 
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate"])
-def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> None:
+def test_misspelled_workload_prints_suggestion_and_list(command: str) -> None:
     more = ("--url", "http://127.0.0.1:1/v1") if command == "calibrate" else ()
     message = get_error(command, "poison", *more)
     assert (
@@ -314,14 +314,12 @@ def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> N
         ("calibrate", "--kv-bytes-per-token", "0"),
     ],
 )
-def test_an_impossible_number_is_rejected_with_its_option(
-    command: str, option: str, value: str
-) -> None:
+def test_out_of_range_option_is_rejected_by_name(command: str, option: str, value: str) -> None:
     assert f"Invalid value for '{option}'" in get_error(command, "absent.jsonl", option, value)
 
 
 @pytest.mark.parametrize("text", ["not json\n", '{"arrival_time": 0}\n', "a,b\n1,2\n"])
-def test_an_unreadable_trace_is_named(tmp_path: Path, text: str) -> None:
+def test_simulate_unreadable_trace_names_file(tmp_path: Path, text: str) -> None:
     trace = tmp_path / "odd.jsonl"
     trace.write_text(text)
     assert get_error("simulate", str(trace)).startswith(f"Error: {trace}: ")

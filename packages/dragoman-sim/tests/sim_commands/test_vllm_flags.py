@@ -36,7 +36,7 @@ def list_options(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate", "profile", "serve"])
-def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
+def test_vllm_flags_are_all_options_or_explained(command: str) -> None:
     flags = read_flags()
     options = list_options(command)
     assert len(flags) > 300
@@ -63,7 +63,7 @@ def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
         (("serve", "sim", "--swap-space", "4"), "no such flag any more"),
     ],
 )
-def test_a_flag_that_is_no_option_is_rejected_with_the_reason(
+def test_unsupported_vllm_flag_is_rejected_with_reason(
     arguments: tuple[str, ...], reason: str
 ) -> None:
     complaint = " ".join(get_error(*arguments).split())
@@ -71,12 +71,12 @@ def test_a_flag_that_is_no_option_is_rejected_with_the_reason(
     assert any(part in complaint for part in reason.split("|"))
 
 
-def test_other_engines_and_unknown_flags_have_clicks_own_error() -> None:
+def test_unknown_flag_prints_click_error() -> None:
     assert "No such option: --swap-space" in get_error("serve", "tiny", "--swap-space", "4")
     assert "No such option: --no-such-thing" in get_error("simulate", "poisson", "--no-such-thing")
 
 
-def test_vllms_names_of_negated_flags_are_options() -> None:
+def test_negated_vllm_flags_are_accepted() -> None:
     assert get_output(
         "simulate", "poisson", *SHORT, "--disable-prefix-caching", "--disable-chunked-prefill"
     )
@@ -90,7 +90,7 @@ def test_vllms_names_of_negated_flags_are_options() -> None:
         ("--no-enable-expert-parallel",),
     ],
 )
-def test_a_layout_that_the_profile_has_no_times_of_is_rejected(
+def test_simulate_layout_missing_in_profile_is_rejected(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     profile = str(tmp_path / "shared-experts.yaml")
@@ -121,7 +121,7 @@ def test_a_layout_that_the_profile_has_no_times_of_is_rejected(
     )
 
 
-def test_independent_ranks_are_as_many_replicas() -> None:
+def test_simulate_data_parallel_ranks_equal_replicas() -> None:
     ranks = get_output(
         "simulate", "poisson", *SHORT, "--data-parallel-size", "2", "--tensor-parallel-size", "1"
     )
@@ -129,7 +129,7 @@ def test_independent_ranks_are_as_many_replicas() -> None:
     assert ranks.splitlines()[2:] == replicas.splitlines()[2:]
 
 
-def test_more_of_the_memory_gives_more_blocks() -> None:
+def test_gpu_memory_utilization_increases_block_count() -> None:
     outputs = [
         get_output(
             "profile",
@@ -147,14 +147,14 @@ def test_more_of_the_memory_gives_more_blocks() -> None:
     assert blocks[1] - blocks[0] == pytest.approx(0.4 * 80e9 / per_block, rel=0.1)
 
 
-def test_every_reason_has_flags_and_each_flag_one_reason() -> None:
+def test_explained_flags_have_one_reason_each() -> None:
     flags = [flag for names, _ in list_explained_flags() for flag in names.split(", ")]
     assert len(flags) == len(set(flags))
 
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_the_list_is_that_of_the_installed_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_list_matches_installed_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import import_module
 
     vllm = pytest.importorskip("vllm")

@@ -10,25 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .commands.serve import serve
-    from .core.engine import (
-        CONSTRAINT_FEATURES,
-        Capabilities,
-        Ended,
-        Engine,
-        Failed,
-        Feature,
-        Health,
-        Matcher,
-        OutputCallback,
-        PromptLogprobs,
-        Rejected,
-        Sampled,
-        Scheduled,
-        TokenEngine,
-        TokenLogprob,
-        TokenOutput,
-        TokenRequest,
-    )
+    from .core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
+    from .core.engine import Engine, Health
     from .core.errors import (
         ContextTooLong,
         DragomanError,
@@ -41,8 +24,8 @@ if TYPE_CHECKING:
         Alternative,
         ChoiceFinished,
         Event,
-        FinishReason,
         Finished,
+        FinishReason,
         PromptTokens,
         ReasoningDelta,
         RefusalDelta,
@@ -53,6 +36,7 @@ if TYPE_CHECKING:
         ToolCallStart,
         Usage,
     )
+    from .core.matcher import Matcher
     from .core.message import (
         Audio,
         CustomTool,
@@ -81,16 +65,29 @@ if TYPE_CHECKING:
         SamplingOptions,
     )
     from .core.syntax import ReasoningFormat, ToolFormat
-    from .dialects.all_dialects import Dialect, create_writer, read_request
-    from .dialects.base import GenerationCall, Writer
-    from .engines.base import (
-        BaseEngine,
-        BaseTokenEngine,
+    from .core.token_engine import (
+        Ended,
+        Failed,
+        OutputCallback,
+        PromptLogprobs,
+        Rejected,
+        Sampled,
+        Scheduled,
+        TokenEngine,
+        TokenLogprob,
+        TokenOutput,
+        TokenRequest,
+    )
+    from .dialects.interfaces import GenerationCall, Writer
+    from .dialects.registry import Dialect, create_writer, read_request
+    from .engines.base_engine import (
         CONSTRAINED_TOKEN_CAPABILITIES,
         TOKEN_CAPABILITIES,
+        BaseEngine,
+        BaseTokenEngine,
     )
     from .engines.tiny import find_bundled_model
-    from .launch.embedding import create_app
+    from .launch.in_process import create_app
     from .serving.app import Application
     from .settings import Settings, SettingsError
     from .store import Bounds, Store

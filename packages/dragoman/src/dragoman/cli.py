@@ -15,21 +15,24 @@ import typer
 from typer.core import TyperArgument, TyperCommand
 from typer.models import OptionInfo
 
-from . import __version__
 from dragoman_check.commands.bench import bench
-from dragoman_sim.commands.calibrate import calibrate
-from .commands.chat import chat
 from dragoman_check.commands.check import check
+from dragoman_sim.commands.calibrate import calibrate
+from dragoman_sim.commands.list_profiles import profiles
+from dragoman_sim.commands.plan import plan
+from dragoman_sim.commands.predict_profile import profile
+from dragoman_sim.commands.simulate import simulate
+
+from . import __version__
+from .commands.chat import chat
 from .commands.deploy import deploy
+from .commands.hub_cache import list_models, pull, remove
 from .commands.keys import build_keys_app
 from .commands.launch import launch
-from .commands.models import list_models, pull, remove
 from .commands.options import find_vllm_flag, print_error
-from dragoman_sim.commands.plan import plan, profile
 from .commands.record import record, replay
 from .commands.run import run as run_prompt
 from .commands.serve import run_server
-from dragoman_sim.commands.simulate import profiles, simulate
 from .settings import (
     FIELDS,
     FORMER_NAMES,

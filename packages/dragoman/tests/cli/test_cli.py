@@ -53,11 +53,11 @@ def settings(*arguments: str, **environment: str) -> Settings:
     return run.settings[0]
 
 
-def test_without_options_the_defaults_hold():
+def test_serve_without_options_uses_defaults():
     assert settings() == Settings()
 
 
-def test_settings_can_be_read_again():
+def test_settings_reload_reads_changed_environment():
     run = Recorder()
     environment = {"DRAGOMAN_MAX_NUM_SEQS": "3"}
     call("serve", "scripted", "--port", "0", run=run, environment=environment)
@@ -66,7 +66,7 @@ def test_settings_can_be_read_again():
     assert run.read().max_num_seqs == 4
 
 
-def test_options_are_settings():
+def test_serve_options_map_to_settings():
     loaded = settings(
         "scripted:x.yaml", "--port", "0", "--api-key", "a,b", "--api-key", "c", "--max-model-len=8k", "--strict",
         "--no-access-log", "--override-generation-config", '{"temperature": 0}',
@@ -82,11 +82,11 @@ def test_options_are_settings():
     assert loaded.override_generation_config.temperature == 0
 
 
-def test_underscores_are_dashes_as_in_vllm():
+def test_options_with_underscores_equal_dashes():
     assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
 
 
-def test_former_names_are_accepted_and_hidden(caplog: pytest.LogCaptureFixture):
+def test_deprecated_option_is_accepted_with_warning_and_hidden(caplog: pytest.LogCaptureFixture):
     assert settings("--max-waiting", "7").max_queued_requests == 7
     assert caplog.messages == ["--max-waiting is deprecated; use --max-queued-requests"]
     assert "--max-waiting" not in call("serve", "--help").output
@@ -95,7 +95,7 @@ def test_former_names_are_accepted_and_hidden(caplog: pytest.LogCaptureFixture):
 @pytest.mark.parametrize(
     "field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name
 )
-def test_a_switch_can_be_turned_both_ways(field: SettingField):
+def test_boolean_option_has_on_and_off_flags(field: SettingField):
     assert getattr(settings(field.flag, "--no-auth"), field.name) is True
     assert getattr(settings(field.off_flag), field.name) is False
     assert (
@@ -103,7 +103,7 @@ def test_a_switch_can_be_turned_both_ways(field: SettingField):
     )
 
 
-def test_the_help_of_a_negated_switch_is_not_that_of_the_switch():
+def test_negated_flag_help_refers_to_positive_flag():
     lines = call("serve", "--help").output.splitlines()
     assert next(line.split()[1:] for line in lines if line.split()[:1] == ["--no-ui"]) == [
         "Opposite",
@@ -112,7 +112,7 @@ def test_the_help_of_a_negated_switch_is_not_that_of_the_switch():
     ]
 
 
-def test_the_list_of_commands_cuts_no_summary():
+def test_command_list_shows_full_summaries():
     result = CliRunner().invoke(
         create_app(Recorder(), {}), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}
     )
@@ -134,13 +134,13 @@ def test_the_list_of_commands_cuts_no_summary():
         ("keys add", "NAME"),
     ],
 )
-def test_the_usage_has_brackets_around_what_may_be_left_out(command: str, usage: str):
+def test_usage_shows_optional_arguments_in_brackets(command: str, usage: str):
     assert (
         f"Usage: dragoman {command} [OPTIONS] {usage}\n" in call(*command.split(), "--help").output
     )
 
 
-def test_the_command_line_counts_before_the_environment():
+def test_option_overrides_environment_variable():
     assert settings("--no-strict", DRAGOMAN_STRICT="1", DRAGOMAN_PORT="1").strict is False
 
 
@@ -156,7 +156,7 @@ def test_the_command_line_counts_before_the_environment():
         (["--config", "absent.toml"], "--config: absent.toml does not exist"),
     ],
 )
-def test_an_invalid_setting_is_a_one_line_error(arguments: list[str], why: str):
+def test_invalid_setting_prints_one_line_error(arguments: list[str], why: str):
     run = Recorder()
     result = call("serve", *arguments, run=run)
     assert (result.exit_code, run.settings, result.stdout) == (2, [], "")
@@ -164,16 +164,16 @@ def test_an_invalid_setting_is_a_one_line_error(arguments: list[str], why: str):
     assert "Traceback" not in result.stderr
 
 
-def test_a_server_error_at_startup_is_a_one_line_error():
+def test_startup_error_prints_one_line_error():
     result = call("serve", run=Recorder(error=SettingsError("--tool-call-parser: no such parser")))
     assert (result.exit_code, result.stderr) == (2, "Error: --tool-call-parser: no such parser\n")
 
 
-def test_the_servers_exit_code_is_the_commands():
+def test_serve_returns_server_exit_code():
     assert call("serve", run=Recorder(code=3)).exit_code == 3
 
 
-def test_help_shows_every_setting_and_no_key():
+def test_serve_help_lists_all_settings_and_hides_key():
     result = call("serve", "--help", environment={"DRAGOMAN_API_KEY": "sk-secret"})
     assert result.exit_code == 0
     assert "sk-secret" not in result.output
@@ -187,7 +187,7 @@ def test_help_shows_every_setting_and_no_key():
 @pytest.mark.parametrize(
     "command", ["serve", "run", "chat", "launch", "simulate", "calibrate", "record", "replay"]
 )
-def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str):
+def test_help_fits_80_columns_and_lists_all_options(command: str):
     app = create_app(Recorder(), {})
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
     assert max(map(len, output.splitlines())) <= 80
@@ -203,7 +203,7 @@ def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str
 
 
 @pytest.mark.parametrize("value", ["1", "anything"])
-def test_no_color_is_honoured_on_a_terminal(value: str):
+def test_no_color_variable_disables_colored_errors(value: str):
     def invoke(environment: dict[str, str]) -> str:
         app = create_app(Recorder(), {})
         return CliRunner().invoke(app, ["serve", "--port", "x"], env=environment, color=True).stderr
@@ -212,18 +212,18 @@ def test_no_color_is_honoured_on_a_terminal(value: str):
     assert "\x1b[31m" in invoke({"NO_COLOR": ""})
 
 
-def test_a_misspelled_command_gets_a_suggestion():
+def test_misspelled_command_prints_suggestion():
     result = call("srve")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Did you mean 'serve'?" in result.stderr
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
-def test_the_version_is_printed(argument: str):
+def test_version_option_prints_version(argument: str):
     assert call(argument).stdout == f"{__version__}\n"
 
 
-def test_no_command_shows_the_commands():
+def test_no_command_prints_command_list():
     assert "serve" in call().output
 
 
@@ -240,7 +240,7 @@ HEAVY = [
 ]
 
 
-def test_help_and_version_import_nothing_heavy():
+def test_help_and_version_import_no_heavy_modules():
     """Checked instead of the time, which varies with the machine's load."""
     code = (
         "import sys\n"
@@ -273,7 +273,7 @@ OTHER_ENGINES = [
 ]
 
 
-def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(tmp_path: Path):
+def test_serve_imports_only_its_engine_and_exits_cleanly(tmp_path: Path):
     code = (
         "import sys\n"
         "from dragoman.cli import main\n"
@@ -294,7 +294,7 @@ def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(
     assert (server.returncode, output) == (0, "[]\n")
 
 
-def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
+def test_invalid_kv_transfer_config_prints_one_line_error(tmp_path: Path):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         transfer = {
@@ -323,7 +323,7 @@ def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_the_module_is_the_command(tmp_path: Path):
+def test_python_m_dragoman_runs_cli(tmp_path: Path):
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
     outside = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     done = subprocess.run(

@@ -24,7 +24,7 @@ def url() -> Generator[str]:
         yield url
 
 
-def test_the_embedded_model_remembers_the_conversation(tmp_path: Path):
+def test_chat_with_embedded_model_keeps_history(tmp_path: Path):
     lines = "Hello\nWhat is 17 + 26?\n/save chat.json\n/exit\nnever sent\n"
     done = run_command(
         "chat", "--temperature", "0", "--reasoning-effort", "none", stdin=lines, cwd=tmp_path
@@ -41,13 +41,13 @@ def test_the_embedded_model_remembers_the_conversation(tmp_path: Path):
     ]
 
 
-def test_reasoning_is_marked_and_can_be_hidden(url: str):
+def test_chat_marks_or_hides_reasoning(url: str):
     line = "[[think Two sums.]] [[say Five.]]\n"
     assert run_command("chat", url, stdin=line).stdout == "Thinking: Two sums.\nFive.\n"
     assert run_command("chat", url, "--hide-reasoning", stdin=line).stdout == "Five.\n"
 
 
-def test_tool_calls_are_printed_and_answered_by_the_next_lines(url: str, tmp_path: Path):
+def test_chat_prints_tool_calls_and_reads_results_from_input(url: str, tmp_path: Path):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
     ask = '[[tool add {"a": 1}]] [[tool add {"a": 2}]] [[then]] [[say Done.]]'
@@ -63,7 +63,7 @@ def test_tool_calls_are_printed_and_answered_by_the_next_lines(url: str, tmp_pat
     ]
 
 
-def test_commands_change_the_conversation(url: str, tmp_path: Path):
+def test_chat_commands_change_conversation(url: str, tmp_path: Path):
     lines = [
         "/help", "/system", "[[say one]]", "/system Be brief.", "/system", "/clear", "/nothing", "/save",
         ' /x [[say two]]',
@@ -88,14 +88,14 @@ def test_commands_change_the_conversation(url: str, tmp_path: Path):
     ]
 
 
-def test_a_failed_message_is_forgotten_and_piped_input_ends_with_code_1(url: str, tmp_path: Path):
+def test_chat_failed_message_is_dropped_and_exit_code_is_1(url: str, tmp_path: Path):
     lines = "[[error 503 no room]]\n[[say fine]]\n/save c.json\n"
     done = run_command("chat", url, stdin=lines, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "fine\nSaved 2 messages to c.json\n")
     assert done.stderr == "Error: no room (HTTP 503)\n"
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_chat(url: str):
+def test_chat_ctrl_c_stops_answer_and_continues(url: str):
     with start_command("chat", url) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -151,7 +151,7 @@ class Terminal:
         return code
 
 
-def test_a_terminal_has_a_prompt_and_dim_reasoning_and_ctrl_c_keeps_the_chat(url: str):
+def test_chat_terminal_shows_prompt_and_dim_reasoning(url: str):
     terminal = Terminal(url, NO_COLOR="", TERM="xterm")
     assert f"scripted at {url}" in terminal.read_until("> ")
     terminal.type("[[think Hm.]] [[say Five.]]\n")
@@ -162,7 +162,7 @@ def test_a_terminal_has_a_prompt_and_dim_reasoning_and_ctrl_c_keeps_the_chat(url
     assert terminal.close() == 0
 
 
-def test_a_terminal_is_safe_from_control_characters_of_the_model(tmp_path: Path):
+def test_chat_terminal_strips_control_characters(tmp_path: Path):
     (tmp_path / "script.yaml").write_text('- {reply: "a\\e[31mb", repeat: true}\n')
     with serve_app(create_app(f"scripted:{tmp_path / 'script.yaml'}", store="none")) as url:
         assert run_command("chat", url, stdin="Hi\n").stdout == "a\x1b[31mb\n"

@@ -28,7 +28,7 @@ def call(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(create_app(serve, {}), ["keys", *arguments], input=stdin)
 
 
-def test_a_new_key_is_printed_once_and_stored_as_a_hash(path: Path) -> None:
+def test_keys_add_prints_key_once_and_stores_hash(path: Path) -> None:
     result = call(
         "add", "team-a", "--model", "tiny", "--requests-per-minute", "60", "--weight", "2"
     )
@@ -42,7 +42,7 @@ def test_a_new_key_is_printed_once_and_stored_as_a_hash(path: Path) -> None:
     assert key not in call("list").stdout
 
 
-def test_rotating_keeps_the_owner_and_the_former_key_for_a_while(path: Path) -> None:
+def test_keys_rotate_keeps_owner_and_former_key_for_grace(path: Path) -> None:
     first = call("add", "a", "--tokens-per-day", "5").stdout.strip()
     before = load_key_file(path)["a"]
     second = call("rotate", "a", "--grace", "1").stdout.strip()
@@ -54,13 +54,13 @@ def test_rotating_keeps_the_owner_and_the_former_key_for_a_while(path: Path) -> 
     assert "rotating" in call("list").stdout
 
 
-def test_rotating_without_grace_ends_the_former_key_at_once(path: Path) -> None:
+def test_keys_rotate_without_grace_expires_former_key(path: Path) -> None:
     call("add", "a")
     second = call("rotate", "a", "--grace", "0").stdout.strip()
     assert [each.sha256 for each in load_key_file(path)["a"].secrets] == [hash_key(second)]
 
 
-def test_rotating_a_key_that_was_locked_by_hand_does_not_unlock_it(path: Path) -> None:
+def test_keys_rotate_after_disable_drops_former_key(path: Path) -> None:
     call("add", "a")
     edit_key_file(
         path, lambda tenants: tenants.update(a=msgspec.structs.replace(tenants["a"], disabled=True))
@@ -74,7 +74,7 @@ def test_rotating_a_key_that_was_locked_by_hand_does_not_unlock_it(path: Path) -
 
 
 @pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e8", "1e300"])
-def test_an_impossible_grace_is_a_mistake(path: Path, hours: str) -> None:
+def test_keys_rotate_invalid_grace_is_rejected(path: Path, hours: str) -> None:
     call("add", "a")
     before = path.read_bytes()
     result = call("rotate", "a", "--grace", hours)
@@ -82,7 +82,7 @@ def test_an_impossible_grace_is_a_mistake(path: Path, hours: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_revoked_key_keeps_its_owner_until_it_is_deleted(path: Path) -> None:
+def test_keys_revoke_keeps_owner_until_deletion(path: Path) -> None:
     call("add", "a")
     id = load_key_file(path)["a"].id
     assert call("revoke", "a").exit_code == 0
@@ -93,7 +93,7 @@ def test_a_revoked_key_keeps_its_owner_until_it_is_deleted(path: Path) -> None:
     assert load_key_file(path) == {}
 
 
-def test_an_existing_key_comes_from_standard_input(path: Path) -> None:
+def test_keys_add_from_stdin_stores_given_key(path: Path) -> None:
     key = "k" * 40
     result = call("add", "a", "--from-stdin", stdin=f"{key}\n")
     assert (result.exit_code, key in result.output) == (0, False)
@@ -112,7 +112,7 @@ def test_an_existing_key_comes_from_standard_input(path: Path) -> None:
         (["add", "b c"], "a name is 1 to 64 letters"),
     ],
 )
-def test_mistakes_are_named_and_change_nothing(
+def test_keys_invalid_arguments_print_error_and_keep_file(
     path: Path, arguments: list[str], message: str
 ) -> None:
     call("add", "a")
@@ -123,6 +123,6 @@ def test_mistakes_are_named_and_change_nothing(
     assert path.read_bytes() == before
 
 
-def test_a_missing_key_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_without_key_file_prints_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_KEYS_FILE", raising=False)
     assert "--keys-file FILE or DRAGOMAN_KEYS_FILE" in call("list").stderr

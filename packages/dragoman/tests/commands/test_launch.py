@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import create_app
-from dragoman.commands.launch import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
+from dragoman.commands.agent_setups import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
 
 from ..loopback import serve_app
 from .processes import build_environment, read_until, run_command, start_command
@@ -63,7 +63,7 @@ def is_refused(url: str) -> bool:
         return client.connect_ex((parts.hostname or "", parts.port or 80)) != 0
 
 
-def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
+def test_launch_claude_starts_server_and_stops_it_at_exit(path: str):
     done = run_command(
         "launch",
         "claude",
@@ -93,7 +93,7 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
     assert is_refused(url)
 
 
-def test_a_running_server_is_used_and_left_alone(path: str):
+def test_launch_with_url_uses_running_server(path: str):
     with serve_app(
         create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))
     ) as url:
@@ -111,7 +111,7 @@ def test_a_running_server_is_used_and_left_alone(path: str):
         assert not is_refused(url)
 
 
-def test_a_server_is_started_at_a_free_url_of_this_machine(path: str):
+def test_launch_with_unused_local_url_starts_server(path: str):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -119,7 +119,7 @@ def test_a_server_is_started_at_a_free_url_of_this_machine(path: str):
     assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_BASE_URL"]) == (7, url)
 
 
-def test_a_key_reaches_the_server_and_the_agent(path: str):
+def test_launch_passes_api_key_to_server_and_agent(path: str):
     done = run_command("launch", "codex", "scripted", PATH=path, DRAGOMAN_API_KEY="k1,k2")
     assert done.returncode == 7, done.stderr
     assert read_record(done)["variables"]["DRAGOMAN_CLIENT_KEY"] == "k1"
@@ -128,7 +128,7 @@ def test_a_key_reaches_the_server_and_the_agent(path: str):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 5), (signal.SIGINT, 6)])
-def test_signals_are_passed_on(path: str, number: signal.Signals, code: int):
+def test_launch_forwards_signals_to_agent(path: str, number: signal.Signals, code: int):
     with start_command("launch", "claude", "scripted", "--", "wait", PATH=path) as process:
         assert process.stdout is not None
         url = json.loads(read_until(process.stdout, "\n"))["variables"]["ANTHROPIC_BASE_URL"]
@@ -138,7 +138,7 @@ def test_signals_are_passed_on(path: str, number: signal.Signals, code: int):
         assert is_refused(url)
 
 
-def test_a_server_does_not_outlive_a_killed_launcher(path: str):
+def test_launch_killed_launcher_stops_server(path: str):
     with start_command("launch", "claude", "scripted", "--", "wait", PATH=path) as process:
         assert process.stdout is not None
         record = json.loads(read_until(process.stdout, "\n"))
@@ -159,7 +159,7 @@ def test_a_server_does_not_outlive_a_killed_launcher(path: str):
         ([], 2, "is not one of claude, codex, opencode"),
     ],
 )
-def test_what_cannot_be_launched_is_one_sentence(
+def test_launch_invalid_arguments_print_one_line_error(
     arguments: list[str], code: int, why: str, tmp_path: Path
 ):
     done = run_command("launch", *arguments, PATH=str(tmp_path))
@@ -168,7 +168,7 @@ def test_what_cannot_be_launched_is_one_sentence(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_server_that_cannot_start_is_reported(path: str):
+def test_launch_server_start_failure_is_reported(path: str):
     done = run_command("launch", "claude", "tinny", PATH=path)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
@@ -187,7 +187,7 @@ def test_a_server_that_cannot_start_is_reported(path: str):
     assert "a server can be started only on this machine" in done.stderr
 
 
-def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path: Path):
+def test_launch_print_outputs_script_and_starts_no_process(path: str, tmp_path: Path):
     done = run_command(
         "launch",
         "claude",
@@ -224,12 +224,12 @@ def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path:
         ("gguf:org/name:q8_0@v1", "org/name:q8_0"),
     ],
 )
-def test_print_names_the_model_as_the_server_will(model: str, name: str):
+def test_launch_print_uses_served_model_name(model: str, name: str):
     done = run_command("launch", "claude", model, "--print", "--url", "http://127.0.0.1:9")
     assert f"export ANTHROPIC_MODEL={name}\n" in done.stdout
 
 
-def test_print_cannot_name_the_model_of_an_upstream():
+def test_launch_print_with_upstream_model_is_rejected():
     done = run_command(
         "launch", "claude", "http://127.0.0.1:9", "--print", "--url", "http://127.0.0.1:9"
     )
@@ -240,7 +240,7 @@ def test_print_cannot_name_the_model_of_an_upstream():
     )
 
 
-def test_variables_for_other_programs_are_printed():
+def test_launch_env_prints_variables():
     with serve_app(create_app("scripted", store="none")) as url:
         done = run_command("launch", "--env", "--url", url)
     assert done.returncode == 0
@@ -253,7 +253,7 @@ def target() -> ServerTarget:
     return ServerTarget("http://127.0.0.1:8000", 'a "b"', 100_000, "key")
 
 
-def test_codex_gets_settings_in_toml(target: ServerTarget):
+def test_codex_setup_uses_toml_settings(target: ServerTarget):
     setup = AGENTS["codex"].build_setup(target)
     assert setup.arguments[::2] == ("-c",) * (len(setup.arguments) // 2)
     config = tomllib.loads("\n".join(setup.arguments[1::2]))
@@ -263,7 +263,7 @@ def test_codex_gets_settings_in_toml(target: ServerTarget):
     assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8000/v1", "responses")
 
 
-def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
+def test_opencode_setup_uses_json_configuration(target: ServerTarget):
     variables = AGENTS["opencode"].build_setup(target).variables
     config = json.loads(variables["OPENCODE_CONFIG_CONTENT"] or "")
     assert config["model"] == 'dragoman/a "b"'
@@ -282,7 +282,7 @@ def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
         (ServerTarget("u", "tiny"), ("tools",), ["an agent needs a larger model"]),
     ],
 )
-def test_advice_names_what_an_agent_lacks(
+def test_find_advice_lists_missing_capabilities(
     target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]
 ):
     advice = find_advice(target, capabilities)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.commands.connection import ServerFailed, start_server
+from dragoman.commands.local_server import ServerFailed, start_server
 
 from ..launch.certificates import write_certificate
 from .processes import run_command
 
 
-def test_it_serves_and_stops_and_shows_nothing_when_all_is_well(monkeypatch: pytest.MonkeyPatch):
+def test_start_server_runs_and_stops_without_output(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DRAGOMAN_LOG_LEVEL", "debug")
     lines: list[str] = []
     with start_server("scripted", lines.append) as server:
@@ -25,7 +25,7 @@ def test_it_serves_and_stops_and_shows_nothing_when_all_is_well(monkeypatch: pyt
     assert lines == []
 
 
-def test_warnings_are_printed_without_a_timestamp():
+def test_start_server_prints_warnings_without_timestamp():
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAGOMAN_GPU_LAYERS", "3")
@@ -37,7 +37,7 @@ def test_warnings_are_printed_without_a_timestamp():
 
 
 @pytest.mark.parametrize("listener", ["tls", "unix socket", "workers", "api servers", "json log"])
-def test_the_settings_of_the_listener_and_the_log_are_for_dragoman_serve_only(
+def test_start_server_ignores_listener_and_log_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
 ):
     certificate, key = write_certificate(tmp_path, "ours")
@@ -57,7 +57,7 @@ def test_the_settings_of_the_listener_and_the_log_are_for_dragoman_serve_only(
     assert lines == []
 
 
-def test_a_server_that_cannot_start_says_why():
+def test_start_server_failure_raises_with_reason():
     lines: list[str] = []
     with pytest.raises(ServerFailed) as failure, start_server("/no/such/model", lines.append):
         pass
@@ -68,7 +68,7 @@ def test_a_server_that_cannot_start_says_why():
     assert lines == [f"Error: cannot serve /no/such/model: {message}"]
 
 
-def test_a_server_that_dies_is_reported(tmp_path: Path):
+def test_run_reports_server_crash(tmp_path: Path):
     engine = """\
 import os
 from dragoman import BaseEngine, Started

@@ -10,7 +10,9 @@ import openai
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.recording import CassetteWriter, RecordingProxy, ReplayApp, read_cassette
+from dragoman.recording.cassette import CassetteWriter, read_cassette
+from dragoman.recording.proxy import RecordingProxy
+from dragoman.recording.replay import ReplayApp
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -42,7 +44,7 @@ def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     ), answer.content
 
 
-def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
+def test_replay_equals_recording_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with serve_app(create_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
@@ -84,7 +86,7 @@ def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
         (["replay", __file__, "--port", "-1"], "--port"),
     ],
 )
-def test_what_is_wrong_is_a_line(
+def test_record_invalid_arguments_print_one_line_error(
     arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

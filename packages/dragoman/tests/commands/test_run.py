@@ -23,7 +23,7 @@ def url() -> Generator[str]:
         yield url
 
 
-def test_an_answer_of_the_embedded_model_is_printed():
+def test_run_prints_answer_of_embedded_model():
     done = run_command("run", "tiny", "What is the capital", "of Japan?", "--temperature", "0")
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
@@ -32,7 +32,7 @@ def test_an_answer_of_the_embedded_model_is_printed():
     )
 
 
-def test_json_is_the_whole_response():
+def test_run_json_prints_full_response():
     done = run_command(
         "run", "tiny", "--json", "--max-tokens", "2", "--system", "Be brief.", stdin="Hello\n"
     )
@@ -41,7 +41,7 @@ def test_json_is_the_whole_response():
     assert response["usage"]["completion_tokens"] == 2
 
 
-def test_a_schema_is_enforced(tmp_path: Path):
+def test_run_schema_constrains_answer(tmp_path: Path):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     (tmp_path / "s.json").write_text(json.dumps(schema | {"additionalProperties": False}))
     done = run_command("run", "tiny", "--schema", "s.json", "A number?", cwd=tmp_path)
@@ -50,13 +50,13 @@ def test_a_schema_is_enforced(tmp_path: Path):
 
 
 @pytest.mark.parametrize("as_option", [True, False])
-def test_a_running_server_answers(url: str, as_option: bool):
+def test_run_with_url_uses_running_server(url: str, as_option: bool):
     arguments = ["scripted", "--url", f"{url}/v1/"] if as_option else [url]
     done = run_command("run", *arguments, "[[think Hm.]] [[say Hi.]]")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hi.\n", "")
 
 
-def test_input_comes_before_the_argument(url: str):
+def test_run_stdin_precedes_prompt_argument(url: str):
     # Each of the two directives emits its part, in the order of the prompt.
     done = run_command("run", url, "[[say second]]", stdin="[[say first]]\n")
     assert done.stdout == "firstsecond\n"
@@ -69,7 +69,7 @@ def test_input_comes_before_the_argument(url: str):
         ("[[say So far]] [[error 500 out of memory]]", "So far\n", "Error: out of memory\n"),
     ],
 )
-def test_a_failure_is_reported_with_exit_code_1(url: str, prompt: str, printed: str, reported: str):
+def test_run_failure_exits_1_with_error(url: str, prompt: str, printed: str, reported: str):
     done = run_command("run", url, prompt)
     assert (done.returncode, done.stdout, done.stderr) == (1, printed, reported)
     done = run_command("run", url, "--json", prompt)
@@ -77,7 +77,7 @@ def test_a_failure_is_reported_with_exit_code_1(url: str, prompt: str, printed: 
     assert reported.removesuffix("\n").partition(" (")[0] in done.stderr
 
 
-def test_an_incomplete_answer_is_reported(url: str):
+def test_run_incomplete_answer_prints_warning(url: str):
     done = run_command("run", url, "[[say One two]] [[finish length]]")
     assert (done.returncode, done.stdout) == (0, "One two\n")
     assert done.stderr == "Warning: the answer is incomplete (finish_reason: length)\n"
@@ -93,14 +93,14 @@ def test_an_incomplete_answer_is_reported(url: str):
         (["tiny", "--schema", "absent.json", "Hi"], "absent.json: No such file"),
     ],
 )
-def test_an_invalid_request_is_exit_code_2(url: str, arguments: list[str], why: str):
+def test_run_invalid_request_exits_2(url: str, arguments: list[str], why: str):
     done = run_command("run", *(argument.format(url=url) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert why in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_key_of_the_environment_is_sent():
+def test_run_sends_api_key_from_environment():
     with serve_app(create_app("scripted", store="none", api_key=("k1", "k2"))) as url:
         assert run_command("run", url, "[[say Hi.]]").returncode == 2
         assert run_command("run", url, "[[say Hi.]]", DRAGOMAN_API_KEY="k2").stdout == "Hi.\n"
@@ -110,7 +110,7 @@ def test_a_key_of_the_environment_is_sent():
         )
 
 
-def test_settings_of_the_environment_hold_for_the_server_that_is_started():
+def test_run_applies_environment_settings_to_started_server():
     done = run_command(
         "run",
         "tiny",
@@ -123,7 +123,7 @@ def test_settings_of_the_environment_hold_for_the_server_that_is_started():
     assert "8 tokens" in done.stderr
 
 
-def test_ctrl_c_ends_it_with_exit_code_130(url: str):
+def test_run_ctrl_c_exits_130(url: str):
     with start_command("run", url, "[[say one]] [[delay 60]] [[say two]]") as process:
         assert process.stdin is not None
         assert process.stdout is not None

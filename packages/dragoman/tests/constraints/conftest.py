@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 
 EOS = "<|im_end|>"

@@ -11,9 +11,11 @@ from random import Random
 import jsonschema_rs
 import pytest
 from msgspec import Struct
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import accepts, advance, text, walk
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import (
+from dragoman.constraints.response_grammar import (
     CallForm,
     ConstraintGrammar,
     ReasoningSection,
@@ -22,17 +24,15 @@ from dragoman.constraints.lark import (
 )
 from dragoman.core.errors import RequestError
 from dragoman.core.request import (
+    AnyJsonObject,
     Constraint,
     ContextFreeGrammar,
-    JsonObject,
     JsonSchema,
     Regex,
     StringChoices,
 )
-from dragoman.core.syntax import FreeText, JsonValue, LiteralText, ReasoningSyntax
-from dragoman.prompts.tokenizer import HfTokenizer
-from tests.constraints.conftest import EOS
-from tests.constraints.walks import accepts, advance, text, walk
+from dragoman.core.syntax import FreeText, JsonPiece, LiteralText, ReasoningSyntax
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'
@@ -47,7 +47,7 @@ LLAMA_F = '{"name": "f", "parameters": {"a": 1}}'
 
 def hermes(name: str, schema: str | None) -> CallForm:
     head = f'<tool_call>\n{{"name": "{name}", "arguments": '
-    return CallForm((LiteralText(head), JsonValue(schema), LiteralText("}\n</tool_call>")))
+    return CallForm((LiteralText(head), JsonPiece(schema), LiteralText("}\n</tool_call>")))
 
 
 def calls(required: bool = False, parallel: bool = True) -> ToolCallRules:
@@ -56,7 +56,7 @@ def calls(required: bool = False, parallel: bool = True) -> ToolCallRules:
 
 def llama(name: str) -> CallForm:
     return CallForm(
-        (LiteralText(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), LiteralText("}"))
+        (LiteralText(f'{{"name": "{name}", "parameters": '), JsonPiece(SCHEMA), LiteralText("}"))
     )
 
 
@@ -108,12 +108,12 @@ class GrammarArguments(Struct, frozen=True):
 GRAMMARS = {
     "auto": GrammarArguments(calls=calls()),
     "auto single": GrammarArguments(calls=calls(parallel=False)),
-    "required": GrammarArguments(calls=calls(required=True), body=JsonObject()),
+    "required": GrammarArguments(calls=calls(required=True), body=AnyJsonObject()),
     "required single": GrammarArguments(calls=calls(required=True, parallel=False)),
     "named": GrammarArguments(calls=ToolCallRules((hermes("f", SCHEMA),), "\n", True, False)),
     "auto and body": GrammarArguments(calls=calls(), body=JsonSchema(SCHEMA)),
     "thought": GrammarArguments(thought=THINK),
-    "thought and body": GrammarArguments(thought=THINK, body=JsonObject()),
+    "thought and body": GrammarArguments(thought=THINK, body=AnyJsonObject()),
     "open thought and body": GrammarArguments(thought=OPEN, body=StringChoices(("yes", "no"))),
     "thought and calls": GrammarArguments(thought=THINK, calls=calls()),
     "thought and required calls": GrammarArguments(thought=OPEN, calls=calls(required=True)),
@@ -179,7 +179,9 @@ CASES: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "answer", "fits"), CASES)
-def test_an_answer_fits_or_not(name: str, answer: str, fits: bool, judge: Judge) -> None:
+def test_grammar_accepts_or_rejects_answer(
+    name: str, answer: str, fits: bool, judge: Judge
+) -> None:
     assert judge(GRAMMARS[name].grammar(judge.tokenizer), answer) is fits
 
 
@@ -195,7 +197,9 @@ def test_an_answer_fits_or_not(name: str, answer: str, fits: bool, judge: Judge)
         ('{"names": 1}', True),
     ],
 )
-def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) -> None:
+def test_llama_json_calls_grammar_accepts_text_or_calls(
+    answer: str, fits: bool, judge: Judge
+) -> None:
     assert judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA), answer) is fits
 
 
@@ -209,7 +213,7 @@ def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) ->
         ("hello", False),
     ],
 )
-def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) -> None:
+def test_json_calls_with_json_body_accepts_both(answer: str, fits: bool, judge: Judge) -> None:
     body = JsonSchema(
         '{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}'
     )
@@ -223,8 +227,10 @@ def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) ->
     ("answer", "fits"),
     [("", True), ("hello", True), ('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1}x', False)],
 )
-def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Judge) -> None:
-    form = CallForm((JsonValue(SCHEMA),))
+def test_bare_json_calls_grammar_rejects_invalid_arguments(
+    answer: str, fits: bool, judge: Judge
+) -> None:
+    form = CallForm((JsonPiece(SCHEMA),))
     assert (
         judge(
             compose_grammar(
@@ -236,8 +242,8 @@ def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Ju
     )
 
 
-def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge) -> None:
-    form = CallForm((LiteralText("CALL "), JsonValue('{"properties":{"a":{"type":"integer"}}}')))
+def test_call_arguments_without_type_must_be_object(judge: Judge) -> None:
+    form = CallForm((LiteralText("CALL "), JsonPiece('{"properties":{"a":{"type":"integer"}}}')))
     grammar = compose_grammar(
         judge.tokenizer.special_tokens, calls=ToolCallRules((form,), is_required=True)
     )
@@ -248,7 +254,7 @@ def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge
 @pytest.mark.parametrize(
     "name", ["auto", "required", "auto and body", "thought and required calls", "everything"]
 )
-def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> None:
+def test_random_constrained_answers_parse_as_calls(name: str, judge: Judge) -> None:
     compiled = judge.compiler.compile(GRAMMARS[name].grammar(judge.tokenizer))
     matchers = [compiled.build_matcher() for _ in range(8)]
     if name.startswith("thought"):  # chance would hardly end one
@@ -285,7 +291,7 @@ def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> 
         ("(?i)yes", "YeS", True),
     ],
 )
-def test_a_regex_holds_for_the_whole_answer(
+def test_regex_body_must_match_full_answer(
     pattern: str, answer: str, fits: bool, judge: Judge
 ) -> None:
     assert (
@@ -296,12 +302,14 @@ def test_a_regex_holds_for_the_whole_answer(
 @pytest.mark.parametrize(
     ("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)]
 )
-def test_choices_are_exact(answer: str, fits: bool, judge: Judge) -> None:
+def test_choices_body_matches_exactly(answer: str, fits: bool, judge: Judge) -> None:
     body = StringChoices(("a", "ab", 'q"\\\n', "é", "a"))
     assert judge(compose_grammar(judge.tokenizer.special_tokens, body=body), answer) is fits
 
 
-def test_the_name_of_a_token_as_a_choice_is_text(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_choice_with_token_name_matches_plain_text(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=StringChoices(("<think>",)))
     eos = embedded.special_tokens[EOS]
     assert accepts(compiler, grammar, embedded.encode("<think>", special=False), eos)
@@ -313,7 +321,7 @@ GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
 
 
 @pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
-def test_a_grammar_composes_with_calls_and_reasoning(
+def test_context_free_grammar_composes_with_calls_and_reasoning(
     definition: str, syntax: str, judge: Judge
 ) -> None:
     special = judge.tokenizer.special_tokens
@@ -363,7 +371,7 @@ def test_a_grammar_composes_with_calls_and_reasoning(
         ),
     ],
 )
-def test_a_bad_constraint_is_refused(
+def test_invalid_constraint_is_rejected_with_param(
     body: Regex | StringChoices | ContextFreeGrammar,
     word: str,
     embedded: HfTokenizer,
@@ -380,7 +388,7 @@ def test_a_bad_constraint_is_refused(
         assert len(caught.value.message) < 1_200
 
 
-def test_blanks_that_a_vocabulary_adds_are_text() -> None:
+def test_added_whitespace_tokens_count_as_text() -> None:
     data = vocabularies.byte_level_data(("<|im_start|>", EOS))
     data["added_tokens"] += [
         vocabularies.added(265, "\n\n", special=False),
@@ -388,17 +396,17 @@ def test_blanks_that_a_vocabulary_adds_are_text() -> None:
     ]
     tokenizer = vocabularies.build_tokenizer(data)
     judge = Judge(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
-    grammar = compose_grammar(tokenizer.special_tokens, reasoning=OPEN, body=JsonObject())
+    grammar = compose_grammar(tokenizer.special_tokens, reasoning=OPEN, body=AnyJsonObject())
     assert judge(grammar, 'hm\n\n字\n</think>\n\n{"字": "字"}')
     assert 266 in tokenizer.encode('{"字": "字"}', special=False)
 
 
-def test_calls_of_no_tool_are_a_mistake(embedded: HfTokenizer) -> None:
+def test_tool_call_rules_without_tool_raise_value_error(embedded: HfTokenizer) -> None:
     with pytest.raises(ValueError, match="no tool"):
         compose_grammar(embedded.special_tokens, calls=ToolCallRules(()))
 
 
-def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:
+def test_lark_ampersands_in_strings_and_comments_are_ignored(judge: Judge) -> None:
     grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
     assert judge(
         compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)),
@@ -407,7 +415,7 @@ def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> N
 
 
 @pytest.mark.parametrize("syntax", ["lark", "gbnf"])
-def test_a_grammar_follows_the_prefix_of_the_answer(
+def test_grammar_with_answer_prefix_requires_prefix(
     syntax: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     definition = {"lark": "start: /yes|no/", "gbnf": 'root ::= "yes" | "no"'}[syntax]
@@ -419,7 +427,7 @@ def test_a_grammar_follows_the_prefix_of_the_answer(
 
 
 @pytest.mark.parametrize("pattern", ["", "^$"])
-def test_a_pattern_may_match_only_the_empty_text(
+def test_empty_pattern_matches_only_empty_text(
     pattern: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     judge = Judge(embedded, compiler, True)

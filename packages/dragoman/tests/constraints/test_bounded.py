@@ -9,16 +9,27 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-
-from dragoman.constraints.bounded import BoundedCompiler
-from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
-from dragoman.constraints.schema import estimate_compile_cost, parse_schema
-from dragoman.core.errors import Overloaded, RequestError
-from dragoman.core.request import ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
-from dragoman.core.syntax import FreeText, JsonValue, LiteralText
-from dragoman.prompts.tokenizer import HfTokenizer
-from dragoman.isolation.pool import WorkerLimits
 from tests.constraints.conftest import EOS
+
+from dragoman.constraints.bounded_compiler import BoundedCompiler
+from dragoman.constraints.json_schema import estimate_compile_cost, parse_schema
+from dragoman.constraints.response_grammar import (
+    CallForm,
+    ConstraintGrammar,
+    ToolCallRules,
+    compose_grammar,
+)
+from dragoman.core.errors import Overloaded, RequestError
+from dragoman.core.request import (
+    AnyJsonObject,
+    ContextFreeGrammar,
+    JsonSchema,
+    Regex,
+    StringChoices,
+)
+from dragoman.core.syntax import FreeText, JsonPiece, LiteralText
+from dragoman.isolation.worker_pool import WorkerLimits
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 BOMB = ContextFreeGrammar(
     "start: A\nA: " + " & ".join(f"/(.{{{n}}})*/" for n in (7, 11, 13, 17, 19, 23))
@@ -63,7 +74,7 @@ async def wait_until_dead(pid: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_grammar_that_takes_too_long_is_rejected_and_the_next_one_compiles(
+async def test_bounded_compile_timeout_rejects_grammar_and_recovers(
     embedded: HfTokenizer, bounded: BoundedCompiler
 ) -> None:
     with pytest.raises(RequestError, match="too much time to compile") as caught:
@@ -75,7 +86,7 @@ async def test_a_grammar_that_takes_too_long_is_rejected_and_the_next_one_compil
     assert compiled.build_matcher().allows(embedded.encode("a", special=False)[0])
 
 
-async def test_a_grammar_that_takes_too_much_memory_is_rejected(embedded: HfTokenizer) -> None:
+async def test_bounded_compile_memory_limit_rejects_grammar(embedded: HfTokenizer) -> None:
     limits = WorkerLimits(seconds=600.0, memory=24 * 1024 * 1024)
     compiler = BoundedCompiler(embedded, [embedded.special_tokens[EOS]], worker_limits=limits)
     with pytest.raises(RequestError, match="too much memory to compile"):
@@ -83,7 +94,7 @@ async def test_a_grammar_that_takes_too_much_memory_is_rejected(embedded: HfToke
     compiler.close()
 
 
-async def test_a_rejected_grammar_is_not_tried_again(
+async def test_bounded_compile_does_not_retry_rejected_grammar(
     embedded: HfTokenizer, bounded: BoundedCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=BOMB)
@@ -98,7 +109,7 @@ async def test_a_rejected_grammar_is_not_tried_again(
         await bounded.compile(grammar)
 
 
-async def test_equal_grammars_at_the_same_time_are_compiled_once(
+async def test_bounded_compile_shares_concurrent_equal_grammars(
     embedded: HfTokenizer, bounded: BoundedCompiler
 ) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=Regex("a+b"))
@@ -107,7 +118,7 @@ async def test_equal_grammars_at_the_same_time_are_compiled_once(
     assert len(bounded.pool.pids) == 1
 
 
-async def test_the_process_is_killed_when_the_last_request_that_waits_is_cancelled(
+async def test_bounded_compile_cancel_of_last_waiter_kills_process(
     embedded: HfTokenizer, endless: BoundedCompiler
 ) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=BOMB)
@@ -122,7 +133,7 @@ async def test_the_process_is_killed_when_the_last_request_that_waits_is_cancell
     await wait_until_dead(pid)
 
 
-async def test_closing_ends_what_runs_and_what_waits(
+async def test_bounded_compiler_close_aborts_running_and_queued(
     embedded: HfTokenizer, endless: BoundedCompiler
 ) -> None:
     waiting = [
@@ -136,7 +147,7 @@ async def test_closing_ends_what_runs_and_what_waits(
     await wait_until_dead(pid)
 
 
-async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -> None:
+async def test_bounded_compiler_full_queue_raises_overloaded(embedded: HfTokenizer) -> None:
     limits = WorkerLimits(seconds=600.0, processes=1, queued=1)
     compiler = BoundedCompiler(embedded, [embedded.special_tokens[EOS]], worker_limits=limits)
     waiting = [
@@ -150,7 +161,7 @@ async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_cheap_grammars_do_not_wait_for_costly_ones(
+async def test_cheap_grammar_bypasses_queue_of_costly_grammars(
     embedded: HfTokenizer, endless: BoundedCompiler
 ) -> None:
     bombs = [
@@ -166,7 +177,7 @@ async def test_cheap_grammars_do_not_wait_for_costly_ones(
     await asyncio.gather(*bombs, return_exceptions=True)
 
 
-async def test_what_is_wrong_says_why_after_the_trial_too(
+async def test_bounded_compile_invalid_grammar_reports_reason(
     embedded: HfTokenizer, bounded: BoundedCompiler
 ) -> None:
     with pytest.raises(RequestError, match="no answer can satisfy"):
@@ -178,18 +189,18 @@ async def test_what_is_wrong_says_why_after_the_trial_too(
 
 
 @pytest.mark.parametrize("value", [9999991, 99991, 12345.678, 0.0012347])
-def test_multiple_of_many_digits_is_rejected_by_name(value: float) -> None:
+def test_multiple_of_with_many_digits_is_rejected(value: float) -> None:
     with pytest.raises(RequestError, match=r"^multipleOf .* at most 10000") as caught:
         parse_schema(json.dumps({"type": "array", "items": {"multipleOf": value}}), "tools[0]")
     assert caught.value.param == "tools[0]"
 
 
 @pytest.mark.parametrize("value", [1, 5, 0.01, 0.25, 3600, 86400, 9973, 1e6, 1e300])
-def test_common_multiples_are_accepted(value: float) -> None:
+def test_common_multiple_of_values_are_accepted(value: float) -> None:
     parse_schema(json.dumps({"multipleOf": value}), "x")
 
 
-def test_multiples_that_hold_at_the_same_time_are_multiplied() -> None:
+def test_multiple_of_in_all_of_is_limited_by_product() -> None:
     every: list[Any] = [{"multipleOf": 97}, {"multipleOf": 101}, {"multipleOf": 103}]
     parse_schema(json.dumps({"anyOf": every}), "x")
     with pytest.raises(RequestError, match="multipleOf"):
@@ -198,19 +209,19 @@ def test_multiples_that_hold_at_the_same_time_are_multiplied() -> None:
 
 @pytest.mark.parametrize("keyword", ["const", "default"])
 @pytest.mark.parametrize("value", [True, 99_999])
-def test_the_values_of_a_schema_are_not_schemas(keyword: str, value: Any) -> None:
+def test_schema_values_are_not_parsed_as_schemas(keyword: str, value: Any) -> None:
     parse_schema(json.dumps({keyword: {"multipleOf": value}}), "x")
 
 
 @pytest.mark.parametrize("reference", ["#/default", "#/d%65fault"])
-def test_a_value_that_is_used_as_a_schema_is_bounded(reference: str) -> None:
+def test_referenced_default_value_is_validated_as_schema(reference: str) -> None:
     with pytest.raises(RequestError, match="multipleOf"):
         parse_schema(
             json.dumps({"items": {"$ref": reference}, "default": {"multipleOf": 99_999}}), "x"
         )
 
 
-def test_a_property_may_be_named_like_a_keyword() -> None:
+def test_property_named_like_keyword_is_validated_as_schema() -> None:
     with pytest.raises(RequestError, match="multipleOf"):
         parse_schema(json.dumps({"properties": {"default": {"multipleOf": 99_999}}}), "x")
 
@@ -233,16 +244,14 @@ def test_a_property_may_be_named_like_a_keyword() -> None:
         {"properties": {"a": {"$ref": "#/examples/0"}}, "examples": [{"pattern": "a{1,1000}b"}]},
     ],
 )
-def test_a_schema_with_what_may_take_any_time_goes_through_a_trial(
-    embedded: HfTokenizer, schema: Any
-) -> None:
+def test_costly_schema_requires_trial_compile(embedded: HfTokenizer, schema: Any) -> None:
     assert estimate_compile_cost(schema).costly
     assert not compose_grammar(
         embedded.special_tokens, body=JsonSchema(json.dumps(schema))
     ).is_cheap
 
 
-def test_so_do_patterns_grammars_and_great_schemas(embedded: HfTokenizer) -> None:
+def test_patterns_grammars_and_large_schemas_require_trial(embedded: HfTokenizer) -> None:
     great = {"enum": list(range(3000))}
     bodies = [Regex("a"), ContextFreeGrammar("start: /a/"), JsonSchema(json.dumps(great))]
     assert not any(compose_grammar(embedded.special_tokens, body=body).is_cheap for body in bodies)
@@ -251,7 +260,7 @@ def test_so_do_patterns_grammars_and_great_schemas(embedded: HfTokenizer) -> Non
         assert not compose_grammar(embedded.special_tokens, calls=calls).is_cheap
 
 
-def test_ordinary_schemas_are_compiled_without_a_trial(embedded: HfTokenizer) -> None:
+def test_ordinary_schema_compiles_without_trial(embedded: HfTokenizer) -> None:
     member = {"type": "string", "description": "pattern", "enum": ["allOf", "multipleOf"]}
     schema = {
         "type": "object",
@@ -263,9 +272,9 @@ def test_ordinary_schemas_are_compiled_without_a_trial(embedded: HfTokenizer) ->
         "required": ["pattern"],
     }
     assert compose_grammar(embedded.special_tokens, body=JsonSchema(json.dumps(schema))).is_cheap
-    assert compose_grammar(embedded.special_tokens, body=JsonObject()).is_cheap
+    assert compose_grammar(embedded.special_tokens, body=AnyJsonObject()).is_cheap
     assert compose_grammar(embedded.special_tokens, body=StringChoices(("a", "b"))).is_cheap
     calls = ToolCallRules(
-        (CallForm((LiteralText("<"), JsonValue(json.dumps(schema)), LiteralText(">"))),)
+        (CallForm((LiteralText("<"), JsonPiece(json.dumps(schema)), LiteralText(">"))),)
     )
     assert compose_grammar(embedded.special_tokens, calls=calls).is_cheap

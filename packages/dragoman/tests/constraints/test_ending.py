@@ -11,10 +11,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dragoman.constraints.ending import ClosingMatcher
-from dragoman.constraints.grammar_compiler import CompiledGrammar, Compiler
-from dragoman.core.engine import Tokenizer
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.constraints.closing_matcher import ClosingMatcher
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.grammar_matcher import CompiledGrammar
+from dragoman.core.tokenizer import Tokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 
 from .conftest import EOS
@@ -64,7 +65,7 @@ def sample(
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=("person", "any", "array"))
 @pytest.mark.parametrize("limit", [36, 80, 200])
-def test_an_answer_that_is_cut_is_valid(
+def test_closing_matcher_at_token_limit_gives_valid_json(
     embedded: HfTokenizer, compiler: Compiler, schema: dict[str, Any], limit: int
 ):
     eos = compiler.vocabulary.eos[0]
@@ -83,7 +84,7 @@ def test_an_answer_that_is_cut_is_valid(
     [r'[a-z]*x"', r"\d{3}-\d{4}", r"(ab)+c", r"[a-q]{3,40}zz", r"(yes|no), because .{10,200}\."],
 )
 @pytest.mark.parametrize("limit", [20, 33])
-def test_patterns_are_closed_too(
+def test_closing_matcher_at_token_limit_matches_pattern(
     embedded: HfTokenizer, compiler: Compiler, pattern: str, limit: int
 ):
     eos = compiler.vocabulary.eos[0]
@@ -94,7 +95,7 @@ def test_patterns_are_closed_too(
         )
 
 
-def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: Compiler):
+def test_closing_matcher_keeps_tokens_while_answer_fits(embedded: HfTokenizer, compiler: Compiler):
     """An answer that fits keeps the model's tokens. A few tokens may remain unused:
     endings are not minimal.
     """
@@ -114,16 +115,14 @@ def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: C
     assert matcher.finished
 
 
-def test_a_limit_without_room_for_any_ending_cuts_the_answer(
-    embedded: HfTokenizer, compiler: Compiler
-):
+def test_closing_matcher_without_room_truncates_answer(embedded: HfTokenizer, compiler: Compiler):
     matcher = closing(compiler, json_grammar(PERSON), 5)
     ids = sample(matcher, embedded, compiler.vocabulary.eos[0], 5, Random(1))
     assert len(ids) == 5
     assert not matcher.was_closed
 
 
-def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler: Compiler):
+def test_closing_matcher_mask_allows_only_ending(embedded: HfTokenizer, compiler: Compiler):
     """Engines that only check sampled tokens, as llama.cpp's is, sample again from the
     mask.
     """
@@ -145,7 +144,7 @@ def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler
     assert matcher.was_closed
 
 
-def test_a_vocabulary_of_another_kind(plain: HfTokenizer, plain_compiler: Compiler):
+def test_closing_matcher_supports_plain_vocabulary(plain: HfTokenizer, plain_compiler: Compiler):
     for seed in range(6):
         matcher = closing(plain_compiler, json_grammar(PERSON), 60)
         ids = sample(matcher, plain, plain_compiler.vocabulary.eos[0], 60, Random(seed))
@@ -252,9 +251,7 @@ def count_to_end(
 @pytest.mark.parametrize(
     "rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps")
 )
-def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(
-    small: HfTokenizer, rule: Any
-):
+def test_closing_matcher_closes_late_with_shortest_ending(small: HfTokenizer, rule: Any):
     """Compared with an exhaustive search."""
     eos = small.special_tokens[EOS]
     decided = 0

@@ -15,11 +15,14 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import list_allowed, text
+from tests.parsers.parsing import context, fold, parse, tool_format
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import CallForm, ToolCallRules, compose_grammar
-from dragoman.core.engine import Matcher
+from dragoman.constraints.response_grammar import CallForm, ToolCallRules, compose_grammar
 from dragoman.core.events import TextDelta
+from dragoman.core.matcher import Matcher
 from dragoman.core.message import CustomTool, FunctionTool, ToolCall
 from dragoman.core.syntax import (
     Alternation,
@@ -30,11 +33,8 @@ from dragoman.core.syntax import (
     SyntaxPiece,
 )
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
-from dragoman.prompts.tokenizer import HfTokenizer
-from tests.constraints.conftest import EOS
-from tests.constraints.walks import list_allowed, text
-from tests.parsers.parsing import context, fold, parse, tool_format
+from dragoman.parsers.harmony import HARMONY_TOOL_NAMES
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 
 Schema = dict[str, Any]
@@ -214,7 +214,7 @@ FAMILIES = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
 @given(st.sampled_from(FAMILIES), schemas(), schemas(), st.integers(0, 1_000_000))
-def test_what_is_enforced_is_read_back(
+def test_tool_parser_reads_random_constrained_output(
     tokens: bool, name: str, first: Schema, second: Schema, seed: int
 ):
     tools = [
@@ -225,7 +225,7 @@ def test_what_is_enforced_is_read_back(
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_comes_to_an_end(name: str):
+def test_family_grammar_random_walk_terminates(name: str):
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
@@ -238,13 +238,13 @@ def test_every_family_comes_to_an_end(name: str):
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("pattern", ['[ab]{2,5}|"c\\\\?"', r"(x|y)+ \$"])
-def test_a_custom_tool_is_given_what_matches_its_pattern(name: str, pattern: str):
+def test_custom_tool_input_matches_pattern(name: str, pattern: str):
     tools = [CustomTool("patch", None, "regex", pattern)]
     for tokens in (True, False):
         assert any([check(name, tools, seed, tokens=tokens) for seed in range(12)])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_form_begins_with_a_text(name: str):
+def test_call_syntax_starts_with_literal_text(name: str):
     first = tool_format(name).build_call_syntax(FunctionTool("f"))[0]
     assert isinstance(first, LiteralText)

@@ -11,22 +11,25 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
-
-from dragoman.constraints.grammar_compiler import Compiler, CompilerLimits
-from dragoman.constraints.lark import ConstraintGrammar, compose_grammar
-from dragoman.core.engine import Matcher, Tokenizer
-from dragoman.core.errors import RequestError
-from dragoman.core.request import ContextFreeGrammar, Regex, StringChoices
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import advance, list_allowed
+
+from dragoman.constraints.grammar_compiler import Compiler, CompilerLimits
+from dragoman.constraints.response_grammar import ConstraintGrammar, compose_grammar
+from dragoman.core.errors import RequestError
+from dragoman.core.matcher import Matcher
+from dragoman.core.request import ContextFreeGrammar, Regex, StringChoices
+from dragoman.core.tokenizer import Tokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 
 def choice(tokenizer: HfTokenizer, *options: str) -> ConstraintGrammar:
     return compose_grammar(tokenizer.special_tokens, body=StringChoices(options))
 
 
-def test_answers_do_not_share_their_state(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_matchers_of_one_grammar_have_separate_state(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     compiled = compiler.compile(choice(embedded, "yes", "no"))
     first = compiled.build_matcher()
     second = compiled.build_matcher()
@@ -36,12 +39,12 @@ def test_answers_do_not_share_their_state(embedded: HfTokenizer, compiler: Compi
     assert advance(second, embedded.encode("no", special=False))
 
 
-def test_the_same_grammar_is_compiled_once(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_compile_returns_cached_grammar(embedded: HfTokenizer, compiler: Compiler) -> None:
     grammar = choice(embedded, "once")
     assert compiler.compile(grammar) is compiler.compile(grammar)
 
 
-def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None:
+def test_grammar_cache_evicts_least_recently_used(embedded: HfTokenizer) -> None:
     compiler = Compiler(
         embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_grammars=4)
     )
@@ -56,7 +59,7 @@ def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None
     assert compiler.compile(grammars[1]) is not b
 
 
-def test_the_cache_is_bounded_by_size(embedded: HfTokenizer) -> None:
+def test_grammar_cache_is_limited_by_size(embedded: HfTokenizer) -> None:
     compiler = Compiler(
         embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_chars=100)
     )
@@ -64,7 +67,7 @@ def test_the_cache_is_bounded_by_size(embedded: HfTokenizer) -> None:
     assert compiler.compile(grammar) is not compiler.compile(grammar)
 
 
-def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_compile_and_match_are_thread_safe(embedded: HfTokenizer, compiler: Compiler) -> None:
     def answer(number: int) -> bool:
         matcher = compiler.compile(choice(embedded, f"answer {number % 3}", "none")).build_matcher()
         ids = embedded.encode(f"answer {number % 3}", special=False)
@@ -76,7 +79,7 @@ def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Com
         assert all(pool.map(answer, range(40)))
 
 
-def test_a_rejected_token_is_reported_and_other_matchers_are_unaffected(
+def test_matcher_rejects_token_without_affecting_others(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     compiled = compiler.compile(choice(embedded, "yes"))
@@ -88,11 +91,13 @@ def test_a_rejected_token_is_reported_and_other_matchers_are_unaffected(
     assert advance(compiled.build_matcher(), embedded.encode("yes", special=False))
 
 
-def test_an_id_beyond_the_vocabulary_is_rejected(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_matcher_rejects_token_id_beyond_vocabulary(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
     assert not compiler.compile(choice(embedded, "yes")).build_matcher().advance(10**6)
 
 
-def test_a_grammar_that_leads_nowhere_ends_in_an_error_and_not_in_the_end(
+def test_dead_end_grammar_mask_raises_request_error(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     grammar = compose_grammar(
@@ -104,7 +109,7 @@ def test_a_grammar_that_leads_nowhere_ends_in_an_error_and_not_in_the_end(
         matcher.mask()
 
 
-def test_every_end_token_ends(embedded: HfTokenizer) -> None:
+def test_matcher_accepts_every_end_token(embedded: HfTokenizer) -> None:
     ends = [embedded.special_tokens[EOS], embedded.special_tokens["<|endoftext|>"]]
     matcher = Compiler(embedded, ends).compile(choice(embedded, "a")).build_matcher()
     assert matcher.advance(embedded.encode("a", special=False)[0])
@@ -112,7 +117,7 @@ def test_every_end_token_ends(embedded: HfTokenizer) -> None:
     assert matcher.advance(ends[1])
 
 
-def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> None:
+def test_mask_excludes_vocabulary_padding(embedded: HfTokenizer) -> None:
     size = embedded.vocab_size + 300
     compiler = Compiler(embedded, [embedded.special_tokens[EOS]], vocab_size=size)
     matcher = compiler.compile(
@@ -122,7 +127,7 @@ def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> 
     assert max(list_allowed(matcher, size)) < embedded.vocab_size
 
 
-def test_a_compiler_needs_an_end_token(embedded: HfTokenizer) -> None:
+def test_compiler_without_end_token_raises_value_error(embedded: HfTokenizer) -> None:
     with pytest.raises(ValueError, match="end-of-sequence token"):
         Compiler(embedded, [])
 
@@ -147,7 +152,7 @@ class Broken:
         return ""
 
 
-def test_a_panic_at_compile_time_is_the_fault_of_the_request() -> None:
+def test_compiler_panic_raises_request_error() -> None:
     """llguidance panics on some grammars within all its limits: that is a 400, not a
     500.
     """
@@ -156,7 +161,7 @@ def test_a_panic_at_compile_time_is_the_fault_of_the_request() -> None:
         Compiler(tokenizer, [3]).compile(ConstraintGrammar('start: "abab"'))
 
 
-def test_forced_text_takes_its_canonical_tokens(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_forced_text_uses_canonical_tokens(embedded: HfTokenizer, compiler: Compiler) -> None:
     answer = "The weather in London is fine."
     matcher = compiler.compile(choice(embedded, answer)).build_matcher()
     written: list[int] = []
@@ -167,7 +172,7 @@ def test_forced_text_takes_its_canonical_tokens(embedded: HfTokenizer, compiler:
     assert written == embedded.encode(answer, special=False)
 
 
-def test_nothing_is_printed_and_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+def test_grammar_compiler_import_is_silent_and_lazy() -> None:
     code = (
         "import sys, dragoman.constraints.lark, dragoman.constraints.grammar_compiler; "
         "print('llguidance' in sys.modules)"
@@ -176,7 +181,7 @@ def test_nothing_is_printed_and_nothing_heavy_is_loaded_before_it_is_needed() ->
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_a_bad_grammar_prints_nothing(
+def test_invalid_grammar_prints_no_output(
     capfd: pytest.CaptureFixture[str], embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     for body in (
@@ -189,9 +194,7 @@ def test_a_bad_grammar_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_masks_of_one_answer_differ_from_step_to_step(
-    embedded: HfTokenizer, compiler: Compiler
-) -> None:
+def test_matcher_mask_changes_after_each_token(embedded: HfTokenizer, compiler: Compiler) -> None:
     matcher: Matcher = compiler.compile(choice(embedded, "The weather", "A dog")).build_matcher()
     masks = [matcher.mask()]
     for id in embedded.encode("The weather", special=False):

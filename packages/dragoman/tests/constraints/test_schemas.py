@@ -11,16 +11,21 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-
-from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
-from dragoman.constraints.schema import parse_schema
-from dragoman.core.errors import RequestError
-from dragoman.core.request import JsonObject, JsonSchema
-from dragoman.core.syntax import JsonValue, LiteralText
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, list_allowed, text, walk
+
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.json_schema import parse_schema
+from dragoman.constraints.response_grammar import (
+    CallForm,
+    ConstraintGrammar,
+    ToolCallRules,
+    compose_grammar,
+)
+from dragoman.core.errors import RequestError
+from dragoman.core.request import AnyJsonObject, JsonSchema
+from dragoman.core.syntax import JsonPiece, LiteralText
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 Schema = dict[str, Any]
 
@@ -167,7 +172,9 @@ def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> Constrain
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_random_constrained_answers_validate_against_schema(
+    name: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
     schema = SUPPORTED[name]
     eos = embedded.special_tokens[EOS]
     compiled = compiler.compile(of(embedded, schema))
@@ -195,7 +202,7 @@ def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler
         ("hostname", r"[A-Za-z0-9.-]+"),
     ],
 )
-def test_formats_are_enforced(
+def test_string_formats_are_enforced(
     format: str, pattern: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     compiled = compiler.compile(of(embedded, {"type": "string", "format": format}))
@@ -212,7 +219,7 @@ def test_formats_are_enforced(
 @pytest.mark.parametrize(
     ("answer", "fits"), [('"https://a.b/c?d=e#f"', True), ('"no uri"', False), ('"a b:c"', False)]
 )
-def test_uris_are_enforced(
+def test_uri_format_is_enforced(
     answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     ids = embedded.encode(answer, special=False)
@@ -221,7 +228,7 @@ def test_uris_are_enforced(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_enforced_is_refused_by_name(
+def test_unsupported_schema_keyword_is_rejected_by_name(
     name: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     schema, word = REFUSED[name]
@@ -232,12 +239,12 @@ def test_what_cannot_be_enforced_is_refused_by_name(
     assert "%json" not in caught.value.message
 
 
-def test_false_matches_nothing(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_false_schema_is_unsatisfiable(embedded: HfTokenizer, compiler: Compiler) -> None:
     with pytest.raises(RequestError, match="nsatisfiable"):
         compiler.compile(of(embedded, False))
 
 
-def test_a_lax_schema_is_enforced_as_far_as_possible(
+def test_non_strict_schema_with_unsupported_keyword_warns(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 1}
@@ -248,9 +255,7 @@ def test_a_lax_schema_is_enforced_as_far_as_possible(
     assert all(isinstance(n, int) for n in json.loads(text(embedded, ids)))
 
 
-def test_a_schema_that_is_enforced_gives_no_warning(
-    embedded: HfTokenizer, compiler: Compiler
-) -> None:
+def test_supported_schema_gives_no_warning(embedded: HfTokenizer, compiler: Compiler) -> None:
     assert compiler.compile(of(embedded, SUPPORTED["pattern"])).warnings == ()
 
 
@@ -270,7 +275,7 @@ def test_a_schema_that_is_enforced_gives_no_warning(
         ('{"n": 12, "m": 1}', False),
     ],
 )
-def test_there_is_one_way_to_write_an_instance(
+def test_schema_grammar_accepts_only_canonical_json(
     answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     grammar = of(embedded, close(n={"type": "integer"}))
@@ -278,7 +283,7 @@ def test_there_is_one_way_to_write_an_instance(
     assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
 
 
-def test_the_end_is_allowed_only_when_the_instance_is_whole(
+def test_end_token_is_allowed_only_after_complete_instance(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     eos = embedded.special_tokens[EOS]
@@ -294,10 +299,10 @@ def test_the_end_is_allowed_only_when_the_instance_is_whole(
 
 
 @pytest.mark.parametrize(
-    "body", [JsonObject(), JsonSchema('{"type":"string"}'), JsonSchema("true")]
+    "body", [AnyJsonObject(), JsonSchema('{"type":"string"}'), JsonSchema("true")]
 )
-def test_no_mask_allows_a_control_token(
-    body: JsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
+def test_mask_excludes_control_tokens(
+    body: AnyJsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     eos = embedded.special_tokens[EOS]
     controls = set(embedded.special_tokens.values())
@@ -311,12 +316,10 @@ def test_no_mask_allows_a_control_token(
         assert matcher.advance(random.choice([id for id in choices if id != eos]))
 
 
-def test_blanks_between_the_parts_of_an_instance_are_bounded(
-    embedded: HfTokenizer, compiler: Compiler
-) -> None:
+def test_schema_grammar_limits_whitespace(embedded: HfTokenizer, compiler: Compiler) -> None:
     blank = embedded.encode(" ", special=False)
     matcher = compiler.compile(
-        compose_grammar(embedded.special_tokens, body=JsonObject())
+        compose_grammar(embedded.special_tokens, body=AnyJsonObject())
     ).build_matcher()
     assert matcher.advance(embedded.encode("{", special=False)[0])
     assert not matcher.advance(blank[0])
@@ -344,7 +347,7 @@ def deep(levels: int) -> str:
         ('{"required": ["a", "a"]}', "required"),
     ],
 )
-def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None:
+def test_parse_schema_rejects_invalid_schema(schema: str, word: str) -> None:
     with pytest.raises(RequestError, match=word) as caught:
         parse_schema(schema, "tools.0.function.parameters")
     assert caught.value.param == "tools.0.function.parameters"
@@ -355,7 +358,7 @@ def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None
     "schema",
     ["true", "false", "{}", deep(32), '{"$schema":"http://json-schema.org/draft-07/schema#"}'],
 )
-def test_a_fit_schema_passes(schema: str) -> None:
+def test_parse_schema_accepts_valid_schema(schema: str) -> None:
     parse_schema(schema, "response_format")
 
 
@@ -406,7 +409,7 @@ MUCH: dict[str, Schema] = {
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_a_schema_that_is_too_much_work_is_refused(
+def test_compile_rejects_too_complex_schema(
     name: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     with pytest.raises(RequestError):
@@ -414,7 +417,7 @@ def test_a_schema_that_is_too_much_work_is_refused(
 
 
 @pytest.mark.parametrize("name", MUCH)
-def test_a_schema_that_only_looks_like_much_work_is_followed(
+def test_compile_accepts_large_but_cheap_schema(
     name: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     matcher = compiler.compile(of(embedded, MUCH[name])).build_matcher()
@@ -424,17 +427,19 @@ def test_a_schema_that_only_looks_like_much_work_is_followed(
         assert matcher.advance(random.choice(choices))
 
 
-def test_the_constraint_at_fault_is_named(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_schema_error_names_offending_param(embedded: HfTokenizer, compiler: Compiler) -> None:
     head = '<tool_call>\n{"name": "f", "arguments": '
-    bad = JsonValue('{"type":"object","properties":{"a":{"type":"array","contains":{}}}}')
+    bad = JsonPiece('{"type":"object","properties":{"a":{"type":"array","contains":{}}}}')
     forms = (
         CallForm(
-            (LiteralText(head), JsonValue("{}"), LiteralText("}")), "tools.0.function.parameters"
+            (LiteralText(head), JsonPiece("{}"), LiteralText("}")), "tools.0.function.parameters"
         ),
         CallForm((LiteralText(head), bad, LiteralText("}")), "tools.1.function.parameters"),
     )
     with pytest.raises(RequestError, match="contains") as caught:
         compiler.compile(
-            compose_grammar(embedded.special_tokens, body=JsonObject(), calls=ToolCallRules(forms))
+            compose_grammar(
+                embedded.special_tokens, body=AnyJsonObject(), calls=ToolCallRules(forms)
+            )
         )
     assert caught.value.param == "tools.1.function.parameters"

@@ -9,13 +9,13 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-
-from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import close_schema, compose_grammar
-from dragoman.core.request import JsonSchema
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts
+
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.response_grammar import close_schema, compose_grammar
+from dragoman.core.request import JsonSchema
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 Schema = dict[str, Any]
 
@@ -70,7 +70,7 @@ def fits(schema: Schema, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_fields_that_are_not_declared_are_not_generated(name: str) -> None:
+def test_close_schema_excludes_undeclared_fields(name: str) -> None:
     schema, plain, more = CLOSED[name]
     assert fits(schema, plain)
     assert fits(schema, more)
@@ -81,7 +81,7 @@ def test_fields_that_are_not_declared_are_not_generated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_a_schema_that_needs_further_members_keeps_them(name: str) -> None:
+def test_close_schema_keeps_needed_extra_members(name: str) -> None:
     schema, value = OPEN[name]
     tight = close_schema(schema)
     assert isinstance(tight, dict)
@@ -89,7 +89,7 @@ def test_a_schema_that_needs_further_members_keeps_them(name: str) -> None:
     assert fits(tight, value)
 
 
-def test_of_exactly_one_none_is_closed() -> None:
+def test_close_schema_leaves_one_of_open() -> None:
     """Closed, the first branch rejects the second's member; open, the second accepts
     the first's instances too.
     """
@@ -99,7 +99,7 @@ def test_of_exactly_one_none_is_closed() -> None:
 
 
 @pytest.mark.parametrize("schema", [True, False])
-def test_a_boolean_stays(schema: bool) -> None:
+def test_close_schema_returns_boolean_unchanged(schema: bool) -> None:
     assert close_schema(schema) is schema
 
 
@@ -107,7 +107,7 @@ def test_a_boolean_stays(schema: bool) -> None:
     ("answer", "allowed"),
     [('{"name": "x"}', True), ('{"name": "x", "n": 1}', False), ('{"n": 1, "name": "x"}', False)],
 )
-def test_the_grammar_is_of_the_closed_schema(
+def test_json_schema_grammar_uses_closed_schema(
     answer: str, allowed: bool, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=JsonSchema(json.dumps(PERSON), False))

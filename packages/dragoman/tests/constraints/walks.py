@@ -7,8 +7,9 @@ from random import Random
 import numpy as np
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import ConstraintGrammar
-from dragoman.core.engine import Matcher, Tokenizer
+from dragoman.constraints.response_grammar import ConstraintGrammar
+from dragoman.core.matcher import Matcher
+from dragoman.core.tokenizer import Tokenizer
 
 CLOSERS = (b'"', b"}", b"]", b"\n", b".", b"@")
 

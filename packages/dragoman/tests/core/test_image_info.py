@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman.core.images import ImageInfo, MAX_BYTES, check_image, read_image_info
+from dragoman.core.image_header import MAX_BYTES, ImageInfo, check_image, read_image_info
 from dragoman.core.message import InlineMedia
 from tests.pictures import PIXEL, build_png, png
 
@@ -35,13 +35,13 @@ EXTENDED = "UklGRkwAAABXRUJQVlA4WAoAAAAIAAAAHgAABgAAVlA4ICQAAACwAgCdASofAAcAP/3+
         (base64.b64encode(png(31, 7)).decode(), "png"),
     ],
 )
-def test_every_format_tells_its_size(encoded: str, kind: str):
+def test_read_image_info_returns_type_and_size(encoded: str, kind: str):
     assert read_image_info(base64.b64decode(encoded)) == ImageInfo(f"image/{kind}", 31, 7)
 
 
 @pytest.mark.parametrize("encoded", [BASELINE, GIF, LOSSY, LOSSLESS, EXTENDED])
 @given(data=st.data())
-def test_a_beginning_of_an_image_is_read_or_refused(encoded: str, data: st.DataObject):
+def test_read_image_info_of_truncated_image_does_not_raise(encoded: str, data: st.DataObject):
     whole = base64.b64decode(encoded)
     found = read_image_info(
         whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=8))
@@ -54,16 +54,16 @@ def test_a_beginning_of_an_image_is_read_or_refused(encoded: str, data: st.DataO
 @example(b"%PDF-1.7")
 @example(b"<svg xmlns='http://www.w3.org/2000/svg'/>")
 @example(b"\xff\xd8\xff" * 20)
-def test_what_is_no_image_has_no_size(data: bytes):
+def test_read_image_info_of_non_image_returns_none(data: bytes):
     assert read_image_info(data) is None or data[:3] in (b"\xff\xd8\xff", b"GIF")
 
 
-def test_a_jpeg_of_nothing_but_markers_is_read_in_one_pass():
+def test_read_image_info_jpeg_of_only_markers_returns_none():
     assert read_image_info(b"\xff\xd8" + b"\xff\xe0\0\2" * 500_000) is None
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\xff\xe0\0\2", b"\xff\x01"])
-def test_a_jpeg_may_have_fillers_before_its_size_but_not_without_end(filler: bytes):
+def test_read_image_info_jpeg_fillers_are_limited(filler: bytes):
     jpeg = base64.b64decode(BASELINE)
     size = ImageInfo("image/jpeg", 31, 7)
     assert read_image_info(jpeg[:2] + filler * 1000 + jpeg[2:]) == size
@@ -76,7 +76,7 @@ def test_a_jpeg_may_have_fillers_before_its_size_but_not_without_end(filler: byt
     "declared",
     [None, "image/png", "image/PNG", "application/octet-stream", "image/*", "image/x-png"],
 )
-def test_a_true_type_is_taken_and_none_is_found_out(declared: str | None):
+def test_check_image_detects_missing_or_generic_type(declared: str | None):
     assert check_image(InlineMedia(PIXEL, declared), "x") == InlineMedia(PIXEL, "image/png")
 
 
@@ -93,7 +93,7 @@ def test_a_true_type_is_taken_and_none_is_found_out(declared: str | None):
         (InlineMedia(build_png(0, 8, b""), None), "invalid_image"),
     ],
 )
-def test_a_refusal_names_the_field(inline: InlineMedia, code: str):
+def test_check_image_rejection_names_field(inline: InlineMedia, code: str):
     with pytest.raises(RequestError) as error:
         check_image(inline, "messages[0].content[1].image_url.url")
     assert (error.value.param, error.value.code) == ("messages[0].content[1].image_url.url", code)

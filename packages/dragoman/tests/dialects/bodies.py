@@ -11,9 +11,9 @@ from dragoman.core.errors import RequestError
 from dragoman.core.events import Event
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.completions import read_completions
+from dragoman.dialects.completions.reader import read_completions
+from dragoman.dialects.interfaces import GenerationCall, Header, Profile, ReaderOptions
 
 OPTIONS = ReaderOptions(default_model="tiny")
 VLLM = ReaderOptions(default_model="tiny", profile=Profile.VLLM)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.dialects.base import Purpose, VerificationMode
+from dragoman.dialects.sealing import Purpose, VerificationMode
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import pytest
 
 from dragoman.core.errors import Unsupported
 from dragoman.core.request import SamplingOptions
-from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
-from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
-from dragoman.dialects.fields import DecodingFields
+from dragoman.dialects.completions.wire import COMPLETIONS, CompletionsBody
+from dragoman.dialects.generation_fields import DecodingFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.registry import list_parameters
 
 from .bodies import chat, chat_refusal, completions, completions_refusal
 
@@ -22,24 +22,24 @@ OTHERS = [
 ]
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in CHAT.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(ChatBody.__struct_fields__) | set(ChatPromptFields.__struct_fields__)
     honoured = {row.name for row in COMPLETIONS.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(CompletionsBody.__struct_fields__)
 
 
-def test_every_sampling_parameter_of_the_core_is_a_field():
+def test_sampling_options_are_all_decoding_fields():
     assert set(SamplingOptions.__struct_fields__) <= set(DecodingFields.__struct_fields__)
 
 
-def test_no_parameter_has_two_rows():
+def test_parameter_table_has_unique_names():
     names = [(row.dialect, row.name) for row in list_parameters()]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(row: ParameterSupport):
     call, refusal = (
         (chat, chat_refusal) if row.dialect == "chat" else (completions, completions_refusal)
     )
@@ -58,12 +58,12 @@ def test_a_row_says_what_happens(row: ParameterSupport):
             assert call(**{row.name: STRANGE}).unknown == ()
 
 
-def test_true_is_not_a_harmless_one():
+def test_best_of_true_is_rejected_unlike_one():
     assert isinstance(chat_refusal(best_of=True), Unsupported)
     assert chat(best_of=1).warnings == ()
 
 
-def test_unknown_fields_are_named_but_not_at_length():
+def test_unknown_fields_are_reported_up_to_limit():
     assert chat(foo=1, bar=None).unknown == ("foo", "bar")
     many = chat(**{f"{i}" + "x" * 1_000: i for i in range(1_000)}).unknown
     assert len(many) == 32
@@ -94,7 +94,7 @@ cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection
 stream_interval"""
 
 
-def test_every_field_of_openai_and_vllm_is_known():
+def test_parameter_table_covers_openai_and_vllm_fields():
     known = {(row.dialect, row.name) for row in list_parameters()}
     wanted = {("chat", name) for name in (OPENAI_CHAT + " " + VLLM_CHAT).split()}
     wanted |= {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.completions import read_completions
+from dragoman.dialects.completions.reader import read_completions
 
 from .bodies import HELLO, OPTIONS
 
@@ -48,7 +48,7 @@ def refusal(body: bytes) -> RequestError:
         HEAD + b'"unknown":"\\ud8fe"}',
     ],
 )
-def test_what_is_not_json_is_refused(body: bytes):
+def test_invalid_json_body_is_rejected(body: bytes):
     assert refusal(body).param in (None, "messages")
 
 
@@ -103,13 +103,13 @@ def test_what_is_not_json_is_refused(body: bytes):
         ("verbosity", '"loud"'),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_by_name(field: str, value: str):
+def test_out_of_range_value_is_rejected_by_name(field: str, value: str):
     error = refusal(HEAD + f'"{field}":{value}}}'.encode())
     assert error.param in (field, f"{field}[0]")
     assert field in error.message
 
 
-def test_the_path_of_a_nested_field_is_openais():
+def test_nested_field_error_has_openai_path():
     error = refusal(json.dumps({"messages": [*HELLO, {"role": "user", "content": 3}]}).encode())
     assert error.param == "messages[1].content"
     assert error.message == (
@@ -118,7 +118,7 @@ def test_the_path_of_a_nested_field_is_openais():
     )
 
 
-def test_a_missing_field_is_named():
+def test_missing_field_error_names_field():
     assert refusal(b"{}").message == "Missing required parameter: 'messages'."
     assert refusal(b'{"messages":[{"content":"x"}]}').param == "messages[0].role"
 
@@ -129,16 +129,16 @@ def test_a_missing_field_is_named():
 @pytest.mark.parametrize(
     "field", ["unknown", "chat_template_kwargs", "metadata", "messages", "stop"]
 )
-def test_depth_is_bounded(hole: str, field: str):
+def test_body_nesting_depth_is_limited(hole: str, field: str):
     assert "128 levels" in refusal(HEAD + f'"{field}":{hole}}}'.encode()).message
 
 
-def test_brackets_inside_strings_are_not_depth():
+def test_brackets_in_strings_do_not_count_as_depth():
     text = "[{" * 500 + '\\"' + "[" * 200 + "\\\\"
     read_chat(json.dumps({"messages": [{"role": "user", "content": text}]}).encode(), OPTIONS)
 
 
-def test_ordinary_depth_is_fine():
+def test_ordinary_nesting_depth_is_accepted():
     schema: dict[str, object] = {"type": "string"}
     for _ in range(50):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -151,7 +151,7 @@ def test_ordinary_depth_is_fine():
 @pytest.mark.parametrize(
     "unit", [b"[]", b'[[{"a":[]}]]', b"[" * 120 + b"]" * 120, b'"[\\\\"', b'"\\""']
 )
-def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
+def test_body_parse_time_is_linear_in_size(unit: bytes):
     """A megabyte that is the worst case of the depth check takes well under a second."""
     body = HEAD + b'"x":[' + b",".join([unit] * (1_000_000 // len(unit))) + b"]}"
     before = time.process_time()
@@ -159,7 +159,7 @@ def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
     assert time.process_time() - before < 2
 
 
-def test_reading_time_grows_no_faster_than_the_number_of_messages():
+def test_body_parse_time_is_linear_in_message_count():
     """Each result searches its call among 20,000 open ones with other names."""
     call = '{"role":"assistant","function_call":{"name":"a"}}'
     result = '{"role":"function","name":"b","content":"x"}'
@@ -169,7 +169,7 @@ def test_reading_time_grows_no_faster_than_the_number_of_messages():
     assert time.process_time() - before < 3
 
 
-def test_the_number_of_arrays_and_objects_is_bounded():
+def test_body_container_count_is_limited():
     assert "1000000 arrays" in refusal(HEAD + b'"x":[' + b"[]," * 1_000_001 + b"[]]}").message
 
 
@@ -184,7 +184,7 @@ def test_the_number_of_arrays_and_objects_is_bounded():
     ),
     st.integers(120, 130),
 )
-def test_depth_is_counted_exactly(inner: object, around: int):
+def test_body_nesting_depth_is_counted_exactly(inner: object, around: int):
     text = json.dumps(inner)
     deep = depth(inner) + around + 1 > 128
     body = HEAD + (f'"pad":{[[]] * 130},"x":' + "[" * around + text + "]" * around + "}").encode()
@@ -207,7 +207,7 @@ def depth(value: object) -> int:
     return 0
 
 
-def test_a_huge_value_is_not_echoed():
+def test_error_does_not_echo_huge_value():
     huge = "x" * 1_000_000
     for body in (
         {"messages": [{"role": huge, "content": ""}]},
@@ -222,7 +222,7 @@ def test_a_huge_value_is_not_echoed():
         refusal(json.dumps(body).encode())
 
 
-def test_completions_read_bodies_in_the_same_way():
+def test_completions_body_errors_match_chat():
     with pytest.raises(RequestError, match="expected an integer, but got a boolean") as caught:
         read_completions(b'{"prompt":"x","max_tokens":true}', OPTIONS)
     assert caught.value.param == "max_tokens"
@@ -239,7 +239,7 @@ def test_completions_read_bodies_in_the_same_way():
         r"\ude00\ud83d\ude00",
     ],
 )
-def test_an_unpaired_surrogate_is_named_in_the_error(half: str):
+def test_unpaired_surrogate_is_rejected(half: str):
     message = refusal(
         b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()
     ).message

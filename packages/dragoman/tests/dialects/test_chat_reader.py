@@ -10,8 +10,8 @@ import pytest
 from dragoman.core.errors import Unsupported
 from dragoman.core.events import (
     ChoiceFinished,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     Started,
@@ -39,19 +39,19 @@ from dragoman.core.message import (
     UploadedMedia,
 )
 from dragoman.core.request import (
+    AnyJsonObject,
     ContextFreeGrammar,
     Extras,
     GenerationLimits,
-    JsonObject,
     JsonSchema,
     ReasoningOptions,
     Regex,
     SamplingOptions,
     StringChoices,
 )
-from dragoman.dialects.base import Header, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
+from dragoman.dialects.interfaces import Header, ReaderOptions
 
 from ..pictures import PIXEL, build_png, data_url
 from .bodies import (
@@ -84,7 +84,7 @@ def user_part(part: object) -> object:
     return message.parts[0]
 
 
-def test_the_minimal_body_sets_no_option():
+def test_minimal_body_sets_no_option():
     request = chat_request()
     assert request.model == "tiny"
     assert request.sampling == SamplingOptions()
@@ -95,20 +95,20 @@ def test_the_minimal_body_sets_no_option():
     assert chat().id_prefix == "chatcmpl-"
 
 
-def test_null_is_the_same_as_nothing_in_every_optional_field():
+def test_null_optional_fields_equal_absent_fields():
     names = {row.name for row in CHAT.rows} - {"messages"}
     with_nulls = chat(**dict.fromkeys(names))
     assert with_nulls.requests == chat().requests
     assert (with_nulls.warnings, with_nulls.unknown) == ((), ())
 
 
-def test_a_model_is_needed_where_there_is_no_default():
+def test_missing_model_without_default_is_rejected():
     error = chat_refusal(ReaderOptions())
     assert (error.param, error.code) == ("model", "missing_required_parameter")
     assert chat(ReaderOptions(), model="a/b").requests[0].model == "a/b"
 
 
-def test_roles():
+def test_message_roles_are_parsed():
     read = messages(
         {"role": "developer", "content": "d"},
         {"role": "system", "content": "s"},
@@ -125,13 +125,13 @@ def test_roles():
 
 @pytest.mark.parametrize("role", ["user", "system", "developer", "tool"])
 @pytest.mark.parametrize("content", [None, []])
-def test_content_is_needed_but_from_the_assistant(role: str, content: object):
+def test_missing_content_is_rejected_except_for_assistant(role: str, content: object):
     message = {"role": role, "content": content, "tool_call_id": "c"}
     assert chat_refusal(messages=[message]).param == "messages[0].content"
     assert messages({**message, "role": "assistant"})[0].parts == ()
 
 
-def test_content_parts():
+def test_content_parts_are_parsed():
     assert user_part({"type": "text", "text": "x"}) == Text("x")
     assert user_part("x") == Text("x")
     assert user_part(
@@ -169,7 +169,7 @@ def test_inline_media_is_decoded():
     ],
 )
 @pytest.mark.parametrize("kind", ["image_url", "audio_url"])
-def test_other_urls_are_refused(url: str, kind: str):
+def test_unsupported_or_invalid_media_url_is_rejected(url: str, kind: str):
     for value, param in (({"url": url}, f"{kind}.url"), (url, kind)):
         part = {"type": kind, kind: value}
         error = chat_refusal(messages=[{"role": "user", "content": [part]}])
@@ -184,7 +184,7 @@ def test_other_urls_are_refused(url: str, kind: str):
         (data_url(build_png(9000, 8000, b"")), "image_too_large"),
     ],
 )
-def test_what_is_no_image_or_too_large_a_one_is_refused(url: str, code: str):
+def test_invalid_or_too_large_image_is_rejected(url: str, code: str):
     part = {"type": "image_url", "image_url": {"url": url}}
     error = chat_refusal(messages=[{"role": "user", "content": [part]}])
     assert (error.param, error.code) == ("messages[0].content[0].image_url.url", code)
@@ -208,12 +208,12 @@ def test_what_is_no_image_or_too_large_a_one_is_refused(url: str, code: str):
         ({"type": "video_url", "video_url": {"url": "http://x"}}, "type"),
     ],
 )
-def test_a_broken_part_is_refused_by_its_path(part: object, param: str):
+def test_invalid_content_part_is_rejected_with_path(part: object, param: str):
     error = chat_refusal(messages=[{"role": "user", "content": [part]}])
     assert error.param == f"messages[0].content[0].{param}"
 
 
-def test_replayed_assistant_messages_have_all_their_parts():
+def test_replayed_assistant_message_keeps_all_parts():
     (message,) = messages(
         {
             "role": "assistant",
@@ -241,7 +241,7 @@ def test_replayed_assistant_messages_have_all_their_parts():
     )
 
 
-def test_a_result_knows_the_name_of_its_tool():
+def test_tool_result_gets_tool_name_from_call():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     read = messages(
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -250,14 +250,14 @@ def test_a_result_knows_the_name_of_its_tool():
     assert read[1] == Message(Role.TOOL, (ToolResult("c1", (Text("21"),)),), "f")
 
 
-def test_a_result_needs_the_id_of_its_call():
+def test_tool_result_without_call_id_is_rejected():
     assert (
         chat_refusal(messages=[{"role": "tool", "content": "x"}]).param
         == "messages[0].tool_call_id"
     )
 
 
-def test_legacy_calls_and_results_are_tied_together():
+def test_legacy_function_results_match_calls():
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     first, second, answer_1, answer_2 = messages(
         call,
@@ -283,7 +283,7 @@ def test_legacy_calls_and_results_are_tied_together():
     assert chat_refusal(messages=[{"role": "function", "content": "1"}]).param == "messages[0].name"
 
 
-def test_tools():
+def test_tools_are_parsed():
     function = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
     grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a/"}}
     tools = conversation(
@@ -320,7 +320,7 @@ def test_tools():
         ([WEATHER, WEATHER], "tools"),
     ],
 )
-def test_a_broken_tool_is_refused(tools: object, param: str):
+def test_invalid_tool_is_rejected(tools: object, param: str):
     assert chat_refusal(tools=tools).param == param
 
 
@@ -351,7 +351,7 @@ def test_a_broken_tool_is_refused(tools: object, param: str):
         ),
     ],
 )
-def test_tool_choice(wire: object, choice: ToolChoice):
+def test_tool_choice_is_parsed(wire: object, choice: ToolChoice):
     tools = [WEATHER, {"type": "custom", "custom": {"name": "shell"}}]
     assert conversation(tools=tools, tool_choice=wire).tool_choice == choice
 
@@ -377,23 +377,23 @@ def test_tool_choice(wire: object, choice: ToolChoice):
         ({"type": "web_search"}, "tool_choice"),
     ],
 )
-def test_a_tool_choice_of_nothing_declared_is_refused(wire: object, param: str):
+def test_tool_choice_of_undeclared_tool_is_rejected(wire: object, param: str):
     assert chat_refusal(tools=[WEATHER], tool_choice=wire).param == param
 
 
-def test_required_needs_a_tool():
+def test_tool_choice_required_without_tools_is_rejected():
     assert chat_refusal(tool_choice="required").param == "tool_choice"
     assert (
         chat_refusal(tools=[{"type": "web_search"}], tool_choice="required").param == "tool_choice"
     )
 
 
-def test_parallel_calls_can_be_forbidden():
+def test_parallel_tool_calls_is_parsed():
     assert conversation(tools=[WEATHER]).parallel_tool_calls
     assert not conversation(tools=[WEATHER], parallel_tool_calls=False).parallel_tool_calls
 
 
-def test_legacy_functions_are_tools_of_which_one_is_called():
+def test_legacy_functions_become_tools_with_single_call():
     read = conversation(functions=[{"name": "f"}], function_call={"name": "f"})
     assert read.tools == (FunctionTool("f"),)
     assert read.tool_choice == ToolChoice("required", ("f",), is_named=True)
@@ -412,7 +412,7 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
     ("fields", "constraint"),
     [
         ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}}, JsonObject()),
+        ({"response_format": {"type": "json_object"}}, AnyJsonObject()),
         (
             {"response_format": {"type": "json_object", "schema": {}}},
             JsonSchema("{}", strict=False),
@@ -435,7 +435,10 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
             },
             JsonSchema("{}", strict=False, name="n"),
         ),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, JsonObject()),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
+            AnyJsonObject(),
+        ),
         ({"structured_outputs": {"json": {"type": "object"}}}, JsonSchema('{"type":"object"}')),
         ({"structured_outputs": {"json": '{"type": "object"}'}}, JsonSchema('{"type": "object"}')),
         ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
@@ -448,7 +451,7 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
             {"structured_outputs": {"grammar": 'start: "a"'}},
             ContextFreeGrammar('start: "a"', "lark"),
         ),
-        ({"structured_outputs": {"json_object": True}}, JsonObject()),
+        ({"structured_outputs": {"json_object": True}}, AnyJsonObject()),
         ({"guided_json": {}}, JsonSchema("{}")),
         ({"guided_regex": "a+"}, Regex("a+")),
         ({"guided_choice": ["a"]}, StringChoices(("a",))),
@@ -456,7 +459,7 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
         ({"response_format": {"type": "text"}, "guided_regex": "a+"}, Regex("a+")),
     ],
 )
-def test_constraints(fields: dict[str, object], constraint: object):
+def test_constraints_are_parsed(fields: dict[str, object], constraint: object):
     assert chat_request(**fields).constraint == constraint
 
 
@@ -482,16 +485,16 @@ def test_constraints(fields: dict[str, object], constraint: object):
         ({"guided_json": {"d": "x" * 70_000}}, "guided_json"),
     ],
 )
-def test_an_invalid_constraint_or_one_of_several_is_rejected(fields: dict[str, object], param: str):
+def test_invalid_or_multiple_constraints_are_rejected(fields: dict[str, object], param: str):
     assert chat_refusal(**fields).param == param
 
 
-def test_tools_and_a_format_may_come_together():
+def test_tools_and_response_format_are_combined():
     request = chat_request(tools=[WEATHER], response_format={"type": "json_object"})
-    assert request.constraint == JsonObject()
+    assert request.constraint == AnyJsonObject()
 
 
-def test_sampling_fields():
+def test_sampling_fields_are_parsed():
     assert chat_request(
         temperature=0.5,
         top_p=0.9,
@@ -519,7 +522,7 @@ def test_sampling_fields():
     )
 
 
-def test_limit_fields():
+def test_limit_fields_are_parsed():
     assert chat_request(
         max_tokens=9,
         min_tokens=2,
@@ -532,7 +535,7 @@ def test_limit_fields():
     assert chat_request(stop=["a", "b"]).limits.stop == ("a", "b")
 
 
-def test_both_names_of_the_most_tokens_work_and_the_new_one_wins():
+def test_max_completion_tokens_overrides_max_tokens():
     assert chat_request(max_tokens=5).limits.max_tokens == 5
     assert chat_request(max_completion_tokens=6).limits.max_tokens == 6
     assert chat_request(max_tokens=5, max_completion_tokens=6).limits.max_tokens == 6
@@ -540,7 +543,7 @@ def test_both_names_of_the_most_tokens_work_and_the_new_one_wins():
     assert chat_request(max_tokens=5, max_completion_tokens=-1).limits.max_tokens is None
 
 
-def test_cross_field_rules():
+def test_conflicting_fields_are_rejected():
     assert chat_refusal(top_logprobs=3).param == "top_logprobs"
     assert chat_refusal(min_tokens=5, max_tokens=4).param == "min_tokens"
     assert chat_refusal(stream_options={"include_usage": True}).param == "stream_options"
@@ -550,7 +553,7 @@ def test_cross_field_rules():
     assert chat_refusal(ReaderOptions(default_model="m", max_n=4), n=5).param == "n"
 
 
-def test_logprobs():
+def test_logprobs_fields_are_parsed():
     assert chat_request(logprobs=True).logprobs == 0
     assert chat_request(logprobs=True, top_logprobs=20).logprobs == 20
     assert chat_request(logprobs=False, top_logprobs=0).logprobs is None
@@ -559,7 +562,7 @@ def test_logprobs():
     assert chat_request(prompt_logprobs=2).return_prompt
 
 
-def test_reasoning():
+def test_reasoning_fields_are_parsed():
     assert conversation(reasoning_effort="none").reasoning == ReasoningOptions(False, "none")
     assert conversation(
         reasoning_effort="high", thinking_token_budget=100
@@ -571,7 +574,7 @@ def test_reasoning():
     assert conversation(chat_template_kwargs={"thinking": True}).reasoning == ReasoningOptions(True)
 
 
-def test_template_fields_reach_the_template_options():
+def test_template_fields_set_template_options():
     template = conversation(
         chat_template="{{ x }}",
         chat_template_kwargs={"a": [1]},
@@ -584,7 +587,7 @@ def test_template_fields_reach_the_template_options():
     assert not template.add_generation_prompt
 
 
-def test_a_last_message_can_be_continued():
+def test_continue_final_message_is_parsed():
     history = [*HELLO, {"role": "assistant", "content": "He"}]
     template = conversation(messages=history, continue_final_message=True).template
     assert template.continue_final_message
@@ -593,7 +596,7 @@ def test_a_last_message_can_be_continued():
     assert error.param == "continue_final_message"
 
 
-def test_what_only_engines_know_is_passed_on():
+def test_engine_specific_fields_are_passed_through():
     request = chat_request(
         kv_transfer_params={"do_remote_prefill": True},
         vllm_xargs={"x": 1},
@@ -604,12 +607,12 @@ def test_what_only_engines_know_is_passed_on():
     assert (request.priority, request.cache_salt) == (-3, "s")
 
 
-def test_the_client_may_choose_the_end_of_the_id():
+def test_request_id_sets_completion_id():
     writer = chat(request_id="abc").writer(Header("chatcmpl-x", 1, "m"))
     assert b'"id":"chatcmpl-abc"' in writer.feed(Started(1))
 
 
-def test_the_prompt_is_returned_where_requested():
+def test_return_token_ids_includes_prompt_and_output_ids():
     call = chat(return_token_ids=True, return_prompt_text=True, stream=True)
     assert call.requests[0].return_prompt
     text = render(
@@ -623,19 +626,19 @@ def test_the_prompt_is_returned_where_requested():
     assert '"token_ids":[6]' in text
 
 
-def test_roles_do_not_wait_for_a_prompt_that_an_engine_does_not_tell():
+def test_role_chunk_does_not_wait_for_prompt_tokens():
     text = render(chat(return_token_ids=True, stream=True), Started(2), TextDelta(0, "x"))
     assert text.index('"role"') < text.index('"content":"x"')
 
 
-def test_hidden_reasoning_is_hidden_in_both_forms():
+def test_include_reasoning_false_omits_reasoning():
     events = (Started(1), ReasoningDelta(0, "secret"), *ANSWER[1:])
     call = chat(include_reasoning=False, stream=True)
     assert "secret" not in render(call, *events) + whole(call, *events)
     assert "secret" in render(chat(stream=True), *events)
 
 
-def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
+def test_finish_reason_is_stop_for_named_function():
     events = (Started(1), ToolCallStart(0, "c", "weather"), ANSWER[2], ANSWER[3])
     named = {"type": "function", "function": {"name": "weather"}}
     for choice, reason in (("required", "tool_calls"), ("auto", "tool_calls"), (named, "stop")):
@@ -644,7 +647,7 @@ def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
         assert f'"finish_reason":"{reason}"' in whole(call, *events)
 
 
-def test_the_default_tier_is_named_where_a_tier_was_requested():
+def test_service_tier_is_default_when_requested():
     assert "service_tier" not in whole(chat(), *ANSWER)
     assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
     assert chat(service_tier="flex").warnings == (
@@ -652,12 +655,12 @@ def test_the_default_tier_is_named_where_a_tier_was_requested():
     )
 
 
-def test_reading_is_pure():
+def test_read_chat_is_deterministic():
     body = b'{"messages":[{"role":"user","content":"x"}],"model":"m"}'
     assert read_chat(body, OPTIONS).requests == read_chat(body, OPTIONS).requests
 
 
-def test_all_wrong_keys_of_a_bias_are_named():
+def test_logit_bias_error_names_all_invalid_keys():
     error = chat_refusal(logit_bias={"x": 1, "5": 1, "-1": 1, "99999999999": 1})
     assert error.param == "logit_bias"
     assert error.message.endswith("not 'x', '-1', '99999999999'.")

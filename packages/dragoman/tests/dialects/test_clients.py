@@ -15,8 +15,8 @@ from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     Started,
@@ -27,7 +27,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.request import SamplingOptions
-from dragoman.dialects.base import Header
+from dragoman.dialects.interfaces import Header
 
 from ..laws.sdk import OpenAiSdk
 from .bodies import (
@@ -58,7 +58,7 @@ def choice(text: str) -> Json:
     return json.loads(text)["choices"][0]
 
 
-def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
+def test_sdk_raises_error_sent_mid_stream():
     """openai-python, LangChain, litellm and guidellm treat a truncated stream without
     an error as success.
     """
@@ -77,7 +77,7 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
         )
 
 
-def test_client_06_roles_of_all_choices_come_first_and_in_order():
+def test_role_chunks_of_all_choices_come_first_in_order():
     """openai-python appends choices in order of arrival."""
     events = (Started(1, choices=3), TextDelta(2, "c"), TextDelta(0, "a"))
     sent = [
@@ -88,7 +88,7 @@ def test_client_06_roles_of_all_choices_come_first_and_in_order():
     assert all(chunk["choices"][0]["delta"] == {"role": "assistant"} for chunk in sent[:3])
 
 
-def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
+def test_last_chunk_has_usage_and_system_fingerprint():
     """The SDK's accumulator overwrites both with every chunk."""
     writer = chat(stream=True, stream_options={"include_usage": True}).writer(
         Header("i", 1, "m", "fp_7")
@@ -100,7 +100,7 @@ def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
     assert folded.usage.completion_tokens == 1
 
 
-def test_client_07_there_are_no_vendor_events():
+def test_stream_has_only_data_events():
     """One unknown `event:` breaks openai-node and Vercel; comments are safe everywhere."""
     events = (
         Started(1),
@@ -115,12 +115,12 @@ def test_client_07_there_are_no_vendor_events():
         assert call.writer(HEADER).end == b"data: [DONE]\n\n"
 
 
-def test_client_09_vercel_needs_the_array_of_top_logprobs_even_when_it_is_empty():
+def test_empty_top_logprobs_is_rendered_as_array():
     (entry,) = choice(whole(chat(logprobs=True), *ANSWER))["logprobs"]["content"]
     assert entry == {"token": "!", "logprob": -0.25, "bytes": [33], "top_logprobs": []}
 
 
-def test_client_10_trl_completions():
+def test_trl_completions_request_returns_ids_and_logprobs():
     """TRL's VLLMClient: token-id prompts in; ids, logprobs and "token_id:N" out."""
     call = completions(
         VLLM,
@@ -140,7 +140,7 @@ def test_client_10_trl_completions():
     assert answer["logprobs"]["top_logprobs"] == [{"token_id:8": -0.25}]
 
 
-def test_client_10_trl_chat():
+def test_trl_chat_request_returns_ids_and_logprobs():
     call = chat(VLLM, return_token_ids=True, return_tokens_as_token_ids=True, logprobs=True)
     answer = json.loads(whole(call, *ANSWER))
     assert answer["prompt_token_ids"] == [5, 6]
@@ -148,13 +148,13 @@ def test_client_10_trl_chat():
     assert answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:8"
 
 
-def test_client_10_token_ids_are_in_openais_profile_too_where_requested():
+def test_token_ids_are_returned_in_openai_profile_on_request():
     answer = json.loads(whole(chat(return_token_ids=True), *ANSWER))
     assert (answer["prompt_token_ids"], answer["choices"][0]["token_ids"]) == ([5, 6], [8])
     assert "token_ids" not in choice(whole(chat(), *ANSWER))
 
 
-def test_client_10_scoring_reads_the_prompts_logprobs():
+def test_prompt_logprobs_are_returned_for_scoring():
     expected = [
         None,
         {
@@ -168,7 +168,7 @@ def test_client_10_scoring_reads_the_prompts_logprobs():
     assert choice(whole(completions(prompt_logprobs=0), *ANSWER))["prompt_logprobs"] == own
 
 
-def test_client_11_load_tools():
+def test_load_generator_fields_are_parsed():
     """aiperf, guidellm and vllm bench send these on every dialect."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     extra = {
@@ -194,7 +194,7 @@ def test_client_11_load_tools():
     assert len(conversation(messages=parts).messages[0].parts) == 2
 
 
-def test_client_12_lm_eval_scores_a_continuation():
+def test_lm_eval_echo_request_returns_prompt_logprobs():
     """It slices token_logprobs[ctxlen:-1] and compares token_logprob ==
     max(top_logprobs.values()), as floats.
     """
@@ -212,7 +212,7 @@ def test_client_12_lm_eval_scores_a_continuation():
     assert choice(whole(call, *ANSWER))["text"] == "Say hi!"
 
 
-def test_client_12_the_stream_says_the_same_as_the_whole():
+def test_echo_stream_equals_full_response():
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1, stream=True)
     sent = [
         json.loads(line.removeprefix("data: ")) for line in render(call, *ANSWER).split("\n\n")[:-1]
@@ -224,7 +224,7 @@ def test_client_12_the_stream_says_the_same_as_the_whole():
     assert scores == [None, -1.5, -0.25]
 
 
-def test_client_13_langchain_sends_nulls():
+def test_langchain_null_fields_are_ignored():
     fields = {
         "logprobs": None,
         "seed": None,
@@ -237,7 +237,7 @@ def test_client_13_langchain_sends_nulls():
     assert completions_request(**fields).limits.max_tokens == 16
 
 
-def test_client_13_a_large_limit_is_read_as_it_is():
+def test_large_max_tokens_is_not_reduced_by_reader():
     """Agents request 32,000 tokens of models with fewer: the limit is reduced later,
     never rejected.
     """

@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.core.errors import Unsupported
 from dragoman.core.request import GenerationLimits, Regex
-from dragoman.dialects.base import ReaderOptions
-from dragoman.dialects.completions import COMPLETIONS
+from dragoman.dialects.completions.wire import COMPLETIONS
+from dragoman.dialects.interfaces import ReaderOptions
 
 from .bodies import OPTIONS, VLLM, completions, completions_refusal, completions_request
 
@@ -16,7 +16,7 @@ def prompts(prompt: object) -> tuple[object, ...]:
     return tuple(request.prompt for request in completions(prompt=prompt).requests)
 
 
-def test_the_four_forms_of_a_prompt():
+def test_prompt_accepts_four_forms():
     assert prompts("a") == ("a",)
     assert prompts(["a", "b"]) == ("a", "b")
     assert prompts([1, 2]) == ((1, 2),)
@@ -41,11 +41,11 @@ def test_the_four_forms_of_a_prompt():
         3,
     ],
 )
-def test_other_prompts_are_refused(prompt: object):
+def test_invalid_prompt_is_rejected(prompt: object):
     assert str(completions_refusal(prompt=prompt).param).startswith("prompt")
 
 
-def test_many_prompts_are_bounded():
+def test_prompt_count_is_limited():
     assert len(completions(prompt=["x"] * 2_048).requests) == 2_048
     assert completions_refusal(prompt=["x"] * 2_049).param == "prompt"
     assert completions_refusal(prompt=["x"] * 2_000, n=100).param == "n"
@@ -58,20 +58,20 @@ def test_max_tokens_defaults_to_16():
     assert completions_request(max_tokens=-1).limits.max_tokens is None
 
 
-def test_no_token_at_all_needs_an_echo_or_prompt_logprobs():
+def test_max_tokens_zero_requires_echo_or_prompt_logprobs():
     assert completions_request(max_tokens=0, echo=True).limits.max_tokens == 0
     assert completions_request(max_tokens=0, prompt_logprobs=1).limits.max_tokens == 0
     assert completions_refusal(max_tokens=0).param == "max_tokens"
 
 
-def test_an_echo_has_the_logprobs_of_the_answer():
+def test_echo_with_logprobs_sets_prompt_logprobs():
     request = completions_request(echo=True, logprobs=1)
     assert (request.return_prompt, request.logprobs, request.prompt_logprobs) == (True, 1, 1)
     assert completions_request(logprobs=1).prompt_logprobs is None
     assert completions_request(echo=True, logprobs=1, prompt_logprobs=3).prompt_logprobs == 3
 
 
-def test_logprobs_are_bounded_by_the_profile():
+def test_logprobs_limit_depends_on_profile():
     assert completions_request(logprobs=5).logprobs == 5
     assert completions_refusal(OPTIONS, logprobs=6).param == "logprobs"
     assert completions(VLLM, logprobs=20).requests[0].logprobs == 20
@@ -79,7 +79,7 @@ def test_logprobs_are_bounded_by_the_profile():
     assert completions_refusal(logprobs=True).param == "logprobs"
 
 
-def test_best_of():
+def test_best_of_is_parsed_and_validated():
     assert completions_request(n=2, best_of=3).best_of == 3
     assert completions_request(best_of=0).best_of is None
     assert completions_refusal(n=3, best_of=2).param == "best_of"
@@ -88,25 +88,25 @@ def test_best_of():
     assert completions(n=2, best_of=2, stream=True).stream
 
 
-def test_the_middle_cannot_be_filled_in():
+def test_suffix_is_rejected():
     assert completions_refusal(suffix="x").code == "unsupported_parameter"
     assert completions_request(suffix="").prompt == "hello"
 
 
-def test_text_prompts_begin_as_the_tokenizer_has_it():
+def test_add_special_tokens_defaults_to_true():
     assert completions_request().add_special_tokens
     assert not completions_request(add_special_tokens=False).add_special_tokens
 
 
-def test_constraints_are_those_of_chat():
+def test_constraints_match_chat():
     assert completions_request(guided_regex="a+").constraint == Regex("a+")
 
 
-def test_null_is_the_same_as_nothing_in_every_optional_field():
+def test_null_optional_fields_equal_absent_fields():
     nulls = {row.name: None for row in COMPLETIONS.rows if row.name != "prompt"}
     assert completions(**nulls).requests == completions().requests
     assert completions(**nulls).warnings == ()
 
 
-def test_a_model_is_needed_where_there_is_no_default():
+def test_missing_model_without_default_is_rejected():
     assert completions_refusal(ReaderOptions()).param == "model"

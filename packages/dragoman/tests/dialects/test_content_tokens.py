@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.events import Token
-from dragoman.dialects.logprobs import ContentTokens, content_tokens
+from dragoman.dialects.token_alignment import ContentTokens, content_tokens
 
 END = Token(2, "<|im_end|>", special=True)
 
@@ -43,7 +43,7 @@ def tokens(*texts: str) -> list[Token]:
         ("a<|im_end|>", [*tokens("a"), END], ["a", "<|im_end|>"]),
     ],
 )
-def test_joined_they_are_the_text(text: str, given: list[Token], listed: list[str]):
+def test_content_tokens_join_to_text(text: str, given: list[Token], listed: list[str]):
     assert [token.text for token in content_tokens(text, given)] == listed
 
 
@@ -51,7 +51,7 @@ PIECES = st.lists(st.text("ab €\n", min_size=1, max_size=4), max_size=6)
 
 
 @given(PIECES, st.data())
-def test_the_cut_does_not_matter_and_the_join_is_the_text(pieces: list[str], data: st.DataObject):
+def test_content_tokens_are_independent_of_chunk_boundaries(pieces: list[str], data: st.DataObject):
     text = "".join(pieces)
     text = text[: data.draw(st.integers(0, len(text)))]  # a stop string cut the rest
     given = [

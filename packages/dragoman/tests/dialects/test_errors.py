@@ -8,8 +8,8 @@ import pytest
 
 from dragoman.core import errors
 from dragoman.core.errors import DragomanError
-from dragoman.dialects.base import Profile
-from dragoman.dialects.errors import render_openai_error
+from dragoman.dialects.interfaces import Profile
+from dragoman.dialects.openai_errors import render_openai_error
 
 TABLE = [
     (errors.RequestError("m", param="n"), "invalid_request_error", None, "BadRequestError"),
@@ -52,7 +52,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("error", "type", "code", "vllm_type"), TABLE)
-def test_all_four_keys_are_always_there(
+def test_error_body_has_four_keys_in_both_profiles(
     error: DragomanError, type: str, code: str | None, vllm_type: str
 ):
     openai = json.loads(render_openai_error(error, Profile.OPENAI))
@@ -64,7 +64,7 @@ def test_all_four_keys_are_always_there(
     assert vllm["error"]["code"] == error.status
 
 
-def test_every_error_of_the_core_has_a_body():
+def test_error_body_exists_for_every_core_error():
     pending: list[type[DragomanError]] = [DragomanError]
     while pending:
         kind = pending.pop()
@@ -79,7 +79,7 @@ def test_every_error_of_the_core_has_a_body():
                 }
 
 
-def test_a_body_is_bounded_and_always_encodes():
+def test_error_body_is_bounded_and_encodable():
     body = render_openai_error(
         errors.RequestError("x\ud800\u2028" * 100_000, param="y" * 100_000), Profile.OPENAI
     )

@@ -13,18 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
-from dragoman.dialects.completions import COMPLETIONS, read_completions
-from dragoman.dialects.embeddings import EMBEDDINGS, read_embeddings
-from dragoman.dialects.errors import render_openai_error
-from dragoman.dialects.generate import GENERATE, read_generate
+from dragoman.dialects.completions.reader import read_completions
+from dragoman.dialects.completions.wire import COMPLETIONS
+from dragoman.dialects.interfaces import Profile, ReaderOptions
+from dragoman.dialects.openai_embeddings import EMBEDDINGS, read_embeddings
+from dragoman.dialects.openai_errors import render_openai_error
 from dragoman.dialects.scoring import RERANK, SCORE, read_rerank, read_score
-from dragoman.dialects.sglang import SGLANG, SGLANG_PARAMS, read_sglang
+from dragoman.dialects.sglang.reader import read_sglang
+from dragoman.dialects.sglang.wire import SGLANG, SGLANG_PARAMS
 from dragoman.dialects.tgi import read_tgi
 from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
+from dragoman.dialects.vllm_generate.reader import read_generate
+from dragoman.dialects.vllm_generate.wire import GENERATE
 
 from ..pictures import PIXEL_URL
 
@@ -178,13 +181,17 @@ def read(reader: Reader, body: bytes, options: ReaderOptions) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @given(body=st.binary(max_size=200), options=st.sampled_from(PROFILES))
-def test_arbitrary_bytes(reader: Reader, body: bytes, options: ReaderOptions):
+def test_readers_arbitrary_bytes_raise_only_request_error(
+    reader: Reader, body: bytes, options: ReaderOptions
+):
     read(reader, body, options)
 
 
 @pytest.mark.parametrize("reader", READERS)
 @given(body=bodies, options=st.sampled_from(PROFILES))
-def test_arbitrary_json(reader: Reader, body: object, options: ReaderOptions):
+def test_readers_arbitrary_json_raises_only_request_error(
+    reader: Reader, body: object, options: ReaderOptions
+):
     """json.dumps writes NaN, Infinity and lone surrogates too."""
     read(reader, json.dumps(body).encode(), options)
 
@@ -196,6 +203,8 @@ def test_arbitrary_json(reader: Reader, body: object, options: ReaderOptions):
     noise=st.binary(max_size=3),
     options=st.sampled_from(PROFILES),
 )
-def test_damaged_json(reader: Reader, body: object, cut: int, noise: bytes, options: ReaderOptions):
+def test_readers_damaged_json_raises_only_request_error(
+    reader: Reader, body: object, cut: int, noise: bytes, options: ReaderOptions
+):
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     read(reader, data[:cut] + noise + data[cut + 1 :], options)

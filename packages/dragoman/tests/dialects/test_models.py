@@ -7,13 +7,13 @@ import json
 from openai.pagination import SyncPage
 from openai.types import Model
 
-from dragoman.dialects.base import Profile
-from dragoman.dialects.models import ModelCard, render_model, render_model_list
+from dragoman.dialects.interfaces import Profile
+from dragoman.dialects.model_list import ModelCard, render_model, render_model_list
 
 CARD = ModelCard("org/tiny", 1700000000, max_model_len=1024)
 
 
-def test_one_model_is_openais_and_anthropics_at_once():
+def test_model_body_satisfies_openai_and_anthropic_sdks():
     assert (
         Model.model_validate_json(render_model(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
     )
@@ -35,7 +35,7 @@ def test_one_model_is_openais_and_anthropics_at_once():
     }
 
 
-def test_a_list_names_its_first_and_last():
+def test_model_list_names_first_and_last_id():
     listed = render_model_list((CARD, ModelCard("b", 1)), Profile.OPENAI)
     assert [model.id for model in SyncPage[Model].model_validate_json(listed).data] == [
         "org/tiny",
@@ -50,12 +50,12 @@ def test_a_list_names_its_first_and_last():
     )
 
 
-def test_an_empty_list_is_a_list():
+def test_empty_model_list_has_empty_data():
     body = json.loads(render_model_list((), Profile.OPENAI))
     assert (body["data"], body["first_id"]) == ([], None)
 
 
-def test_vllm_shows_roots_and_permissions():
+def test_vllm_profile_model_has_root_and_permission():
     """The keys of the recorded answer of vLLM 0.33 are all there."""
     body = json.loads(render_model(CARD, Profile.VLLM))
     assert set(body) >= {

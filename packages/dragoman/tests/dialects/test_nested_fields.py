@@ -12,14 +12,14 @@ from dragoman.core.errors import RequestError
 from dragoman.core.message import Reasoning
 from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
-from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.chat.reader import read_chat
-from dragoman.dialects.completions import read_completions
-from dragoman.dialects.generate import read_generate
+from dragoman.dialects.completions.reader import read_completions
+from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.responses.reader import read_responses
-from dragoman.dialects.sglang import read_sglang
+from dragoman.dialects.sglang.reader import read_sglang
 from dragoman.dialects.tgi.reader import read_tgi
 from dragoman.dialects.tokenize import read_tokenize
+from dragoman.dialects.vllm_generate.reader import read_generate
 
 OPTIONS = ReaderOptions(default_model="m")
 Body = dict[str, Any]
@@ -188,7 +188,7 @@ def insert(body: Body, place: str, name: str, value: object) -> bytes:
     [case[1:] for case in PLACES],
     ids=[f"{dialect} {place}" for dialect, _, _, place in PLACES],
 )
-def test_an_unknown_nested_field_is_reported_with_its_path(
+def test_unknown_nested_field_is_reported_with_path(
     read: Callable[[bytes, ReaderOptions], Call], body: Body, place: str
 ) -> None:
     assert read(json.dumps(body).encode(), OPTIONS).unknown == ()
@@ -198,16 +198,16 @@ def test_an_unknown_nested_field_is_reported_with_its_path(
 @pytest.mark.parametrize(
     "place", ["messages[0]", "messages[1].tool_calls[0].function", "tool_choice"]
 )
-def test_null_asks_for_nothing(place: str) -> None:
+def test_unknown_null_field_is_not_reported(place: str) -> None:
     assert read_chat(insert(CHAT, place, "foo", None), OPTIONS).unknown == ()
 
 
-def test_a_field_that_many_objects_have_is_reported_once() -> None:
+def test_repeated_unknown_field_is_reported_once() -> None:
     body = {"messages": [{"role": "user", "content": "a", "foo": 1}] * 50}
     assert read_chat(json.dumps(body).encode(), OPTIONS).unknown == ("messages[0].foo",)
 
 
-def test_the_number_and_the_length_of_reports_is_limited() -> None:
+def test_unknown_field_reports_are_limited() -> None:
     body = {
         "messages": [
             {"role": "user", "content": "a", **{f"{i}{'x' * 1000}": 1 for i in range(500)}}
@@ -218,7 +218,7 @@ def test_the_number_and_the_length_of_reports_is_limited() -> None:
     assert max(map(len, unknown)) <= 128
 
 
-def test_what_is_free_form_is_not_searched() -> None:
+def test_free_form_fields_are_not_searched() -> None:
     body = {
         **CHAT,
         "chat_template_kwargs": {"foo": {"bar": 1}},
@@ -231,7 +231,7 @@ def test_what_is_free_form_is_not_searched() -> None:
     assert read_chat(json.dumps(body).encode(), OPTIONS).unknown == ()
 
 
-def test_what_clients_replay_of_an_answer_is_no_unknown_field() -> None:
+def test_replayed_answer_fields_are_known() -> None:
     openai: Body = {
         "role": "assistant",
         "content": "b",
@@ -254,7 +254,7 @@ def test_what_clients_replay_of_an_answer_is_no_unknown_field() -> None:
     assert read_responses(json.dumps({"input": [item]}).encode(), OPTIONS).call.unknown == ()
 
 
-def test_hosted_tools_are_reported_as_a_whole() -> None:
+def test_hosted_tool_is_reported_as_whole() -> None:
     body = {
         **RESPONSES,
         "tools": [{"type": "web_search", "search_context_size": "low"}],
@@ -266,7 +266,7 @@ def test_hosted_tools_are_reported_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("mark", ["prefix", "partial"])
-def test_a_marked_last_message_is_continued(mark: str) -> None:
+def test_prefix_or_partial_flag_continues_last_message(mark: str) -> None:
     messages = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "The capital of Jap", mark: True},
@@ -279,7 +279,7 @@ def test_a_marked_last_message_is_continued(mark: str) -> None:
     assert call.warnings == call.unknown == ()
 
 
-def test_a_marked_message_that_cannot_be_continued_is_reported_or_refused() -> None:
+def test_prefix_flag_on_other_message_warns_or_is_rejected() -> None:
     marked = {"role": "assistant", "content": "b", "prefix": True}
     call = read_chat(
         json.dumps({"messages": [marked, {"role": "user", "content": "a"}]}).encode(), OPTIONS
@@ -292,7 +292,7 @@ def test_a_marked_message_that_cannot_be_continued_is_reported_or_refused() -> N
     assert caught.value.param == "messages[0].prefix"
 
 
-def test_reasoning_details_are_read_into_the_history() -> None:
+def test_reasoning_details_are_parsed_into_history() -> None:
     details = [
         {"type": "reasoning.summary", "summary": "First ", "format": "x", "index": 0},
         {"type": "reasoning.text", "text": "then.", "signature": None, "id": "r"},

@@ -18,7 +18,7 @@ def whole(text: str, cut: bool = False) -> str:
     return pieces(text, cut=cut)[1]
 
 
-def test_strings_flow_and_everything_else_waits_until_it_is_complete():
+def test_tool_input_streams_strings_and_buffers_other_values():
     out, value = pieces('{"na', 'me": "a', 'b"', ', "n": 1', '2, "t": tr', "ue}")
     assert out == ["{", '"name": "a', 'b"', "", ', "n": 12', ', "t": true', "}"]
     assert value == '{"name": "ab", "n": 12, "t": true}'
@@ -27,7 +27,7 @@ def test_strings_flow_and_everything_else_waits_until_it_is_complete():
 @pytest.mark.parametrize(
     "text", ["", " \n", "{}", " { } ", '{"a":{"b":[]}}', '{"a":"\\u00e9\\ud83d\\ude00 \\n"}']
 )
-def test_json_stays_as_it_was_written(text: str):
+def test_tool_input_keeps_valid_json_verbatim(text: str):
     assert whole(text).strip() == text.strip() or (not text.strip() and whole(text) == "{}")
 
 
@@ -43,7 +43,7 @@ def test_json_stays_as_it_was_written(text: str):
         ("", "{}"),
     ],
 )
-def test_what_was_cut_off_is_left_out(text: str, value: str):
+def test_tool_input_truncated_drops_incomplete_value(text: str, value: str):
     """An SDK that parses the pieces drops it too: no incomplete value becomes an
     argument.
     """
@@ -59,7 +59,7 @@ def test_what_was_cut_off_is_left_out(text: str, value: str):
         (r'{"a": "\ude00"}', r'{"a": "\ufffd"}'),
     ],
 )
-def test_strings_that_some_parsers_refuse_are_mended(text: str, value: str):
+def test_tool_input_repairs_invalid_strings(text: str, value: str):
     assert whole(text) == value
 
 
@@ -82,15 +82,15 @@ def test_strings_that_some_parsers_refuse_are_mended(text: str, value: str):
         ('{"a": 01}', r'{"INVALID_JSON":"{\"a\": 01}"}'),
     ],
 )
-def test_what_is_no_json_says_so_and_nothing_is_lost(text: str, value: str):
+def test_tool_input_invalid_json_is_wrapped(text: str, value: str):
     assert whole(text) == value
 
 
-def test_what_is_wrong_stays_wrong_where_it_is_cut_off():
+def test_tool_input_truncated_invalid_json_is_wrapped():
     assert whole("{'a': 1", cut=True) == r"""{"INVALID_JSON":"{'a': 1"}"""
 
 
-def test_nothing_is_too_deep_or_too_long_for_the_parsers_of_clients():
+def test_tool_input_too_deep_or_long_is_wrapped():
     assert "INVALID_JSON" in whole('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
     assert "INVALID_JSON" in whole('{"a":' + "9" * 5_000 + "}")
     assert "INVALID_JSON" not in whole(
@@ -102,7 +102,7 @@ def test_nothing_is_too_deep_or_too_long_for_the_parsers_of_clients():
     "text",
     ['{"a": "\\ud83d\\ude00 \\" x", "b": [1.5, -2e3, {"c": null}]}', '{"a" 1}', '{"a": "\\u12'],
 )
-def test_how_the_text_is_cut_does_not_matter(text: str):
+def test_tool_input_is_independent_of_chunk_boundaries(text: str):
     alone = pieces(text)
     for at in range(len(text)):
         out, value = pieces(text[:at], text[at:])

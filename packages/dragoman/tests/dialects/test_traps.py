@@ -17,8 +17,8 @@ from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -28,10 +28,10 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolResult
-from dragoman.core.request import JsonObject
-from dragoman.dialects.base import GenerationCall, Header, Profile
+from dragoman.core.request import AnyJsonObject
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.errors import render_openai_error
+from dragoman.dialects.interfaces import GenerationCall, Header, Profile
+from dragoman.dialects.openai_errors import render_openai_error
 
 from .bodies import (
     HELLO,
@@ -79,7 +79,7 @@ def reasons(call: GenerationCall, *events: Event) -> tuple[str, str]:
     ]
 
 
-def test_trap_03_hosted_tools_are_skipped_with_a_warning():
+def test_hosted_tools_are_skipped_with_warning():
     """llama.cpp#20156, #23465: one unknown tool was a 400 for the whole request."""
     hosted = [
         {"type": "web_search"},
@@ -92,14 +92,14 @@ def test_trap_03_hosted_tools_are_skipped_with_a_warning():
     assert "web_search" in call.warnings[0]
 
 
-def test_trap_03_custom_tools_are_tools():
+def test_custom_tools_are_parsed():
     assert [
         tool.name
         for tool in conversation(tools=[{"type": "custom", "custom": {"name": "sh"}}]).tools
     ] == ["sh"]
 
 
-def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
+def test_tool_content_accepts_list_of_parts():
     """llama.cpp#23465"""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     message = conversation(
@@ -108,7 +108,7 @@ def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
-def test_trap_05_the_developer_role_is_preserved():
+def test_developer_role_is_preserved():
     """llama.cpp#20079, ogx-ai/ogx#6069: some templates reject the role, so it is mapped
     when the prompt is rendered.
     """
@@ -116,7 +116,7 @@ def test_trap_05_the_developer_role_is_preserved():
     assert read.messages[0] == Message(Role.DEVELOPER, (Text("x"),))
 
 
-def test_trap_06_reasoning_goes_out_under_both_names():
+def test_reasoning_is_rendered_under_both_names():
     """vllm#27755, #42664, litellm#26501, dify-official-plugins#2740: each client reads
     one of them.
     """
@@ -129,31 +129,31 @@ def test_trap_06_reasoning_goes_out_under_both_names():
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_trap_06_reasoning_is_read_under_both_names(name: str):
+def test_reasoning_is_parsed_under_both_names(name: str):
     read = conversation(
         messages=[*HELLO, {"role": "assistant", "content": "a", name: "hm"}, *HELLO]
     )
     assert read.messages[1].parts == (Reasoning("hm"), Text("a"))
 
 
-def test_trap_06_reasoning_replayed_under_both_names_is_one_thought():
+def test_reasoning_under_both_names_is_merged():
     both = {"role": "assistant", "content": "a", "reasoning": "hm", "reasoning_content": "hm"}
     assert conversation(messages=[both]).messages[0].parts == (Reasoning("hm"), Text("a"))
 
 
-def test_trap_07_every_tool_delta_has_its_index():
+def test_tool_call_deltas_have_index():
     """ollama#7881, openai-python#3246, mistral.rs#1507"""
     calls = [call for delta in deltas(chat(), *CALLS) for call in delta.get("tool_calls", [])]
     assert all(isinstance(call["index"], int) for call in calls)
 
 
-def test_trap_08_parallel_calls_have_indices_of_their_own():
+def test_parallel_calls_have_separate_indices():
     """litellm#33678, vercel/ai#14277: all calls were number 0."""
     calls = [call for delta in deltas(chat(), *CALLS) for call in delta.get("tool_calls", [])]
     assert [call["index"] for call in calls] == [0, 0, 0, 1, 1]
 
 
-def test_trap_09_id_type_and_name_are_sent_once():
+def test_call_id_type_and_name_are_sent_once():
     """lmstudio-bug-tracker#649, sglang#4700: a repeated name is doubled by
     openai-python.
     """
@@ -171,7 +171,7 @@ def test_trap_09_id_type_and_name_are_sent_once():
     ]
 
 
-def test_trap_10_finish_reasons_with_tools():
+def test_tool_calls_set_finish_reason():
     """mlx-lm#782, mlx-vlm#990, vllm#53269, vllm#53255, vllm#25054"""
     named = chat(tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "weather"}})
     assert reasons(chat(), *CALLS, STOP, DONE) == ("tool_calls", "tool_calls")
@@ -183,13 +183,13 @@ def test_trap_10_finish_reasons_with_tools():
     )
 
 
-def test_trap_10_no_calls_is_no_field():
+def test_message_without_calls_has_no_tool_calls_field():
     """vllm#53255: an empty list beside finish_reason tool_calls."""
     answer = json.loads(whole(chat(tools=[WEATHER]), Started(1), TextDelta(0, "x"), STOP, DONE))
     assert "tool_calls" not in answer["choices"][0]["message"]
 
 
-def test_trap_11_a_call_may_be_cut_off_by_the_limit():
+def test_tool_call_cut_at_max_tokens_finishes_with_length():
     """mlx-lm#905: max_tokens inside a tool call dropped the connection."""
     text = render(
         chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE
@@ -218,7 +218,7 @@ THOUGHT = (
 )
 
 
-def test_logprobs_of_the_content_are_those_of_its_tokens():
+def test_logprobs_cover_content_tokens_in_openai_profile():
     """OpenAI's "message content tokens"; vLLM lists reasoning, delimiters and the end
     token too.
     """
@@ -234,7 +234,7 @@ def test_logprobs_of_the_content_are_those_of_its_tokens():
         assert [entry["token"] for each in scores if each for entry in each["content"]] == listed
 
 
-def test_vllms_alternatives_begin_with_the_sampled_token():
+def test_vllm_profile_top_logprobs_start_with_sampled_token():
     """vLLM's users read `next(iter(top_logprobs[i]))`."""
     sampled = Token(1, " hel", -12.4, (Alternative(2, "Once", -1.9),))
     events = (Started(1), TextDelta(0, " hel", (sampled,)), STOP, DONE)
@@ -245,7 +245,7 @@ def test_vllms_alternatives_begin_with_the_sampled_token():
         assert alternatives == {"Once": -1.9, " hel": -12.4}
 
 
-def test_trap_13_a_delta_never_holds_a_null():
+def test_deltas_contain_no_null():
     """vercel/ai#2548, sglang#18335: role null, content null, finish_reason "None"."""
     events = (*CALLS, TextDelta(0, "x"), ReasoningDelta(0, "y"), STOP, DONE)
     for profile_call in (
@@ -263,7 +263,7 @@ def test_trap_13_a_delta_never_holds_a_null():
         assert set(reasons) == {None, "tool_calls"}
 
 
-def test_trap_14_usage_is_a_last_chunk_without_choices_and_only_where_requested():
+def test_usage_chunk_is_last_and_only_when_requested():
     """vercel/ai#7417, litellm#28735 (LangChain.js doubles tokens), apfel#100,
     cline#8518
     """
@@ -277,7 +277,7 @@ def test_trap_14_usage_is_a_last_chunk_without_choices_and_only_where_requested(
     )
 
 
-def test_trap_15_the_object_has_its_right_name():
+def test_object_field_has_correct_name():
     """mlx-examples#1119: aider reported a token limit."""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     assert {chunk["object"] for chunk in chunks(chat(), *events)} == {"chat.completion.chunk"}
@@ -287,7 +287,7 @@ def test_trap_15_the_object_has_its_right_name():
 
 
 @pytest.mark.parametrize("call", [chat(), completions()], ids=["chat", "completions"])
-def test_trap_16_id_created_and_usage_are_there(call: GenerationCall):
+def test_response_has_id_created_and_usage(call: GenerationCall):
     """zed#34513, #54804, #42893"""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     for answer in (*chunks(call, *events), json.loads(whole(call, *events))):
@@ -304,7 +304,7 @@ def test_trap_16_id_created_and_usage_are_there(call: GenerationCall):
     ]
 
 
-def test_trap_29_a_responses_body_is_rejected_with_the_right_route():
+def test_responses_body_is_rejected_with_route_hint():
     """CLIProxyAPI#658, codex-lb#833: Cursor posts `input` to /v1/chat/completions."""
 
     with pytest.raises(RequestError, match=r"/v1/responses") as caught:
@@ -313,7 +313,7 @@ def test_trap_29_a_responses_body_is_rejected_with_the_right_route():
 
 
 @pytest.mark.parametrize("profile", Profile)
-def test_trap_30_an_overflow_is_recognised(profile: Profile):
+def test_context_overflow_message_matches_client_pattern(profile: Profile):
     """earendil-works/pi#5930, TensorRT-LLM#19457, harbor#996: clients match these words
     to compact their history.
     """
@@ -327,22 +327,22 @@ def test_trap_30_an_overflow_is_recognised(profile: Profile):
     assert ("context_length_exceeded" in body) == (profile is Profile.OPENAI)
 
 
-def test_trap_27_a_silence_is_filled_with_a_comment():
+def test_keepalive_is_comment():
     """antirez/ds4#151, vllm#47647: clients gave up on a stream that was silent until
     its prefill was over.
     """
     assert chat(stream=True).writer(Header("chatcmpl-1", 0, "m")).keepalive.startswith(b":")
 
 
-def test_structured_output_and_tools_together():
+def test_structured_output_and_tools_are_combined():
     """vllm#16313"""
     assert (
         chat_request(tools=[WEATHER], response_format={"type": "json_object"}).constraint
-        == JsonObject()
+        == AnyJsonObject()
     )
 
 
-def test_requested_options_that_are_impossible_are_reported():
+def test_unsupported_options_are_rejected_by_name():
     """An unsupported option that was requested is a 400 that names it."""
     assert chat_refusal(modalities=["text", "audio"]).param == "modalities"
     assert chat_refusal(web_search_options={}).param == "web_search_options"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.engines.tiny import find_bundled_model
-from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.engines.tiny.llama import Llama, read_model
 
 from .tiny.models import make_model
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from dragoman.core.engine import (
+from dragoman.core.request import Sampling
+from dragoman.core.token_engine import (
     Ended,
     Failed,
     PromptLogprobs,
@@ -20,12 +21,12 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.request import Sampling
 from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, build_rng
-from dragoman.engines.batching.sequence import LoadedAdapter, Sequence
-from dragoman.engines.batching.worker import Stepper
-from dragoman.engines.tiny.engine import PagedLlama
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.batching.adapter_registry import LoadedAdapter
+from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.stepper import Stepper
+from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.tiny.paged_llama import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.core.engine import (
+from dragoman.core.errors import QueueFull, RequestError
+from dragoman.core.events import FinishReason
+from dragoman.core.token_engine import (
     Ended,
     Failed,
     PromptLogprobs,
@@ -21,12 +23,11 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.errors import QueueFull, RequestError
-from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
-from dragoman.engines.active import ActiveSequence, ActiveSequences
-from dragoman.engines.base import BaseTokenEngine
-from dragoman.engines.rollout import RolloutEngine, RolloutSampling
+from dragoman.engines.active_sequences import ActiveSequence, ActiveSequences
+from dragoman.engines.base_engine import BaseTokenEngine
+from dragoman.engines.rollout_engine import RolloutEngine
+from dragoman.engines.rollout_executor import RolloutSampling
 
 from .rollout.executors import Dice
 
@@ -65,7 +66,7 @@ ENGINES: dict[str, Callable[[], TokenEngine]] = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
+async def test_add_rejects_duplicate_id_and_full_engine(engine: str) -> None:
     subject = ENGINES[engine]()
     outputs = list[TokenOutput]()
     await subject.start()
@@ -101,20 +102,18 @@ async def run_refusing(max_tokens: int) -> list[TokenOutput]:
     return outputs
 
 
-async def test_a_plug_in_that_rejects_a_request_before_its_first_token_delivers_nothing_else() -> (
-    None
-):
+async def test_plugin_reject_before_first_token_emits_only_rejected() -> None:
     """Otherwise a stream begins with 200, and the error comes as an event."""
     assert [type(output) for output in await run_refusing(1)] == [Rejected]
 
 
-async def test_tokens_of_a_plug_in_have_the_id_of_their_sequence() -> None:
+async def test_plugin_outputs_have_sequence_id() -> None:
     outputs = await run_refusing(9)
     assert [type(output) for output in outputs] == [Scheduled, Sampled, Ended]
     assert {output.id for output in outputs} == {"a"}
 
 
-def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> None:
+def test_deliver_to_ended_sequence_is_ignored_after_id_reuse() -> None:
     active = ActiveSequences[ActiveSequence]()
     old = list[TokenOutput]()
     new = list[TokenOutput]()
@@ -131,7 +130,7 @@ def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> No
     assert (old, new) == ([Sampled("a", 1), Ended("a", FinishReason.STOP)], [Sampled("a", 3)])
 
 
-async def test_a_receiver_that_raises_does_not_affect_the_others() -> None:
+async def test_raising_receiver_does_not_affect_other_sequences() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     active = ActiveSequences[ActiveSequence]()
@@ -147,7 +146,7 @@ async def test_a_receiver_that_raises_does_not_affect_the_others() -> None:
     assert [context["message"] for context in reported] == ["the receiver of a raised"]
 
 
-def test_an_abort_ends_each_sequence_with_what_it_still_lacks() -> None:
+def test_abort_all_emits_missing_outputs_and_ended() -> None:
     active = ActiveSequences[ActiveSequence]()
     outputs = list[TokenOutput]()
     waiting = ActiveSequence(TokenRequest("waiting", (1, 2), 5, prompt_logprobs=1), outputs.append)

@@ -21,13 +21,13 @@ import jsonschema_rs
 import pytest
 import pytest_asyncio
 
-from dragoman import BaseTokenEngine, CONSTRAINED_TOKEN_CAPABILITIES, TokenRequest
-from dragoman.core.engine import check_ids
+from dragoman import CONSTRAINED_TOKEN_CAPABILITIES, BaseTokenEngine, TokenRequest
 from dragoman.core.errors import RequestError
+from dragoman.core.request_checks import check_ids
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_served_model
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -176,7 +176,7 @@ def message(body: dict[str, Any], choice: int = 0) -> dict[str, Any]:
     return body["choices"][choice]["message"]
 
 
-async def test_a_stream_adds_up_to_the_whole_answer(subject: Subject) -> None:
+async def test_chat_stream_matches_response(subject: Subject) -> None:
     whole = (await subject.chat()).json()
     streamed = events(await subject.chat(stream=True, stream_options={"include_usage": True}))
     text = "".join(
@@ -193,7 +193,7 @@ async def test_a_stream_adds_up_to_the_whole_answer(subject: Subject) -> None:
     assert 0 < usage["completion_tokens"] <= 24
 
 
-async def test_logprobs_are_those_of_the_text(subject: Subject) -> None:
+async def test_logprobs_tokens_match_text(subject: Subject) -> None:
     body = await subject.check(
         "logprobs", await subject.chat(logprobs=True, top_logprobs=2), "logprobs"
     )
@@ -209,7 +209,7 @@ async def test_logprobs_are_those_of_the_text(subject: Subject) -> None:
         )
 
 
-async def test_a_stop_string_ends_the_text(subject: Subject) -> None:
+async def test_stop_string_truncates_text(subject: Subject) -> None:
     whole = message((await subject.chat()).json())["content"]
     stop = whole[4:7]
     body = (await subject.chat(stop=[stop])).json()
@@ -218,7 +218,7 @@ async def test_a_stop_string_ends_the_text(subject: Subject) -> None:
     assert body["usage"]["completion_tokens"] <= 24
 
 
-async def test_several_choices(subject: Subject) -> None:
+async def test_n_choices_return_indexed_choices(subject: Subject) -> None:
     body = await subject.check("n", await subject.chat(n=2), "n")
     if body is not None:
         assert [choice["index"] for choice in body["choices"]] == [0, 1]
@@ -241,9 +241,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-async def test_a_required_call_is_generated_or_the_request_is_rejected(
-    subject: Subject, choice: Any
-) -> None:
+async def test_required_tool_call_is_generated_or_rejected(subject: Subject, choice: Any) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice, max_tokens=200)
     body = await subject.check("tool_choice", answer, "tool_choice", "tools")
     if body is not None:
@@ -256,9 +254,7 @@ async def test_a_required_call_is_generated_or_the_request_is_rejected(
 
 
 @pytest.mark.parametrize("choice", ["none", "auto"])
-async def test_a_call_that_is_not_demanded_ends_in_no_error_of_the_server(
-    subject: Subject, choice: str
-) -> None:
+async def test_optional_tool_choice_causes_no_server_error(subject: Subject, choice: str) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice)
     body = await subject.check(f"tools {choice}", answer, "tool_choice", "tools")
     if body is None:
@@ -280,7 +276,7 @@ SCHEMA = {
 }
 
 
-async def test_a_schema_is_enforced_or_rejected(subject: Subject) -> None:
+async def test_json_schema_is_enforced_or_rejected(subject: Subject) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}
     answer = await subject.chat(response_format=schema, max_tokens=200)
     body = await subject.check("response_format", answer, "response_format")
@@ -288,13 +284,13 @@ async def test_a_schema_is_enforced_or_rejected(subject: Subject) -> None:
         jsonschema_rs.validate(SCHEMA, json.loads(message(body)["content"]))
 
 
-async def test_an_unknown_field_is_reported(subject: Subject) -> None:
+async def test_unknown_field_causes_warning(subject: Subject) -> None:
     answer = await subject.chat(temprature=1)
     assert answer.status_code == 200
     assert "temprature is ignored" in answer.headers["x-dragoman-warnings"]
 
 
-async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
+async def test_unsupported_parameters_cause_warnings(subject: Subject) -> None:
     """An engine's capabilities list the parameters that it supports; the client is
     warned about the others.
     """
@@ -314,7 +310,7 @@ async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) ->
     }
 
 
-async def test_a_warning_names_the_field_that_was_sent(subject: Subject) -> None:
+async def test_warning_contains_field_name_of_request(subject: Subject) -> None:
     honours = "truncate_prompt" in next(iter(subject.models)).capabilities.parameters
     chat = await subject.chat(truncate_prompt_tokens=500)
     body = {"inputs": "Hello", "parameters": {"truncate": 500, "max_new_tokens": 2}}
@@ -329,19 +325,19 @@ async def test_a_warning_names_the_field_that_was_sent(subject: Subject) -> None
         assert honours or warning in answer.headers["x-dragoman-warnings"]
 
 
-async def test_an_error_has_the_envelope_and_names_the_field(subject: Subject) -> None:
+async def test_invalid_temperature_returns_400_with_param(subject: Subject) -> None:
     for stream in (False, True):
         answer = await subject.chat(temperature=-1, stream=stream)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "temperature")
 
 
-async def test_a_prompt_beyond_the_context_is_a_400(subject: Subject) -> None:
+async def test_prompt_over_context_returns_400(subject: Subject) -> None:
     answer = await subject.chat("word " * 20_000)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded"), error
 
 
-async def test_a_client_that_leaves_ends_its_generation(subject: Subject) -> None:
+async def test_client_disconnect_stops_generation(subject: Subject) -> None:
     asking = asyncio.create_task(subject.chat(stream=True, max_tokens=2000))
     model = next(iter(subject.models))
     while not model.progress.running and not asking.done():  # noqa: ASYNC110 - as below
@@ -352,7 +348,7 @@ async def test_a_client_that_leaves_ends_its_generation(subject: Subject) -> Non
         await asyncio.sleep(0)
 
 
-async def test_token_ids_go_in_and_come_out(subject: Subject) -> None:
+async def test_token_ids_are_accepted_and_returned(subject: Subject) -> None:
     body = {"prompt": [300, 301, 302], "temperature": 0, "max_tokens": 5, "return_token_ids": True}
     answer = await subject.client.post("/v1/completions", json=body)
     response = await subject.check("token ids", answer, "prompt", "return_token_ids")
@@ -363,7 +359,7 @@ async def test_token_ids_go_in_and_come_out(subject: Subject) -> None:
         assert len(ids) == response["usage"]["completion_tokens"]
 
 
-async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> None:
+async def test_usage_prompt_tokens_match_tokenize(subject: Subject) -> None:
     used = (await subject.chat()).json()["usage"]["prompt_tokens"]
     counted = await subject.client.post(
         "/tokenize", json={"messages": [{"role": "user", "content": "Tell me a story."}]}
@@ -379,7 +375,7 @@ UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
 @pytest.mark.parametrize(
     "name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"]
 )
-async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: str) -> None:
+async def test_unknown_token_ids_are_all_listed_in_error(subject: Subject, name: str) -> None:
     """An engine without the parameter rejects it instead."""
     value = {str(id): 1 for id in (5, *UNKNOWN)} if name == "logit_bias" else [5, *UNKNOWN]
     body = {
@@ -398,7 +394,7 @@ async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: 
         assert "Token ids 1000000000, 1000000001, 1000000002 are not in" in error["message"]
 
 
-def test_an_error_names_so_many_ids_and_counts_the_rest():
+def test_check_ids_error_lists_ten_ids_and_counts_rest():
     with pytest.raises(RequestError) as refused:
         check_ids([7, *range(100, 125), 100], 100, "prompt")
     listed = "100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 15 more"

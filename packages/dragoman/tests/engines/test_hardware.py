@@ -16,7 +16,7 @@ GIB = 1 << 30
     ("quota", "cores"),
     [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("", None), ("x", None)],
 )
-def test_cores_are_those_of_the_affinity_and_of_the_quota(
+def test_count_usable_cores_respects_affinity_and_quota(
     tmp_path: Path, quota: str, cores: int | None
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
@@ -34,7 +34,7 @@ def test_cores_are_those_of_the_affinity_and_of_the_quota(
         ("max", "", "MemTotal: 9 kB\n", None),
     ],
 )
-def test_memory_is_that_of_the_container_and_of_the_machine(
+def test_find_available_memory_respects_cgroup_and_meminfo(
     tmp_path: Path, limit: str, used: str, system: str, available: int | None
 ) -> None:
     (tmp_path / "memory.max").write_text(limit)
@@ -43,6 +43,6 @@ def test_memory_is_that_of_the_container_and_of_the_machine(
     assert find_available_memory(tmp_path, tmp_path / "meminfo") == available
 
 
-def test_a_cache_takes_a_quarter_of_the_memory_and_never_more_than_its_limit() -> None:
+def test_kv_budget_is_quarter_of_memory_up_to_limit() -> None:
     assert compute_kv_budget(4 * GIB, 64 * GIB) == 4 * GIB
     assert compute_kv_budget(4 * GIB, 8 * GIB) == 2 * GIB

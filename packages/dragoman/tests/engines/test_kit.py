@@ -14,23 +14,23 @@ from typing import Literal
 
 import pytest
 import pytest_asyncio
-
-from dragoman.dialects.base import Profile
-from dragoman.engines import tiny
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.launch.plugin import build_executor_model
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.prompts.tokenizer import load_tokenizer
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
-from dragoman.settings import Settings
-from dragoman.testing import EngineKit, EngineUnderTest
-from dragoman.testing.engine_kit import LONG_TEXT
 from tests.engines.llamacpp.files import write_embedded
 from tests.engines.remote.splitting import NEEDS_FORK, remote
 from tests.engines.rollout.executors import Dice
+
+from dragoman.dialects.interfaces import Profile
+from dragoman.engines import tiny
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.launch.plugin import build_executor_model
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.prompts.hf_tokenizer import load_tokenizer
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.settings import Settings
+from dragoman.testing import EngineKit, EngineUnderTest
+from dragoman.testing.engine_kit import LONG_TEXT
 
 
 def embedded() -> Models:

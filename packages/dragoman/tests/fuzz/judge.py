@@ -8,17 +8,9 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman_check.rules import (
-    anthropic,
-    chat,
-    checks,
-    completions,
-    ollama,
-    responses,
-    sglang,
-    tgi,
-)
-from dragoman_check.rules.checks import Violation, require, require_object
+from dragoman_check.rules import anthropic, chat, completions, ollama, responses, sglang, tgi
+from dragoman_check.rules import json_values as checks
+from dragoman_check.rules.json_values import Violation, require, require_object
 
 from .exchange import Request, Response
 

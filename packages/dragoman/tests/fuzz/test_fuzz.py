@@ -17,20 +17,20 @@ from random import Random
 
 import pytest
 from starlette.types import ASGIApp
-
-from dragoman_check.rules.checks import Violation
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine, Think
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
-from dragoman.settings import Settings
-from dragoman.store import MemoryStore
 from tests.engines.encoder.directories import write_encoder
 from tests.hardening.test_routes import TABLE
 from tests.serving.harness import tokenizer
 from tests.serving.responses.harness import lifespan
+
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry, Think
+from dragoman.launch import build_models
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.settings import Settings
+from dragoman.store import MemoryStore
+from dragoman_check.rules.json_values import Violation
 
 from .exchange import Request, send_request
 from .judge import check_response
@@ -132,24 +132,24 @@ async def fuzz(folder: Path, seed: int, requests: int) -> None:
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_any_request_has_a_response_of_its_dialect(run: int, tmp_path: Path) -> None:
+async def test_fuzz_requests_get_valid_dialect_responses(run: int, tmp_path: Path) -> None:
     await fuzz(tmp_path, SEED + run, EACH)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", range(LONG_RUNS))
-async def test_any_request_has_a_response_of_its_dialect_for_long(run: int, tmp_path: Path) -> None:
+async def test_fuzz_requests_long_run_get_valid_dialect_responses(run: int, tmp_path: Path) -> None:
     await fuzz(tmp_path, SEED + 1000 + run, -(-LONG_REQUESTS // LONG_RUNS))
 
 
-def test_every_route_is_fuzzed() -> None:
+def test_fuzz_sketches_cover_every_route() -> None:
     """A new route needs an entry in `requests.SKETCHES`."""
     assert set(SKETCHES) == {
         (method, path) for path, route in TABLE.items() for method in route.handlers
     }
 
 
-def test_the_judge_rejects_what_must_not_be() -> None:
+def test_check_response_rejects_invalid_responses() -> None:
     from .exchange import Response
 
     chat = Request("POST", "/v1/chat/completions", "/v1/chat/completions", b"{}")
@@ -179,7 +179,7 @@ def test_the_judge_rejects_what_must_not_be() -> None:
             check_response(chat, wrong)
 
 
-def test_mutations_change_bodies_and_repeat_with_their_seed() -> None:
+def test_mutations_change_bodies_and_are_seed_deterministic() -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "n": 1}
     drawn = [repr(mutate(Random(seed), body, words=["a"])) for seed in range(50)]
     assert drawn == [repr(mutate(Random(seed), body, words=["a"])) for seed in range(50)]

@@ -20,12 +20,12 @@ from dragoman.core.event_grammar import EventGrammar
 from dragoman.core.events import Event
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
-from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
-from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.interfaces import Header, Profile, Writer
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
-from dragoman.dialects.responses.tools import ToolName
+from dragoman.dialects.responses.tool_registry import ToolName
 
 CASES = Path(__file__).parent / "cases"
 _decode = msgspec.json.Decoder(Event).decode

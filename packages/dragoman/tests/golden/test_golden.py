@@ -20,21 +20,21 @@ def name(golden: Golden) -> str:
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=name)
-def test_the_bytes_are_those_that_were_agreed(golden: Golden):
+def test_golden_output_bytes_match_files(golden: Golden):
     for path, data in golden.files():
         assert data.decode() == path.read_text(), (
             "if intended, run: python -m tests.golden.regenerate"
         )
 
 
-def test_every_file_belongs_to_a_case():
+def test_golden_files_all_belong_to_cases():
     wanted = {path for golden in GOLDEN for path, _ in golden.files()}
     events = {CASES / f"{golden.case}.events.jsonl" for golden in GOLDEN}
     assert set(CASES.glob("*")) == wanted | events
 
 
 @pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer == "messages"], ids=name)
-def test_agreed_messages_keep_the_grammar_of_the_wire(golden: Golden):
+def test_golden_anthropic_messages_follow_wire_grammar(golden: Golden):
     for path, _ in golden.files():
         if path.suffix == ".sse":
             anthropic.check_stream(path.read_bytes())
@@ -45,7 +45,7 @@ def test_agreed_messages_keep_the_grammar_of_the_wire(golden: Golden):
 @pytest.mark.parametrize(
     "golden", [one for one in GOLDEN if one.writer.startswith("responses")], ids=name
 )
-def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
+def test_golden_responses_follow_wire_grammar(golden: Golden):
     for path, _ in golden.files():
         if path.suffix == ".sse":
             responses.check_stream(path.read_bytes())
@@ -56,7 +56,7 @@ def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
 @pytest.mark.parametrize(
     "golden", [one for one in GOLDEN if one.writer.startswith("ollama")], ids=name
 )
-def test_agreed_lines_keep_the_grammar_of_the_wire(golden: Golden):
+def test_golden_ollama_lines_follow_wire_grammar(golden: Golden):
     is_chat = golden.writer == "ollama-chat"
     for path, _ in golden.files():
         if path.suffix == ".sse":
@@ -68,7 +68,7 @@ def test_agreed_lines_keep_the_grammar_of_the_wire(golden: Golden):
 @pytest.mark.parametrize(
     "golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name
 )
-def test_what_was_agreed_keeps_the_grammar_of_the_wire(golden: Golden):
+def test_golden_chat_and_completions_follow_wire_grammar(golden: Golden):
     grammar = GRAMMARS[golden.writer.split("-")[0]]
     for path, _ in golden.files():
         if path.suffix == ".sse":

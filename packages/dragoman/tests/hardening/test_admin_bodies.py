@@ -5,9 +5,9 @@ readers.
 from __future__ import annotations
 
 import pytest
+from tests.serving.harness import build_server
 
 from dragoman.serving.auth import Access
-from tests.serving.harness import build_server
 
 from .test_routes import TABLE
 
@@ -30,7 +30,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_it_is_the_clients_error(body: bytes):
+async def test_admin_routes_malformed_body_never_returns_500(body: bytes):
     async with build_server().http() as client:
         for path, method in ROUTES:
             answer = await client.request(method, path, content=body, headers=JSON)
@@ -39,6 +39,6 @@ async def test_it_is_the_clients_error(body: bytes):
 
 @pytest.mark.parametrize("body", [BODIES["deep"], BODIES["not UTF-8"]], ids=["deep", "not UTF-8"])
 @pytest.mark.parametrize("path", ["/abort_requests", "/dragoman/reply", "/v1/load_lora_adapter"])
-async def test_what_cannot_be_read_is_a_400(path: str, body: bytes):
+async def test_admin_routes_unreadable_body_returns_400(path: str, body: bytes):
     async with build_server().http() as client:
         assert (await client.post(path, content=body, headers=JSON)).status_code == 400

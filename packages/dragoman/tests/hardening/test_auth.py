@@ -15,11 +15,11 @@ def admit(access: Access = Access.USER, keyring: Keyring = KEYS, **headers: str)
     )
 
 
-def test_without_keys_every_client_may_use_the_server() -> None:
+def test_authenticate_without_keys_admits_every_client() -> None:
     assert admit(keyring=Keyring()) == Caller()
 
 
-def test_bearer_and_x_api_key_name_the_same_caller() -> None:
+def test_authenticate_bearer_and_x_api_key_yield_same_caller() -> None:
     assert (
         admit(authorization="Bearer alpha")
         == admit(x_api_key="alpha")
@@ -27,7 +27,7 @@ def test_bearer_and_x_api_key_name_the_same_caller() -> None:
     )
 
 
-def test_an_owner_does_not_reveal_its_key() -> None:
+def test_caller_owner_does_not_reveal_key() -> None:
     assert "alpha" not in admit(x_api_key="alpha").owner
 
 
@@ -35,29 +35,29 @@ def test_an_owner_does_not_reveal_its_key() -> None:
     "headers",
     [{}, {"authorization": "Bearer nope"}, {"authorization": "Basic alpha"}, {"x_api_key": ""}],
 )
-def test_no_good_key_is_a_401(headers: dict[str, str]) -> None:
+def test_authenticate_without_valid_key_returns_401(headers: dict[str, str]) -> None:
     with pytest.raises(AuthenticationError):
         KEYS.authenticate(
             Headers({name.replace("_", "-"): value for name, value in headers.items()}), Access.USER
         )
 
 
-def test_trap_20_with_both_headers_any_valid_one_wins() -> None:
+def test_authenticate_both_headers_accepts_either_valid_key() -> None:
     assert admit(authorization="Bearer stale", x_api_key="alpha") == admit(x_api_key="alpha")
     assert admit(authorization="Bearer alpha", x_api_key="stale") == admit(x_api_key="alpha")
 
 
-def test_two_good_keys_of_different_owners_are_refused() -> None:
+def test_authenticate_keys_of_two_owners_is_rejected() -> None:
     with pytest.raises(AuthenticationError, match="two different owners"):
         admit(authorization="Bearer alpha", x_api_key="beta")
 
 
-def test_a_user_is_no_administrator() -> None:
+def test_authenticate_user_key_is_denied_admin_access() -> None:
     with pytest.raises(PermissionDenied):
         admit(Access.ADMIN, x_api_key="alpha")
     assert admit(Access.ADMIN, x_api_key="root").is_admin
 
 
-def test_a_key_that_is_not_ascii_is_refused_and_breaks_nothing() -> None:
+def test_authenticate_non_ascii_key_is_rejected() -> None:
     with pytest.raises(AuthenticationError):
         KEYS.authenticate(Headers(raw=[(b"x-api-key", b"\xff\xfe")]), Access.USER)

@@ -10,14 +10,14 @@ from typing import Any
 import anyio.to_thread
 import httpx2
 import pytest
+from tests.serving.harness import tokenizer
 
 from dragoman.launch import build_models
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Renderer
-from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.harness import tokenizer
 
 LONG = "The weather in Oslo is fine today. " * 12_000
 BODIES: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ async def test_tokenizing_does_not_block_other_threads():
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_other_requests_proceed_while_a_large_prompt_is_prepared(path: str):
+async def test_large_prompt_preparation_does_not_block_event_loop(path: str):
     """Counted in iterations of the event loop: few would run if the work blocked it."""
     app = create_app(build_models(Settings(), SystemClock()))
     async with httpx2.AsyncClient(
@@ -110,7 +110,7 @@ TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "param"), TOO_LARGE)
-async def test_what_cannot_fit_is_refused_before_it_is_rendered(
+async def test_oversized_prompt_is_rejected_before_rendering(
     path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ):
     """27 MB to /tokenize took 31 s and 1.4 GB, 300,000 messages 20 s, a tool call of 5

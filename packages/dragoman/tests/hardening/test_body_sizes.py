@@ -13,16 +13,18 @@ import pytest
 import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
+from tests.serving.harness import build_server
 
 from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMediaType
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
-from dragoman.serving.body import BodyMemoryBudget, BodyMemoryShare, ClientGone, read_body
+from dragoman.serving.body_memory import BodyMemoryBudget, BodyMemoryShare
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.disconnect import ClientGone
+from dragoman.serving.request_body import read_body
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.harness import build_server
 
 LIMIT = 1000
 
@@ -53,12 +55,12 @@ CODINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
 ]
 
 
-async def test_pieces_are_joined() -> None:
+async def test_read_body_joins_chunks() -> None:
     assert await read_body(pieces(b"ab", b"", b"c"), Headers(), LIMIT) == b"abc"
 
 
 @pytest.mark.parametrize(("coding", "encode"), CODINGS)
-async def test_trap_28_encoded_bodies_are_decoded(
+async def test_read_body_decodes_content_encoding(
     coding: str, encode: Callable[[bytes], bytes]
 ) -> None:
     headers = Headers({"content-encoding": coding.upper()})
@@ -66,7 +68,9 @@ async def test_trap_28_encoded_bodies_are_decoded(
 
 
 @pytest.mark.parametrize(("coding", "encode"), CODINGS)
-async def test_a_bomb_is_a_413(coding: str, encode: Callable[[bytes], bytes]) -> None:
+async def test_read_body_decompression_bomb_returns_413(
+    coding: str, encode: Callable[[bytes], bytes]
+) -> None:
     bomb = encode(b"\0" * 200_000)
     assert len(bomb) < LIMIT
     with pytest.raises(BodyTooLarge):
@@ -74,14 +78,16 @@ async def test_a_bomb_is_a_413(coding: str, encode: Callable[[bytes], bytes]) ->
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "br"])
-async def test_a_corrupt_body_is_a_400(coding: str) -> None:
+async def test_read_body_corrupt_encoding_returns_400(coding: str) -> None:
     with pytest.raises(RequestError) as caught:
         await read_body(pieces(b"not that"), Headers({"content-encoding": coding}), LIMIT)
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(("coding", "encode"), CODINGS)
-async def test_a_truncated_body_is_a_400(coding: str, encode: Callable[[bytes], bytes]) -> None:
+async def test_read_body_truncated_encoding_returns_400(
+    coding: str, encode: Callable[[bytes], bytes]
+) -> None:
     whole = encode(bytes(range(256)) * 3)
     with pytest.raises(RequestError):
         await read_body(
@@ -89,18 +95,18 @@ async def test_a_truncated_body_is_a_400(coding: str, encode: Callable[[bytes], 
         )
 
 
-async def test_trap_28_an_unknown_coding_is_a_415() -> None:
+async def test_read_body_unknown_encoding_returns_415() -> None:
     with pytest.raises(UnsupportedMediaType, match="gzip"):
         await read_body(pieces(b"x"), Headers({"content-encoding": "snappy"}), LIMIT)
 
 
 @pytest.mark.parametrize("headers", [{"content-length": "1001"}, {"content-length": "9" * 40}, {}])
-async def test_a_body_over_the_cap_is_a_413(headers: dict[str, str]) -> None:
+async def test_read_body_over_size_limit_returns_413(headers: dict[str, str]) -> None:
     with pytest.raises(BodyTooLarge):
         await read_body(pieces(b"x" * 600, b"x" * 600), Headers(headers), LIMIT)
 
 
-async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
+async def test_read_body_client_disconnect_raises_client_gone() -> None:
     async def gone() -> Message:
         return {"type": "http.disconnect"}
 
@@ -108,7 +114,7 @@ async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
         await read_body(gone, Headers(), LIMIT)
 
 
-async def test_all_bodies_together_are_bounded() -> None:
+async def test_body_memory_budget_bounds_concurrent_bodies() -> None:
     budget = BodyMemoryBudget(LIMIT)
     first = BodyMemoryShare(budget)
     second = BodyMemoryShare(budget)
@@ -126,7 +132,7 @@ async def test_all_bodies_together_are_bounded() -> None:
     ("path", "content_type"),
     [("/update_weights", "application/octet-stream"), ("/v1/completions", "application/json")],
 )
-async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_type: str) -> None:
+async def test_body_memory_budget_counts_partial_uploads(path: str, content_type: str) -> None:
     """Weights may be a gigabyte, which no memory budget counted."""
     app = create_app(
         build_models(Settings(), SystemClock()),
@@ -151,7 +157,7 @@ async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
 
 
-async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
+async def test_body_memory_budget_admits_single_body_up_to_size_limit() -> None:
     share = BodyMemoryShare(BodyMemoryBudget(10))
     assert len(
         await read_body(
@@ -160,7 +166,7 @@ async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
     )
 
 
-async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget() -> None:
+async def test_body_memory_share_empty_release_keeps_budget_exceeded() -> None:
     budget = BodyMemoryBudget(10)
     large = BodyMemoryShare(budget)
     none = BodyMemoryShare(budget)
@@ -172,7 +178,7 @@ async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget(
     assert budget.used == 0
 
 
-async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
+async def test_body_memory_share_counts_decompressed_size() -> None:
     """During decoding it counts with its maximum size, since the actual size is
     unknown.
     """
@@ -189,7 +195,7 @@ async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_what_was_taken_is_given_back(status: int) -> None:
+async def test_body_memory_budget_is_released_after_response(status: int) -> None:
     options = ServingOptions(max_inflight_body_bytes=300)
     server = build_server(ScriptEntry((Say("hi"),), repeat=True), options=options)
     messages = [{"role": "user", "content": "x" * 200}] if status == 200 else "x" * 200
@@ -198,7 +204,7 @@ async def test_what_was_taken_is_given_back(status: int) -> None:
         assert answer.status_code == status
 
 
-async def test_more_than_a_hundred_headers_are_refused() -> None:
+async def test_request_over_100_headers_returns_431() -> None:
     server = build_server(ScriptEntry((Say("hi"),)))
     few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
     assert (await server.get("/v1/models", few)).status_code == 200

@@ -83,7 +83,7 @@ async def run_server(*options: str) -> AsyncGenerator[Served]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
-async def test_45_at_once_are_rejected_and_others_are_answered():
+async def test_concurrent_schema_bombs_are_rejected_and_others_served():
     async with run_server("--worker-timeout", "1") as server:
         before = sum(server.processes().values())
         schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
@@ -108,7 +108,7 @@ async def test_45_at_once_are_rejected_and_others_are_answered():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
-async def test_sigterm_does_not_wait_for_what_is_compiled():
+async def test_sigterm_does_not_wait_for_grammar_compilation():
     async with run_server("--worker-timeout", "600", "--shutdown-timeout", "1") as server:
         bombs = [
             asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}"))
@@ -125,7 +125,7 @@ async def test_sigterm_does_not_wait_for_what_is_compiled():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
-async def test_a_client_that_leaves_takes_its_compilation_along():
+async def test_client_disconnect_cancels_grammar_compilation():
     async with run_server("--worker-timeout", "600") as server:
         bomb = asyncio.create_task(server.ask(guided_grammar=INTERSECTION))
         while len(server.processes()) < 2:  # noqa: ASYNC110

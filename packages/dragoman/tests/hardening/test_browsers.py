@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import httpx2
 import pytest
+from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.auth import Access
 from dragoman.serving.cors import CorsPolicy
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import ServerHarness, build_server
+from dragoman.serving.serving_options import ServingOptions
 
 from .test_routes import CALLS, TABLE
 
@@ -44,7 +44,7 @@ async def send(
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict[str, str]):
+async def test_cross_origin_request_is_rejected_on_every_route(headers: dict[str, str]):
     one = server()
     for path, method in CALLS:
         if TABLE[path].access is not Access.PUBLIC:
@@ -57,13 +57,13 @@ async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-async def test_a_body_without_a_json_content_type_is_refused(kind: str):
+async def test_body_without_json_content_type_returns_415(kind: str):
     headers = {"content-type": kind} if kind else {}
     answer = await send(server(), "POST", "/v1/chat/completions", headers)
     assert answer.status_code == 415
 
 
-async def test_a_body_in_chunks_without_a_type_is_refused():
+async def test_chunked_body_without_content_type_returns_415():
     async def chunks():
         yield CHAT
 
@@ -72,11 +72,11 @@ async def test_a_body_in_chunks_without_a_type_is_refused():
     assert answer.status_code == 415
 
 
-async def test_no_body_needs_no_type():
+async def test_empty_body_without_content_type_is_accepted():
     assert (await send(server(), "POST", "/abort_requests", {}, b"")).status_code != 415
 
 
-async def test_a_page_cannot_upload_a_file():
+async def test_cross_origin_file_upload_returns_403():
     form = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\na\r\n--x--\r\n'
     headers = {"content-type": "multipart/form-data; boundary=x", "origin": EVIL}
     assert (await send(server(), "POST", "/v1/files", headers, form)).status_code == 403
@@ -92,12 +92,14 @@ async def test_a_page_cannot_upload_a_file():
         (("*",), {"origin": EVIL, "sec-fetch-site": "cross-site"}),
     ],
 )
-async def test_others_are_served(allowed: tuple[str, ...], headers: dict[str, str]):
+async def test_same_or_allowed_origin_request_is_served(
+    allowed: tuple[str, ...], headers: dict[str, str]
+):
     answer = await send(server(*allowed), "POST", "/v1/chat/completions", {**JSON, **headers})
     assert answer.status_code == 200
 
 
-async def test_a_link_may_be_followed_but_no_link_does_anything():
+async def test_cross_site_navigation_opens_only_public_pages():
     link = {
         "sec-fetch-site": "cross-site",
         "sec-fetch-mode": "navigate",
@@ -112,7 +114,7 @@ async def test_a_link_may_be_followed_but_no_link_does_anything():
     assert (await send(one, "POST", "/v1/chat/completions", {**JSON, **link})).status_code == 403
 
 
-async def test_a_star_is_no_leave_for_what_administrators_order():
+async def test_wildcard_origin_does_not_allow_admin_routes():
     assert (
         await send(server("*"), "GET", "/flush_cache", {"sec-fetch-site": "cross-site"}, b"")
     ).status_code == 403

@@ -9,7 +9,7 @@ import httpx2
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 BODY: dict[str, Any] = {
@@ -25,7 +25,7 @@ async def count_cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> i
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-async def test_the_prefix_cache_reveals_nothing_across_keys():
+async def test_prefix_cache_is_isolated_between_keys():
     models = build_models(Settings(), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("a", "b"))))

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 from starlette.types import Receive, Scope, Send
-
-from dragoman.http.context import HttpLimits, ServerContext, has_disconnected
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
+
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server_context import ServerContext
+from dragoman.http.sockets import has_disconnected
 
 SOON = 0.05
 LAST = b"GET / HTTP/1.0\r\n\r\n"
@@ -16,7 +18,7 @@ LONG = b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n"
 
 
 @pytest.mark.parametrize("kind", ["counted", "chunks", "extension"])
-async def test_a_body_that_drips_is_refused(kind: str) -> None:
+async def test_body_below_minimum_rate_returns_408(kind: str) -> None:
     """The bytes arrive within the idle timeout of a body: without a minimum rate the
     body could take forever.
     """
@@ -41,7 +43,7 @@ async def test_a_body_that_drips_is_refused(kind: str) -> None:
     assert [each.status for each in answers(output)] == [408]
 
 
-async def test_a_body_that_grows_slowly_but_enough_is_taken() -> None:
+async def test_slow_body_above_minimum_rate_is_accepted() -> None:
     async with serving(echo, HttpLimits(body=2 * SOON)) as wire:
         reader, writer = await wire.connect()
         writer.write(b"POST / " + HEAD + b"connection: close\r\ncontent-length: 8000\r\n\r\n")
@@ -53,7 +55,7 @@ async def test_a_body_that_grows_slowly_but_enough_is_taken() -> None:
         writer.close()
 
 
-async def test_a_body_has_a_time_in_all() -> None:
+async def test_body_over_total_timeout_returns_408() -> None:
     async with serving(
         echo, HttpLimits(body=SOON, body_total=2 * SOON, linger_timeout=SOON)
     ) as wire:
@@ -72,7 +74,7 @@ async def test_a_body_has_a_time_in_all() -> None:
         writer.close()
 
 
-async def test_there_are_only_so_many_connections() -> None:
+async def test_connections_over_limit_return_503() -> None:
     async with serving(stream, HttpLimits(connections=8, linger_timeout=SOON)) as wire:
         held = [await wire.connect() for _ in range(8)]
         async with asyncio.timeout(5):
@@ -101,7 +103,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_connections_far_above_the_limit_are_closed_without_a_response() -> None:
+async def test_connections_far_above_limit_are_closed_without_response() -> None:
     async with serving(stream, HttpLimits(connections=8)) as wire:
         held = [await wire.connect() for _ in range(30)]
         async with asyncio.timeout(5):
@@ -129,7 +131,7 @@ async def test_connections_per_address_are_limited(monkeypatch: pytest.MonkeyPat
             assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
 
 
-def test_what_is_counted_is_forgotten_when_it_is_over() -> None:
+def test_connection_count_per_address_is_removed_at_zero() -> None:
     shared = ServerContext.__new__(ServerContext)
     shared.limits = HttpLimits()
     shared.connections = set()
@@ -142,7 +144,7 @@ def test_what_is_counted_is_forgotten_when_it_is_over() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100_000, 5_000_000])
-async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int) -> None:
+async def test_disconnect_is_detected_behind_buffered_input(size: int) -> None:
     gone = asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +160,7 @@ async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int
             await gone.wait()
 
 
-async def test_a_client_that_leaves_after_a_while_is_seen_too(
+async def test_disconnect_is_detected_after_several_polls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = asyncio.Event()
@@ -185,7 +187,7 @@ async def test_a_client_that_leaves_after_a_while_is_seen_too(
             await gone.wait()
 
 
-async def test_a_disconnect_is_noticed_while_the_body_is_unread() -> None:
+async def test_disconnect_is_detected_while_body_is_unread() -> None:
     gone = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +216,9 @@ async def test_a_disconnect_is_noticed_while_the_body_is_unread() -> None:
         (b"GET /  HTTP/1.1", b"localhost", 400),
     ],
 )
-async def test_a_request_line_is_read_in_one_way(line: bytes, host: bytes, status: int) -> None:
+async def test_request_line_forms_return_expected_status(
+    line: bytes, host: bytes, status: int
+) -> None:
     async with serving(stream, HttpLimits(linger_timeout=SOON)) as wire:
         output = await wire.ask(line + b"\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
     assert [each.status for each in answers(output)] == [status]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from dragoman.core.message import FunctionTool, Message, Role, Text, ToolCall, ToolResult
-from dragoman.core.request import Conversation
-from dragoman.prompts.render import Renderer
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts.templates import template
 from tests.prompts.test_render import NOW
 from tests.prompts.vocabularies import all_kinds
+
+from dragoman.core.message import FunctionTool, Message, Role, Text, ToolCall, ToolResult
+from dragoman.core.request import Conversation
+from dragoman.prompts.hf_tokenizer import HfTokenizer
+from dragoman.prompts.render import Renderer
 
 KINDS = all_kinds()
 
@@ -29,7 +29,7 @@ def controls(tokenizer: HfTokenizer) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_a_special_token_is_encoded_as_text(kind: str):
+def test_encode_special_token_name_yields_no_control_token(kind: str):
     tokenizer = KINDS[kind]
     assert names(tokenizer)
     for name in names(tokenizer):
@@ -59,7 +59,7 @@ def build_conversation(text: str) -> Conversation:
     return Conversation(messages, (tool,))
 
 
-def test_nowhere_in_a_conversation_either():
+def test_render_special_token_name_adds_no_control_token():
     """The prompt has as many control tokens as a prompt of harmless words."""
     tokenizer = KINDS["embedded"]
     renderer = Renderer(template("embedded"), tokenizer)

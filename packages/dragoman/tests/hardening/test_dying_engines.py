@@ -11,19 +11,21 @@ from typing import Any
 
 import httpx2
 import pytest
-
-from dragoman.core.engine import Capabilities, Health, OutputCallback, Scheduled, TokenRequest
-from dragoman.core.events import Event, Started, TextDelta
-from dragoman.core.request import GenerateRequest
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import SystemClock
-from dragoman.serving.disconnect import StreamTimeouts
-from dragoman.serving.service import ServingOptions
-from dragoman.settings import Settings
 from tests.pipeline.failing_engine import Clock, FailingEngine, never
 from tests.serving.harness import tokenizer
+
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import Health
+from dragoman.core.events import Event, Started, TextDelta
+from dragoman.core.request import GenerateRequest
+from dragoman.core.token_engine import OutputCallback, Scheduled, TokenRequest
+from dragoman.launch import build_models
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TokenBackend
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
+from dragoman.settings import Settings
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -41,7 +43,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
+async def test_engine_death_mid_response_returns_error_and_recovers(path: str) -> None:
     engine = FailingEngine(tokenizer())
     clock = Clock()
     models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
@@ -127,7 +129,7 @@ class UnstoppableTokenEngine(UnstoppableEngine):
     "kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"]
 )
 @pytest.mark.parametrize("path", BODIES)
-async def test_clients_of_a_failed_engine_that_ends_nothing(
+async def test_failed_engine_ignoring_stop_ends_all_clients(
     path: str, kind: str, stream: bool
 ) -> None:
     """It reports a failure and ignores `stop`: clients used to wait forever."""

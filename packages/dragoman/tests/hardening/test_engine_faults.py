@@ -18,42 +18,36 @@ from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
+from tests.engines.rollout.executors import Dice
+from tests.fuzz.exchange import Request, Response, send_request
+from tests.fuzz.judge import check_response
+from tests.serving.responses.harness import lifespan
 
 from dragoman import BaseTokenEngine
-from dragoman.core.engine import (
-    Capabilities,
-    Failed,
-    Health,
-    OutputCallback,
-    Rejected,
-    Scheduled,
-    TokenRequest,
-)
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import Health
 from dragoman.core.errors import EngineError, Overloaded, RequestError
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Usage,
 )
 from dragoman.core.request import GenerateRequest
+from dragoman.core.token_engine import Failed, OutputCallback, Rejected, Scheduled, TokenRequest
 from dragoman.engines import tiny
-from dragoman.engines.rollout import RolloutSampling
+from dragoman.engines.rollout_executor import RolloutSampling
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_executor_model, build_served_model
-from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.engines.rollout.executors import Dice
-from tests.fuzz.exchange import Request, Response, send_request
-from tests.fuzz.judge import check_response
-from tests.serving.responses.harness import lifespan
 
 TIMEOUT = 0.3
 """Request timeout in seconds, which ends requests of hung engines."""
@@ -441,12 +435,12 @@ async def crash(count: int) -> None:
         assert health.status == 200
 
 
-async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
+async def test_engine_faults_leave_no_pending_clients_or_responses() -> None:
     await crash(SOME)
 
 
 @pytest.mark.parametrize("model", ["t", "p", "x"])
-async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
+async def test_plugin_and_executor_faults_leave_no_pending_clients(model: str) -> None:
     """Exceptions outside `Exception` used to end the task silently."""
     gate = asyncio.Semaphore(32)
     async with server() as (app, models, _):
@@ -464,7 +458,7 @@ async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
     "kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None:
+async def test_engine_invalid_token_counts_return_error(kind: str, stream: bool) -> None:
     """Usage may be billed: -2 completion tokens of a plug-in used to be passed on."""
     async with server() as (app, _, _):
         request = request_of(f"fault {kind} 3", "/v1/chat/completions", {"stream": stream}, "e")
@@ -475,7 +469,7 @@ async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_none_is_no_event_and_no_end(stream: bool) -> None:
+async def test_engine_yielding_none_returns_error(stream: bool) -> None:
     """None used to be treated as the end of an answer at a stop string."""
     async with server() as (app, _, _):
         for phase in range(5):
@@ -488,5 +482,5 @@ async def test_none_is_no_event_and_no_end(stream: bool) -> None:
 
 
 @pytest.mark.long
-async def test_no_client_hangs_and_no_response_stays_in_progress_in_1000_crashes() -> None:
+async def test_engine_faults_in_1000_crashes_leave_no_pending_clients() -> None:
     await crash(MANY)

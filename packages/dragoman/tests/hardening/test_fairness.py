@@ -16,27 +16,22 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
-from dragoman.core.engine import (
-    Capabilities,
-    Ended,
-    Health,
-    OutputCallback,
-    Scheduled,
-    TokenRequest,
-)
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
+from dragoman.core.engine import Health
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Usage,
 )
 from dragoman.core.request import GenerateRequest
+from dragoman.core.token_engine import Ended, OutputCallback, Scheduled, TokenRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.models import (
+from dragoman.pipeline.model_registry import (
     EmbedderBackend,
     EventBackend,
     Models,
@@ -46,7 +41,7 @@ from dragoman.pipeline.models import (
 from dragoman.pipeline.request_queue import RequestQueue
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 SLOTS = 4
@@ -164,7 +159,7 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["tokens", "events", "embeddings"])
-async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(
+async def test_key_within_share_is_admitted_during_flood_by_other_key(
     kind: str, stream: bool
 ) -> None:
     async with serving(kind) as server:
@@ -190,7 +185,7 @@ async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(
         assert len(flood) - len(refused) >= 40
 
 
-async def test_with_one_key_there_is_one_queue() -> None:
+async def test_single_key_uses_one_queue() -> None:
     """Priorities and the engine's own schedule work as without keys: the engine gets
     all waiting requests.
     """
@@ -205,7 +200,7 @@ async def test_with_one_key_there_is_one_queue() -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "embeddings"])
-async def test_bounds_hold_for_engines_without_a_queue(kind: str) -> None:
+async def test_queue_limits_hold_for_engines_without_queue(kind: str) -> None:
     async with serving(kind, ()) as server:
         most = WAITING + (SLOTS if kind == "events" else 0)
         requests = [server.ask("") for _ in range(most + 5)]
@@ -220,7 +215,7 @@ async def test_bounds_hold_for_engines_without_a_queue(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tokens", "events", "embeddings"])
-async def test_a_disconnect_in_the_queue_frees_its_place(kind: str) -> None:
+async def test_disconnect_while_queued_frees_queue_slot(kind: str) -> None:
     async with serving(kind) as server:
         requests = [server.ask(GREEDY) for _ in range(WAITING)]
         await server.settle()

@@ -10,7 +10,7 @@ from dragoman.core.errors import MisdirectedRequest, RequestError
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.cors import build_allowed_hosts, check_host
+from dragoman.serving.host_header import build_allowed_hosts, check_host
 from dragoman.settings import Settings
 
 LOCAL = build_allowed_hosts("127.0.0.1", ())
@@ -23,14 +23,14 @@ def headers(*hosts: str) -> Headers:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "LOCALHOST", "127.0.0.2"]
 )
-def test_local_names_are_ours(host: str) -> None:
+def test_check_host_accepts_local_names(host: str) -> None:
     check_host(headers(host), LOCAL)
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "10.0.0.1:8000", "127.0.0.1.evil.example"]
 )
-def test_other_names_are_misdirected(host: str) -> None:
+def test_check_host_foreign_name_raises_misdirected_request(host: str) -> None:
     with pytest.raises(MisdirectedRequest):
         check_host(headers(host), LOCAL)
 
@@ -39,19 +39,19 @@ def test_other_names_are_misdirected(host: str) -> None:
     "host",
     ["", "a/b", "localhost:8x", "localhost:123456", "a b", "[::1", "u@localhost", "é", ":80"],
 )
-def test_a_malformed_host_is_a_400(host: str) -> None:
+def test_check_host_malformed_value_returns_400(host: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_host(headers(host), ("*",))
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("hosts", [(), ("localhost", "localhost")])
-def test_host_is_given_exactly_once(hosts: tuple[str, ...]) -> None:
+def test_check_host_missing_or_repeated_header_is_rejected(hosts: tuple[str, ...]) -> None:
     with pytest.raises(RequestError):
         check_host(headers(*hosts), LOCAL)
 
 
-def test_a_public_bind_accepts_all_host_names_by_default() -> None:
+def test_public_bind_accepts_all_host_names_by_default() -> None:
     check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ()))
     with pytest.raises(MisdirectedRequest):
         check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ("llm.example",)))
@@ -67,7 +67,7 @@ def test_a_public_bind_accepts_all_host_names_by_default() -> None:
         ("http://localhost:1", 403),
     ],
 )
-async def test_a_page_of_another_site_cannot_order_anything(origin: str | None, status: int):
+async def test_pause_route_cross_site_request_is_rejected(origin: str | None, status: int):
     """Browsers send a POST without a body across sites without a preflight."""
     models = build_models(Settings(model="tiny"), SystemClock())
     await models.start()

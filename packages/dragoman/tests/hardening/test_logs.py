@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from starlette.types import Message
+from tests.serving.harness import ServerHarness, build_server, scope
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.request_log import RequestLog
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import ServerHarness, build_server, scope
+from dragoman.serving.serving_options import ServingOptions
 
 SECRET = "the-secret-prompt"
 KEY = "sk-the-key"
@@ -39,14 +39,14 @@ async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[by
 @pytest.mark.parametrize(
     "id", ["x\r\nset-cookie: a=b", "a b", "x" * 129, "\x1b[31m", "é", "<script>", ""]
 )
-async def test_an_unfit_id_of_a_request_is_replaced(id: str, caplog: pytest.LogCaptureFixture):
+async def test_request_id_invalid_value_is_replaced(id: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     headers = dict(await raw(build_server(options=LOGGED), "/v1/models", x_request_id=id))
     assert headers[b"x-request-id"].startswith(b"req_")
     assert not id or id not in caplog.text
 
 
-async def test_a_fit_one_comes_back():
+async def test_request_id_valid_value_is_echoed():
     assert (
         dict(await raw(build_server(), "/v1/models", x_request_id="aB3._-"))[b"x-request-id"]
         == b"aB3._-"
@@ -56,7 +56,9 @@ async def test_a_fit_one_comes_back():
 @pytest.mark.parametrize(
     "path", ["/x\nINFO forged", "/x\r\n", "/\x1b[2J", "/x\u2028y", "/" + "x" * 100_000]
 )
-async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCaptureFixture):
+async def test_access_log_path_is_escaped_and_truncated(
+    path: str, caplog: pytest.LogCaptureFixture
+):
     caplog.set_level(logging.INFO)
     await raw(build_server(options=LOGGED), path)
     (line,) = (record.getMessage() for record in caplog.records if record.name == "dragoman.access")
@@ -64,7 +66,7 @@ async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCapt
     assert len(line) < 400
 
 
-async def test_headers_of_ours_are_printable_whatever_is_ignored():
+async def test_warnings_header_escapes_ignored_field_names():
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
@@ -80,7 +82,7 @@ async def test_headers_of_ours_are_printable_whatever_is_ignored():
 
 
 @pytest.mark.parametrize("entry", [ScriptEntry((Say("hi"),)), ScriptEntry((Say("x"), Fail()))])
-async def test_neither_prompts_nor_keys_are_logged(
+async def test_logs_contain_no_prompts_or_keys(
     entry: ScriptEntry, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ):
     caplog.set_level(logging.DEBUG)

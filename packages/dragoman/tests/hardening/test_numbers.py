@@ -170,21 +170,21 @@ def check(answer: httpx2.Response) -> None:
 
 
 @given(body=chats)
-def test_no_chat_body_gives_a_5xx(server: Server, body: object) -> None:
+def test_chat_generated_body_never_returns_5xx(server: Server, body: object) -> None:
     check(server.post("/v1/chat/completions", json.dumps(body).encode()))
 
 
 @given(body=completions)
-def test_no_completions_body_gives_a_5xx(server: Server, body: object) -> None:
+def test_completions_generated_body_never_returns_5xx(server: Server, body: object) -> None:
     check(server.post("/v1/completions", json.dumps(body).encode()))
 
 
 @given(body=chats | completions | st.fixed_dictionaries({"tokens": values}))
-def test_no_body_of_the_utility_routes_gives_a_5xx(server: Server, body: object) -> None:
+def test_utility_routes_generated_body_never_returns_5xx(server: Server, body: object) -> None:
     check(server.post("/tokenize", json.dumps(body).encode()))
     check(server.post("/detokenize", json.dumps(body).encode()))
 
 
 @given(body=st.binary(max_size=200))
-def test_no_bytes_give_a_5xx(server: Server, body: bytes) -> None:
+def test_chat_arbitrary_bytes_never_return_5xx(server: Server, body: bytes) -> None:
     check(server.post("/v1/chat/completions", body))

@@ -13,18 +13,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.core.engine import (
-    Capabilities,
-    Ended,
-    Health,
-    OutputCallback,
-    Scheduled,
-    TokenRequest,
-)
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import Health
 from dragoman.core.errors import QueueFull
 from dragoman.core.events import FinishReason
+from dragoman.core.token_engine import Ended, OutputCallback, Scheduled, TokenRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.models import Models, TokenBackend
+from dragoman.pipeline.model_registry import Models, TokenBackend
 from dragoman.pipeline.request_queue import RequestQueue
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -112,7 +107,7 @@ def is_overloaded(answer: httpx2.Response) -> bool:
     return code == "overloaded" and answer.headers["retry-after"] == "1"
 
 
-async def test_prompts_that_wait_are_bounded_by_their_tokens():
+async def test_queue_rejects_prompts_over_token_limit():
     async with overloaded_server(tokens=100) as server:
         first = server.ask([5] * 60)
         await server.until(1)
@@ -130,7 +125,7 @@ async def test_prompts_that_wait_are_bounded_by_their_tokens():
         assert server.queue.waiting_tokens == 0
 
 
-async def test_one_prompt_alone_may_always_wait():
+async def test_queue_admits_single_prompt_over_token_limit():
     async with overloaded_server(tokens=10) as server:
         answer = server.ask([5] * 500)
         await server.until(1)
@@ -138,7 +133,7 @@ async def test_one_prompt_alone_may_always_wait():
         assert (await answer).status_code == 200
 
 
-async def test_a_client_that_leaves_the_queue_leaves_room():
+async def test_queue_disconnect_frees_waiting_tokens():
     async with overloaded_server(tokens=100) as server:
         gone = server.ask([5] * 100)
         await server.until(1)
@@ -147,7 +142,7 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
         assert server.queue.waiting_tokens == 0
 
 
-async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
+async def test_engine_refusal_rejects_new_requests_until_one_finishes():
     """Rendering and tokenizing a prompt before its rejection would take time from
     running requests.
     """
@@ -166,7 +161,7 @@ async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
         assert (await second).status_code == 200
 
 
-async def test_refusals_do_not_wait_behind_those_that_are_paced():
+async def test_overload_rejections_bypass_start_pacing():
     """A burst starts a few requests per loop iteration; rejections are cheap and sent
     at once.
     """

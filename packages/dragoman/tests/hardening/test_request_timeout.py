@@ -15,27 +15,27 @@ from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
-
-from dragoman_check.rules.responses import check_stream
-from dragoman.core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
-from dragoman.core.engine import Health
-from dragoman.core.events import (
-    ChoiceFinished,
-    Event,
-    FinishReason,
-    Finished,
-    Started,
-    TextDelta,
-    Usage,
-)
-from dragoman.pipeline.models import EmbedderBackend, EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
-from dragoman.serving.disconnect import StreamTimeouts
-from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
 from tests.pipeline.failing_engine import Clock, never
 from tests.serving.harness import tokenizer
+
+from dragoman.core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
+from dragoman.core.engine import Health
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    Usage,
+)
+from dragoman.pipeline.model_registry import EmbedderBackend, EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
+from dragoman_check.rules.responses import check_stream
 
 from .test_engine_faults import Failing, request_of
 
@@ -63,13 +63,13 @@ async def ask(
     "path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/api/chat"]
 )
 @pytest.mark.parametrize("phase", [0, 2])
-async def test_a_whole_answer_is_a_504_after_its_deadline(path: str, phase: int) -> None:
+async def test_full_response_after_deadline_returns_504(path: str, phase: int) -> None:
     app, engine = app_of(ServingOptions(request_timeout=0.05))
     assert (await ask(app, f"fault hang {phase}", path, stream=False)).status == 504
     assert engine.running == 0
 
 
-async def test_a_stream_ends_with_its_dialects_error_after_its_deadline() -> None:
+async def test_stream_after_deadline_ends_with_error() -> None:
     app, engine = app_of(ServingOptions(request_timeout=0.05))
     response = await ask(app, "fault hang 2", CHAT, stream=True)
     assert b'"error"' in response.body
@@ -77,7 +77,7 @@ async def test_a_stream_ends_with_its_dialects_error_after_its_deadline() -> Non
     assert engine.running == 0
 
 
-async def test_a_client_asks_for_less_and_never_for_more() -> None:
+async def test_timeout_header_lowers_but_never_raises_deadline() -> None:
     app, _ = app_of(ServingOptions())
     header = {"x-dragoman-timeout": "0.05"}
     assert (await ask(app, "fault hang 2", CHAT, header)).status == 504
@@ -86,13 +86,13 @@ async def test_a_client_asks_for_less_and_never_for_more() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e9", "٣", "12345678", "1s"])
-async def test_a_deadline_that_is_no_number_of_seconds_is_a_400(value: str) -> None:
+async def test_timeout_header_invalid_value_returns_400(value: str) -> None:
     app, _ = app_of(ServingOptions())
     header = {"x-dragoman-timeout": value.encode().decode("latin-1")}
     assert (await ask(app, "fault hang 9", CHAT, header)).status == 400
 
 
-async def test_health_turns_503_when_what_runs_makes_no_progress() -> None:
+async def test_health_returns_503_when_running_requests_stall() -> None:
     clock = Clock()
     engine = Failing()
     models = Models([ServedModel("e", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
@@ -150,7 +150,7 @@ async def impatient(turns: int) -> AsyncGenerator[ASGIApp]:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_keepalive_that_is_due_with_the_headers_overtakes_no_event(turns: int) -> None:
+async def test_keepalive_due_with_headers_preserves_event_order(turns: int) -> None:
     """Found by the fuzzer: sequence numbers decreased if both happened in one iteration
     of the event loop.
     """
@@ -196,7 +196,7 @@ EMBEDDING_BODIES = {
 
 @pytest.mark.parametrize("by_header", [False, True])
 @pytest.mark.parametrize("path", EMBEDDING_BODIES)
-async def test_embeddings_and_scores_have_deadlines_too(path: str, by_header: bool) -> None:
+async def test_embeddings_and_scores_after_deadline_return_504(path: str, by_header: bool) -> None:
     engine = HangingEmbedder()
     model = ServedModel("e", EmbedderBackend(engine, tokenizer()), 64, 0)
     app = create_app(

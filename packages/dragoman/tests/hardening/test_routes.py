@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import httpx2
 import pytest
+from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.launch import build_models
-from dragoman.pipeline.metrics import ModelMetrics
+from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import Route
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.route import Route
 from dragoman.serving.routes.table import Features, build_routes
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.harness import ServerHarness, build_server
 
 PUBLIC = {
     "/health",
@@ -63,7 +63,7 @@ CALLS = [
 ]
 
 
-def test_every_route_declares_its_access_and_few_are_public():
+def test_routes_declare_access_and_public_routes_are_listed():
     assert all(isinstance(route.access, Access) for route in TABLE.values())
     assert {path for path, route in TABLE.items() if route.access is Access.PUBLIC} == PUBLIC
 
@@ -82,14 +82,14 @@ async def call(
         return await client.request(method, filled, headers=headers)
 
 
-async def test_without_a_key_nothing_else_is_answered(server: ServerHarness):
+async def test_non_public_routes_without_key_return_401(server: ServerHarness):
     for path, method in CALLS:
         for key in (None, "wrong"):
             answer = await call(server, path, method, key)
             assert (answer.status_code == 401) is (path not in PUBLIC), (path, method)
 
 
-async def test_a_users_key_does_not_administrate(server: ServerHarness):
+async def test_admin_routes_with_user_key_return_403(server: ServerHarness):
     for path, method in CALLS:
         if TABLE[path].access is Access.ADMIN:
             assert (await call(server, path, method, "user")).status_code == 403, (path, method)
@@ -97,7 +97,7 @@ async def test_a_users_key_does_not_administrate(server: ServerHarness):
 
 
 @pytest.mark.parametrize("path", ["/admin", "/v1", "/docs/x", "/redoc", "//health", "/health/"])
-async def test_what_is_no_route_tells_strangers_nothing(server: ServerHarness, path: str):
+async def test_unknown_route_without_key_returns_401(server: ServerHarness, path: str):
     assert (await call(server, path, "GET")).status_code == 401
 
 
@@ -110,7 +110,7 @@ PAGES = {
 """Static files of the package, with a CSP that allows nothing inline."""
 
 
-async def test_nothing_else_is_answered_as_html(server: ServerHarness):
+async def test_only_known_pages_return_html(server: ServerHarness):
     """A model's output is never rendered as a page."""
     # The stream of changes never ends; it has its own test.
     for path, method in [call for call in CALLS if call != ("/models/sse", "GET")]:

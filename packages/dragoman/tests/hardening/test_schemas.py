@@ -53,7 +53,7 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request_is_fine(
+async def test_invalid_schemas_return_400_and_next_request_succeeds(
     client: httpx2.AsyncClient,
 ):
     for fields in WRONG:
@@ -68,7 +68,7 @@ async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request
     assert fine.status_code == 200
 
 
-async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClient):
+async def test_schema_with_900_optional_properties_is_accepted(client: httpx2.AsyncClient):
     """llguidance accepts a grammar whose first step exceeds its limit on row items: 800
     properties were too many.
     """
@@ -79,7 +79,7 @@ async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClien
     assert answer.status_code == 200
 
 
-async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(
+async def test_tool_schema_too_deep_warns_and_is_not_enforced(
     client: httpx2.AsyncClient,
 ):
     """The model still sees the tool: agents send the tools that they have."""
@@ -104,7 +104,7 @@ HARD = [
 ]
 
 
-async def test_what_ruins_a_backtracking_engine_does_not_matter(client: httpx2.AsyncClient):
+async def test_guided_regex_backtracking_patterns_do_not_hang(client: httpx2.AsyncClient):
     """The regex engine does not backtrack: such a pattern takes as long as others, or
     is rejected for its size.
     """

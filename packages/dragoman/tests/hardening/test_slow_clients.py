@@ -8,15 +8,15 @@ import asyncio
 
 import pytest
 from starlette.types import Receive, Scope, Send
-
-from dragoman.http.context import HttpLimits
 from tests.http.wire import GET, HEAD, answers, body_of, echo, piece, serving, start, stream
+
+from dragoman.http.limits import HttpLimits
 
 SOON = 0.02
 POST = b"POST / " + HEAD + b"content-length: 10\r\n\r\n12345"
 
 
-async def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None:
+async def test_silent_connection_is_closed_without_response() -> None:
     async with serving(echo, HttpLimits(head_timeout=SOON)) as wire:
         assert await wire.ask() == b""
 
@@ -24,14 +24,14 @@ async def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None
 @pytest.mark.parametrize(
     "half", [b"G", b"GET / HTTP/1.1\r\nhost: h", b"GET / HTTP/1.1\r\nhost: h\r\n"]
 )
-async def test_headers_that_do_not_end_are_refused(half: bytes) -> None:
+async def test_incomplete_headers_return_408(half: bytes) -> None:
     async with serving(echo, HttpLimits(head_timeout=SOON, linger_timeout=SOON)) as wire:
         assert [
             (each.status, each.headers["connection"]) for each in answers(await wire.ask(half))
         ] == [(408, "close")]
 
 
-async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None:
+async def test_headers_sent_bytewise_do_not_extend_timeout() -> None:
     async with serving(echo, HttpLimits(head_timeout=0.1)) as wire:
         reader, writer = await wire.connect()
 
@@ -47,17 +47,17 @@ async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None
     assert [each.status for each in answers(output)] == [408]
 
 
-async def test_a_second_requests_headers_are_not_waited_for_either() -> None:
+async def test_second_request_incomplete_headers_return_408() -> None:
     async with serving(stream, HttpLimits(head_timeout=SOON)) as wire:
         assert [each.status for each in answers(await wire.ask(GET + b"GET / HT"))] == [200, 408]
 
 
-async def test_between_requests_a_connection_is_closed_without_a_word() -> None:
+async def test_idle_connection_is_closed_without_response() -> None:
     async with serving(stream, idle=SOON) as wire:
         assert [each.status for each in answers(await wire.ask(GET))] == [200]
 
 
-async def test_a_body_that_does_not_come_is_refused_and_its_application_knows() -> None:
+async def test_missing_body_returns_408_and_notifies_application() -> None:
     messages: list[str] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +70,7 @@ async def test_a_body_that_does_not_come_is_refused_and_its_application_knows() 
     assert messages == ["http.request", "http.disconnect"]
 
 
-async def test_an_answer_that_had_begun_before_the_body_stalled_gets_no_false_end() -> None:
+async def test_started_response_is_cut_off_when_body_stalls() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start())
         await send(piece(b"begun", more=True))
@@ -81,7 +81,7 @@ async def test_an_answer_that_had_begun_before_the_body_stalled_gets_no_false_en
     assert output.endswith(b"begun\r\n")
 
 
-async def test_a_body_is_not_late_while_its_application_does_not_ask_for_it() -> None:
+async def test_body_timeout_pauses_while_application_does_not_read() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(4 * SOON)
         await echo(scope, receive, send)
@@ -91,7 +91,7 @@ async def test_a_body_is_not_late_while_its_application_does_not_ask_for_it() ->
         assert [each.status for each in answers(await wire.ask(head + b"x" * 1_000_000))] == [200]
 
 
-async def test_an_unread_body_is_discarded_only_up_to_a_limit() -> None:
+async def test_unread_body_is_discarded_only_up_to_limit() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(401, (b"content-length", b"0")))
         await send(piece())
@@ -100,7 +100,7 @@ async def test_an_unread_body_is_discarded_only_up_to_a_limit() -> None:
         assert [each.status for each in answers(await wire.ask(POST))] == [401]
 
 
-async def test_a_client_that_reads_nothing_is_disconnected() -> None:
+async def test_client_not_reading_response_is_disconnected() -> None:
     gone = asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -119,7 +119,7 @@ async def test_a_client_that_reads_nothing_is_disconnected() -> None:
         writer.close()
 
 
-async def test_a_slow_client_gets_the_whole_answer() -> None:
+async def test_slow_reading_client_receives_full_response() -> None:
     size = 20_000_000
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:

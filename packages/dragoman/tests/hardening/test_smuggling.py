@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 from starlette.types import Receive, Scope, Send
-
-from dragoman.http.context import HttpLimits
 from tests.http.wire import HEAD, answers, body_of, echo, serving
+
+from dragoman.http.limits import HttpLimits
 
 POST = b"POST / " + HEAD
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
@@ -82,7 +82,7 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize("head", AMBIGUOUS.values(), ids=AMBIGUOUS)
-async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(
+async def test_ambiguous_head_is_rejected_and_rest_is_not_parsed(
     head: bytes,
 ) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
@@ -92,14 +92,14 @@ async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is
 
 
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
-async def test_malformed_chunks_are_refused_and_nothing_after_them_is_read(chunks: bytes) -> None:
+async def test_malformed_chunks_are_rejected_and_rest_is_not_parsed(chunks: bytes) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         statuses = answers(await wire.ask(CHUNKED + chunks + SECOND))
         assert wire.state.total_requests == 0
     assert [each.status // 100 for each in statuses] == [4]
 
 
-async def test_an_answer_that_had_begun_is_cut_off_when_the_body_turns_out_malformed() -> None:
+async def test_started_response_is_cut_off_when_body_is_malformed() -> None:
     """A second response after half of the first would be parsed as part of it."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +135,7 @@ def build_head(size: int) -> bytes:
         (b"GET /" + b"a" * 100 * LIMIT, 414),
     ],
 )
-async def test_a_head_has_its_limits(request_: bytes, status: int) -> None:
+async def test_request_head_over_limits_is_rejected(request_: bytes, status: int) -> None:
     async with serving(echo, HttpLimits(max_head_bytes=LIMIT, linger_timeout=0.01)) as wire:
         [answer] = answers(await wire.ask(request_))
     assert answer.status == status
@@ -159,7 +159,7 @@ async def test_unsupported_protocol_features_are_rejected(request_: bytes, statu
         assert [each.status for each in answers(await wire.ask(request_))] == [status]
 
 
-async def test_a_refusal_reaches_a_client_that_goes_on_sending() -> None:
+async def test_rejection_reaches_client_still_sending() -> None:
     """If the server closed with unread bytes, the client's system would discard the
     response.
     """

@@ -17,7 +17,7 @@ from dragoman.settings import SettingsError, load_settings
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
+def test_socket_file_has_configured_mode(tmp_path: Path, mode: int):
     path = tmp_path / "s"
     umask = os.umask(0o022)
     try:
@@ -28,7 +28,7 @@ def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
         os.umask(umask)
 
 
-def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_socket_file_has_mode_before_chmod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Between `bind` and `chmod` any user could connect."""
     path = tmp_path / "s"
     bound = list[int]()
@@ -41,7 +41,7 @@ def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert bound == [0o600]
 
 
-def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
+def test_stale_socket_file_is_replaced_but_regular_file_is_not(tmp_path: Path):
     path = tmp_path / "s"
     file = tmp_path / "f"
     listen_on_file(str(path), 0o666).close()
@@ -53,7 +53,7 @@ def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
     assert file.read_text() == "mine"
 
 
-def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
+def test_socket_file_in_use_is_not_replaced(tmp_path: Path):
     path = str(tmp_path / "s")
     with (
         closing(listen_on_file(path, 0o600)) as listener,
@@ -65,7 +65,7 @@ def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
         client.connect(path)
 
 
-def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
+def test_socket_file_is_removed_only_by_creating_server(tmp_path: Path):
     path = tmp_path / "s"
     first = SocketFile(str(path), 0o600)
     # As the first server does before it waits for its last responses.
@@ -81,6 +81,6 @@ def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", ["8", "rw", "1777", "0o600"])
-def test_an_invalid_mode_is_an_error(mode: str):
+def test_uds_mode_invalid_value_raises_settings_error(mode: str):
     with pytest.raises(SettingsError, match="is not a mode"):
         load_settings({"uds": "/tmp/s", "uds_mode": mode}, {})

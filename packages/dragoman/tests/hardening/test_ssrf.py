@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.images import MAX_BYTES
-from dragoman.serving.fetch import Fetcher, is_public
+from dragoman.core.image_header import MAX_BYTES
+from dragoman.serving.media_fetcher import Fetcher, is_public
 from tests.loopback import serve_app
 from tests.pictures import PIXEL
 
@@ -66,7 +66,7 @@ async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
     return error.value
 
 
-async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
+async def test_fetch_public_host_connects_to_checked_address():
     web = Web({"pictures.example": [[PUBLIC]]})
     assert await web.fetcher().fetch("https://pictures.example/a.png?b#c", "here") == PIXEL
     (request,) = web.requests
@@ -112,7 +112,7 @@ async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
         *("::ffff:93.184.215.14", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::"),
     ],
 )
-async def test_nothing_else_is_connected_to(address: str):
+async def test_fetch_non_public_address_is_rejected(address: str):
     assert not is_public(ip_address(address))
     web = Web({"sly.example": [[address]], "half.example": [[PUBLIC, address]]})
     literal = f"[{address}]" if ":" in address else address
@@ -121,7 +121,7 @@ async def test_nothing_else_is_connected_to(address: str):
     assert web.requests == []
 
 
-async def test_a_name_is_resolved_once():
+async def test_fetch_resolves_host_name_once():
     """DNS rebinding: the name has a public address when it is checked, and a private
     one when it is connected to.
     """
@@ -140,7 +140,7 @@ async def test_a_name_is_resolved_once():
         "http://[",
     ],
 )
-async def test_a_redirect_is_looked_at_again(location: str):
+async def test_fetch_redirect_target_is_checked_again(location: str):
     web = Web(
         {"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": redirect(location)}
     )
@@ -148,7 +148,7 @@ async def test_a_redirect_is_looked_at_again(location: str):
     assert [request.url.path for request in web.requests] == ["/a"]
 
 
-async def test_redirects_are_followed_and_counted():
+async def test_fetch_follows_redirects_up_to_limit():
     names = {"a.example": [[PUBLIC]]}
     web = Web(names, {"/a": redirect("/b"), "/b": redirect("http://a.example/c")})
     assert await web.fetcher().fetch("http://a.example/a", "here") == PIXEL
@@ -167,13 +167,13 @@ async def test_redirects_are_followed_and_counted():
         "http://a.example:x/",
     ],
 )
-async def test_other_urls_are_refused(url: str):
+async def test_fetch_unsupported_url_is_rejected(url: str):
     web = Web({"a.example": [[PUBLIC]]})
     assert (await refusal(web, url)).code == "invalid_image_url"
     assert web.requests == []
 
 
-async def test_hosts_can_be_listed():
+async def test_fetch_allowed_hosts_list_is_enforced():
     web = Web(
         {name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")}
     )
@@ -192,7 +192,7 @@ async def endless() -> AsyncGenerator[bytes]:
         yield bytes(1 << 20)
 
 
-async def test_size_and_time_are_bounded():
+async def test_fetch_enforces_size_and_time_limits():
     async def silent(_: httpx2.Request) -> httpx2.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -206,12 +206,12 @@ async def test_size_and_time_are_bounded():
 
 
 @pytest.mark.parametrize(("status", "headers"), [(404, {}), (200, {"content-encoding": "gzip"})])
-async def test_an_unusable_response_is_an_error(status: int, headers: dict[str, str]):
+async def test_fetch_unusable_response_raises_request_error(status: int, headers: dict[str, str]):
     web = Web({"a.example": [[PUBLIC]]}, {"/": answer(status, **headers)})
     assert (await refusal(web, "http://a.example/")).code == "failed_to_download_image"
 
 
-async def test_an_unresolvable_name_is_an_error():
+async def test_fetch_unresolvable_host_raises_request_error():
     async def resolve(_host: str, _port: int) -> list[str]:
         raise OSError
 
@@ -219,7 +219,7 @@ async def test_an_unresolvable_name_is_an_error():
         await Fetcher(resolve=resolve).fetch("http://a.example/", "here")
 
 
-async def test_over_a_real_connection():
+async def test_fetch_over_real_connection_sends_original_host():
     async def app(scope: dict[str, object], receive: object, send: object) -> None:
         assert scope["type"] == "http"
         await send({"type": "http.response.start", "status": 200, "headers": []})  # pyright: ignore

@@ -19,13 +19,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.serving.harness import tokenizer
 
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine, Wait
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry, Wait
 from dragoman.launch import Server, ShutdownConfig, build_uvicorn_config
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.settings import Settings
-from tests.serving.harness import tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -126,7 +126,7 @@ async def test_draining_finishes_running_requests_and_rejects_new_ones():
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
+async def test_shutdown_timeout_ends_streams_with_dialect_error(path: str):
     async with stopped(ShutdownConfig(timeout=0.0)) as (server, task):
         running = asyncio.create_task(server.stream(path))
         await server.until_running(1)
@@ -137,7 +137,7 @@ async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
     assert DONE[path] not in output
 
 
-async def test_a_second_signal_stops_at_once():
+async def test_shutdown_second_signal_stops_immediately():
     async with stopped(ShutdownConfig(timeout=600.0, grace=600.0)) as (server, task):
         running = asyncio.create_task(server.stream("/v1/chat/completions"))
         await server.until_running(1)
@@ -148,7 +148,7 @@ async def test_a_second_signal_stops_at_once():
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_with_a_grace_an_idle_server_can_still_be_reached():
+async def test_shutdown_grace_period_keeps_idle_server_reachable():
     async with stopped(ShutdownConfig(grace=600.0)) as (server, task):
         await server.tell_to_stop()
         async with server.client() as client:
@@ -157,7 +157,7 @@ async def test_with_a_grace_an_idle_server_can_still_be_reached():
         server.server.handle_exit(signal.SIGTERM, None)
 
 
-async def test_stored_objects_can_be_read_while_draining():
+async def test_draining_still_serves_stored_objects():
     """Only new work is rejected."""
     async with stopped(ShutdownConfig(grace=600.0)) as (server, _):
         await server.tell_to_stop()
@@ -177,7 +177,7 @@ def until_not_ready(url: str) -> None:
     assert status == 503
 
 
-def test_the_process_ends_with_0(tmp_path: Path):
+def test_shutdown_by_sigterm_exits_with_0(tmp_path: Path):
     script = tmp_path / "replies.yaml"
     script.write_text(
         json.dumps(

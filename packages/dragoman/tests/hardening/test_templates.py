@@ -41,7 +41,7 @@ async def serve(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_them():
+async def test_request_template_is_rejected_unless_trusted():
     async with serve(Settings()) as client:
         for path in ("/v1/chat/completions", "/tokenize"):
             answer = await client.post(path, json={"messages": HI, "chat_template": "x"})
@@ -49,7 +49,7 @@ async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_the
             assert answer.json()["error"]["param"] == "chat_template"
 
 
-async def test_one_that_is_trusted_gets_out_of_no_sandbox():
+async def test_trusted_request_template_cannot_escape_sandbox():
     async with serve(Settings(trust_request_chat_template=True)) as client:
         assert (
             await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})
@@ -72,7 +72,7 @@ BOMBS = [
 ]
 
 
-async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
+async def test_request_template_over_time_limit_returns_400():
     async with serve(Settings(trust_request_chat_template=True, worker_timeout=0.5)) as client:
         bodies = [{"messages": HI, "chat_template": bomb} for bomb in BOMBS]
         answers = await asyncio.gather(*(client.post("/tokenize", json=body) for body in bodies))
@@ -84,7 +84,7 @@ async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
 @pytest.mark.parametrize(
     "name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"]
 )
-async def test_no_argument_reaches_into_the_rendering(name: str):
+async def test_template_kwargs_cannot_override_internal_names(name: str):
     async with serve(Settings()) as client:
         body = {"messages": HI, "max_tokens": 1, "chat_template_kwargs": {name: False}}
         answer = await client.post("/v1/chat/completions", json=body)

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.serving.background_server import working
 
 from dragoman.serving.clock import RandomIdGenerator
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import SqliteStore
-from tests.serving.background_server import working
 
 KEYS = ServingOptions(api_key=("a", "b"))
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -51,7 +51,7 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, key: str) -> t
 
 
 @pytest.mark.parametrize("kind", BODIES)
-async def test_what_is_anothers_looks_exactly_as_what_is_not_there(kind: str):
+async def test_foreign_object_id_returns_same_404_as_missing_id(kind: str):
     async with working(options=KEYS) as server, server.http() as client:
         path, body = BODIES[kind]
         created = (await client.post(path, json=body, headers={"authorization": "Bearer a"})).json()
@@ -88,7 +88,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
+async def test_client_text_is_never_executed_as_sql(text: str, tmp_path: Path):
     async with (
         working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server,
         server.http() as client,

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
-
-from dragoman.engines.scripted import Say, ScriptEntry
-from dragoman.http.context import HttpLimits
-from dragoman.launch.websocket import WebSocket
-from dragoman.serving.service import ServingOptions
 from tests.http.wire import answers
 from tests.serving.responses.test_websocket import run_server
+
+from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.http.limits import HttpLimits
+from dragoman.launch.websocket import WebSocket
+from dragoman.serving.serving_options import ServingOptions
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SAY = ScriptEntry((Say("Well."),), repeat=True)
@@ -82,7 +82,9 @@ async def close_code(reader: asyncio.StreamReader) -> int:
         (head(x_long="x" * 20_000), 400),
     ],
 )
-async def test_an_invalid_handshake_is_answered_and_closed(request_: bytes, status: int) -> None:
+async def test_websocket_invalid_handshake_returns_error_and_closes(
+    request_: bytes, status: int
+) -> None:
     async with run_server(SAY) as where:
         reader, writer = await send(where, request_)
         async with asyncio.timeout(5):
@@ -92,7 +94,7 @@ async def test_an_invalid_handshake_is_answered_and_closed(request_: bytes, stat
     assert status != 426 or found[0].headers["sec-websocket-version"] == "13"
 
 
-async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
+async def test_websocket_upgrade_over_http_1_0_is_ignored() -> None:
     async with run_server(SAY) as where:
         reader, writer = await send(where, head(version="1.0"))
         async with asyncio.timeout(5):
@@ -100,7 +102,7 @@ async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
         writer.close()
 
 
-async def test_a_message_counts_only_while_it_arrives() -> None:
+async def test_websocket_message_uses_memory_budget_only_in_transit() -> None:
     """100 sockets with half a message each took 1.4 GB that no memory budget counted."""
     body = {"model": "m", "input": "x" * 50_000}
     async with run_server(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
@@ -125,7 +127,7 @@ async def test_a_message_counts_only_while_it_arrives() -> None:
 @pytest.mark.parametrize(
     "part", [frame(b"x", length=100), frame(b"x", fin=False), b"\x81", frame(b"", 1, fin=False)]
 )
-async def test_an_incomplete_message_has_a_timeout(
+async def test_websocket_incomplete_message_times_out(
     part: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pongs between its fragments do not extend the timeout."""

@@ -5,10 +5,10 @@ are wrong.
 from __future__ import annotations
 
 import pytest
-
-from dragoman.http.context import HttpLimits
 from tests.hardening.test_smuggling import AMBIGUOUS
-from tests.http.wire import Answer, HEAD, answers, echo, serving, stream
+from tests.http.wire import HEAD, Answer, answers, echo, serving, stream
+
+from dragoman.http.limits import HttpLimits
 
 LAST = b"connection: close\r\n\r\n"
 HELLO = b"5\r\nhello\r\n0\r\n\r\n"
@@ -57,12 +57,12 @@ async def ask(data: bytes, *, theirs: bool, streamed: bool = False) -> list[Answ
 
 
 @pytest.mark.parametrize("data", WELL_FORMED.values(), ids=WELL_FORMED)
-async def test_a_request_is_answered_as_by_uvicorn(data: bytes) -> None:
+async def test_response_equals_uvicorn_response(data: bytes) -> None:
     assert await ask(data, theirs=False) == await ask(data, theirs=True)
 
 
 @pytest.mark.parametrize("data", WELL_FORMED.values(), ids=WELL_FORMED)
-async def test_a_stream_is_as_uvicorns_but_that_http_1_0_knows_no_chunks(data: bytes) -> None:
+async def test_stream_equals_uvicorn_stream_except_http_1_0_chunks(data: bytes) -> None:
     ours, theirs = (
         await ask(data, theirs=False, streamed=True),
         await ask(data, theirs=True, streamed=True),
@@ -78,12 +78,14 @@ TAKEN = {"chunks in HTTP/1.0"}
 
 
 @pytest.mark.parametrize("name", sorted(AMBIGUOUS.keys() - TELLS_NO_MORE - TAKEN))
-async def test_what_is_refused_is_refused_by_uvicorn_with_the_same_status(name: str) -> None:
+async def test_ambiguous_request_returns_400_like_uvicorn(name: str) -> None:
     ours, theirs = await ask(AMBIGUOUS[name], theirs=False), await ask(AMBIGUOUS[name], theirs=True)
     assert [each.status for each in ours] == [each.status for each in theirs] == [400]
 
 
 @pytest.mark.parametrize(("data", "ours", "theirs"), DIFFERENT.values(), ids=DIFFERENT)
-async def test_where_they_differ(data: bytes, ours: int, theirs: int) -> None:
+async def test_status_differs_from_uvicorn_in_known_cases(
+    data: bytes, ours: int, theirs: int
+) -> None:
     assert [each.status for each in await ask(data, theirs=False)] == [ours]
     assert [each.status for each in await ask(data, theirs=True)] == [theirs]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
+from tests.http.wire import GET, HEAD, Answer, answers, body_of, echo, piece, serving, start, stream
 
-from dragoman.http.connection import HttpConnection
-from dragoman.http.context import HttpLimits, Wakeup
+from dragoman.http.body_readers import ChunkedReader
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.head import ChunkedReader
-from tests.http.wire import Answer, GET, HEAD, answers, body_of, echo, piece, serving, start, stream
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server_connection import HttpConnection
+from dragoman.http.wakeup import Wakeup
 
 CLOSE = b"GET / " + HEAD + b"connection: close\r\n\r\n"
 
@@ -39,7 +40,7 @@ def post(body: bytes, *fields: bytes, path: bytes = b"/") -> bytes:
     )
 
 
-async def test_an_application_sees_the_request_as_it_came() -> None:
+async def test_request_reaches_application_unchanged() -> None:
     async with serving(echo) as wire:
         output = await wire.ask(
             b"PUT /a%20b/%C3%A9?q=%20&r HTTP/1.1\r\nHost: h\r\nX-Odd:  v \r\nConnection: close\r\n"
@@ -54,7 +55,7 @@ async def test_an_application_sees_the_request_as_it_came() -> None:
     ]
 
 
-async def test_a_scope_is_what_asgi_says() -> None:
+async def test_scope_follows_asgi_specification() -> None:
     seen: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +83,7 @@ async def test_a_scope_is_what_asgi_says() -> None:
     }
 
 
-async def test_a_stream_is_chunked_and_one_connection_answers_many() -> None:
+async def test_stream_is_chunked_and_connection_is_reused() -> None:
     async with serving(stream) as wire:
         first, second = answers(await wire.ask(GET, CLOSE))
         assert wire.state.total_requests == 2
@@ -91,13 +92,13 @@ async def test_a_stream_is_chunked_and_one_connection_answers_many() -> None:
     assert second.headers["connection"] == "close"
 
 
-async def test_pipelined_requests_are_answered_in_their_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with serving(echo, HttpLimits(max_buffered_bytes=100)) as wire:
         output = await wire.ask(b"".join(post(b"%d" % number) for number in range(50)) + CLOSE)
     assert [came(answer)[-1] for answer in answers(output)] == [*map(str, range(50)), ""]
 
 
-async def test_a_chunked_body_is_received_whole() -> None:
+async def test_chunked_request_body_is_received_completely() -> None:
     async with serving(echo) as wire:
         head = b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
         output = await wire.ask(
@@ -106,14 +107,14 @@ async def test_a_chunked_body_is_received_whole() -> None:
     assert [came(answer)[-1] for answer in answers(output)] == ["abc0123456789", ""]
 
 
-async def test_http_1_0_gets_no_chunks_and_is_closed() -> None:
+async def test_http_1_0_response_is_unchunked_and_closes_connection() -> None:
     async with serving(stream) as wire:
         [answer] = answers(await wire.ask(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"))
     assert answer.body == b"data: 1\n\ndata: 2\n\n"
     assert answer.headers == {"content-type": "text/event-stream", "connection": "close"}
 
 
-async def test_a_head_has_no_body() -> None:
+async def test_head_response_has_no_body() -> None:
     async with serving(stream) as wire:
         output = await wire.ask(b"HEAD / " + HEAD + b"\r\n", CLOSE)
     head, get = answers(output, "HEAD")
@@ -121,7 +122,7 @@ async def test_a_head_has_no_body() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_a_status_without_a_body_has_none(status: int) -> None:
+async def test_bodyless_status_sends_no_body_headers(status: int) -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(status))
         await send(piece())
@@ -144,7 +145,7 @@ async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
     assert came(answers(output)[0])[-1] == "abc"
 
 
-async def test_a_response_without_100_continue_closes_the_connection() -> None:
+async def test_response_without_100_continue_closes_connection() -> None:
     """The server could not know whether a body or another request follows."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -160,7 +161,7 @@ async def test_a_response_without_100_continue_closes_the_connection() -> None:
     ]
 
 
-async def test_an_unread_body_is_not_parsed_as_the_next_request() -> None:
+async def test_unread_body_is_not_parsed_as_next_request() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(413, (b"content-length", b"0")))
         await send(piece())
@@ -171,7 +172,7 @@ async def test_an_unread_body_is_not_parsed_as_the_next_request() -> None:
     assert [answer.status for answer in answers(output)] == [413, 413]
 
 
-async def test_a_client_that_reads_nothing_holds_its_application_back() -> None:
+async def test_client_not_reading_applies_backpressure_to_application() -> None:
     sent = 0
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -193,7 +194,7 @@ async def test_a_client_that_reads_nothing_holds_its_application_back() -> None:
         writer.close()
 
 
-async def test_an_application_that_reads_nothing_holds_its_client_back() -> None:
+async def test_application_not_reading_applies_backpressure_to_client() -> None:
     requested = asyncio.Event()
     go = asyncio.Event()
 
@@ -216,7 +217,7 @@ async def test_an_application_that_reads_nothing_holds_its_client_back() -> None
 
 
 @pytest.mark.parametrize("messages", [(), (start(),), (start(), piece(b"x", more=True))])
-async def test_an_application_that_raises_or_returns_too_early_makes_no_false_end(
+async def test_application_early_exit_does_not_complete_response(
     messages: tuple[Message, ...],
 ) -> None:
     async def returns(_: Scope, receive: Receive, send: Send) -> None:
@@ -237,7 +238,7 @@ async def test_an_application_that_raises_or_returns_too_early_makes_no_false_en
             assert [each.status for each in answers(answer)] == [500]
 
 
-async def test_to_http_1_0_an_answer_that_breaks_off_is_a_reset() -> None:
+async def test_http_1_0_aborted_response_resets_connection() -> None:
     """The end of the connection is the end of the response: after an ordinary close it
     would look complete.
     """
@@ -262,7 +263,7 @@ WRONG: list[tuple[Message, ...]] = [
 
 
 @pytest.mark.parametrize("messages", WRONG)
-async def test_what_no_response_can_be_is_an_error_that_closes(
+async def test_invalid_asgi_messages_raise_error_and_close_connection(
     messages: tuple[Message, ...],
 ) -> None:
     errors: list[RuntimeError] = []
@@ -291,7 +292,7 @@ async def test_what_no_response_can_be_is_an_error_that_closes(
         [(b"content-length", b"3"), (b"content-length", b"3")],
     ],
 )
-async def test_a_malformed_header_of_an_application_never_goes_out(
+async def test_malformed_application_header_returns_500(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -302,7 +303,7 @@ async def test_a_malformed_header_of_an_application_never_goes_out(
     assert (answer.status, answer.body) == (500, b"Internal Server Error")
 
 
-async def test_after_its_response_an_application_reaches_nothing_of_the_next_request() -> None:
+async def test_finished_application_cannot_access_next_request() -> None:
     """The application may continue while the connection handles the next request."""
     again = asyncio.Event()
     messages: list[object] = []
@@ -326,7 +327,7 @@ async def test_after_its_response_an_application_reaches_nothing_of_the_next_req
     assert messages == ["http.disconnect", RuntimeError]
 
 
-async def test_nothing_is_left_of_many_requests_and_no_garbage() -> None:
+async def test_finished_requests_leave_no_tasks_or_cyclic_garbage() -> None:
     """Garbage collection pauses every other stream."""
     gc.collect()
     gc.disable()
@@ -364,7 +365,7 @@ async def test_requests_of_one_connection_share_no_context() -> None:
     assert seen == ["nobody"] * 3
 
 
-async def test_shutdown_closes_idle_connections_and_answers_the_others() -> None:
+async def test_shutdown_closes_idle_and_finishes_active_connections() -> None:
     begun = asyncio.Event()
     go = asyncio.Event()
 
@@ -390,14 +391,14 @@ async def test_shutdown_closes_idle_connections_and_answers_the_others() -> None
     assert answer.headers["connection"] == "close"
 
 
-async def test_an_upgrade_to_an_unknown_protocol_is_ignored() -> None:
+async def test_upgrade_to_unknown_protocol_is_ignored() -> None:
     """Java's client requests h2c with every request, and sends its body anyway."""
     async with serving(echo) as wire:
         output = await wire.ask(post(b"abc", b"connection: upgrade, close", b"upgrade: h2c"))
     assert came(*answers(output))[-1] == "abc"
 
 
-async def test_bodies_reach_an_application_while_they_come() -> None:
+async def test_request_body_is_streamed_to_application() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start())
         while True:
@@ -415,7 +416,7 @@ async def test_bodies_reach_an_application_while_they_come() -> None:
         writer.close()
 
 
-async def test_a_body_is_read_only_once() -> None:
+async def test_request_body_is_delivered_once() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         assert await body_of(receive) == b"abc"
         again = asyncio.create_task(asyncio.wait_for(receive(), 10))

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.http.connection import Deadlines
+from dragoman.http.server_connection import Deadlines
 
 
 class Clockwork(asyncio.AbstractEventLoop):
@@ -41,7 +41,7 @@ class Clockwork(asyncio.AbstractEventLoop):
         self.now = then
 
 
-def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
+def test_deadline_fires_on_time_unless_cancelled() -> None:
     loop = Clockwork()
     late = list[tuple[str, float]]()
     deadlines = Deadlines[str](loop, 10, lambda who: late.append((who, loop.now)))
@@ -61,7 +61,7 @@ def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
     assert late[2:] == [("a", 110)]
 
 
-def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
+def test_deadline_callback_may_cancel_and_restart_deadlines() -> None:
     loop = Clockwork()
     late = list[str]()
 
@@ -79,7 +79,7 @@ def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.booleans()), max_size=40))
-def test_it_is_as_if_each_had_a_timer_of_its_own(steps: list[tuple[int, str, bool]]) -> None:
+def test_deadlines_behave_like_individual_timers(steps: list[tuple[int, str, bool]]) -> None:
     loop = Clockwork()
     late = set[tuple[str, float]]()
     due = dict[str, float]()

@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 from starlette.types import Receive, Scope, Send
+from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
 
 from dragoman.http.asgi_extensions import DirectResponse, find_direct_response
-from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
 
 
 def find_direct(scope: Scope) -> DirectResponse:
@@ -19,13 +19,13 @@ def find_direct(scope: Scope) -> DirectResponse:
     return direct
 
 
-def test_a_server_may_have_it_or_not() -> None:
+def test_find_direct_response_without_extension_returns_none() -> None:
     assert find_direct_response({"extensions": {"tls": {}}}) is None
     assert find_direct_response({"type": "http"}) is None
     assert find_direct_response({"extensions": None}) is None
 
 
-async def test_pieces_of_both_ways_are_one_body_and_the_connection_lives_on() -> None:
+async def test_direct_write_and_send_form_one_body_and_keep_alive() -> None:
     results: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +49,7 @@ async def test_pieces_of_both_ways_are_one_body_and_the_connection_lives_on() ->
     assert results == [False, True, False] * 2
 
 
-async def test_a_response_to_head_has_no_body_in_either_way() -> None:
+async def test_direct_write_to_head_request_sends_no_body() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start())
@@ -61,7 +61,7 @@ async def test_a_response_to_head_has_no_body_in_either_way() -> None:
     assert output.endswith(b"\r\n\r\n")
 
 
-async def test_more_than_the_declared_length_breaks_the_connection() -> None:
+async def test_direct_write_over_content_length_closes_connection() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start(200, (b"content-length", b"3")))
@@ -72,7 +72,7 @@ async def test_more_than_the_declared_length_breaks_the_connection() -> None:
         assert (await wire.ask(GET)).endswith(b"\r\n\r\n")
 
 
-async def test_a_client_that_does_not_read_is_not_written_to() -> None:
+async def test_direct_write_stops_when_client_does_not_read() -> None:
     written = 0
     stopped = asyncio.Event()
     reads = asyncio.Event()
@@ -103,7 +103,7 @@ async def test_a_client_that_does_not_read_is_not_written_to() -> None:
     assert answer.body == b"x" * written + b"yz"
 
 
-async def test_headers_do_not_wait_for_the_body() -> None:
+async def test_headers_are_sent_before_body() -> None:
     read = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +122,7 @@ async def test_headers_do_not_wait_for_the_body() -> None:
         writer.close()
 
 
-async def test_a_client_that_left_is_not_written_to() -> None:
+async def test_direct_write_is_unavailable_after_disconnect() -> None:
     begun = asyncio.Event()
     left = asyncio.Event()
     results: list[bool] = []

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
-
-from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, OnDisconnect, find_on_disconnect
 from tests.http.wire import GET, HEAD, piece, serving, start, stream
 
+from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, OnDisconnect, find_on_disconnect
 
-def test_a_server_may_have_it_or_not() -> None:
+
+def test_find_on_disconnect_without_extension_returns_none() -> None:
     def watch(_: Callable[[], object] | None, /) -> None: ...
 
     assert find_on_disconnect({"extensions": {DISCONNECT_EXTENSION: watch}}) is watch
@@ -33,7 +33,7 @@ class Notifications:
         self.came.set()
 
 
-async def test_a_disconnect_is_reported_once_without_a_pending_receive() -> None:
+async def test_disconnect_is_reported_once_without_pending_receive() -> None:
     notifications = Notifications()
     begun = asyncio.Event()
 
@@ -55,7 +55,7 @@ async def test_a_disconnect_is_reported_once_without_a_pending_receive() -> None
     assert notifications.times == 1
 
 
-async def test_a_disconnect_is_noticed_behind_pipelined_requests() -> None:
+async def test_disconnect_is_detected_behind_pipelined_requests() -> None:
     notifications = Notifications()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ async def test_a_disconnect_is_noticed_behind_pipelined_requests() -> None:
         await notifications.came.wait()
 
 
-async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watcher() -> None:
+async def test_disconnect_after_response_or_unwatch_is_not_reported() -> None:
     notifications = Notifications()
     last = asyncio.Event()
     callbacks: list[OnDisconnect] = []
@@ -112,7 +112,7 @@ async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watc
     assert notifications.times == 1
 
 
-async def test_an_end_of_input_is_a_disconnect() -> None:
+async def test_half_closed_connection_counts_as_disconnect() -> None:
     """As under uvicorn: a half-closed connection counts as disconnected."""
     messages: list[Any] = []
 

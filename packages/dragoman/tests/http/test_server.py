@@ -20,10 +20,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
 from websockets.asyncio.client import connect
 
-from dragoman.http.connection import Http11ProtocolFactory, HttpConnection
-from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
+from dragoman.http.server_connection import Http11ProtocolFactory, HttpConnection
 
 CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
 
@@ -63,7 +63,7 @@ async def fetch(app: ASGIApp, listener: socket.socket, **options: Any) -> bytes:
     return output
 
 
-async def test_the_date_header_follows_uvicorns_setting() -> None:
+async def test_date_header_follows_uvicorn_setting() -> None:
     [dated] = answers(await fetch(stream, listening()))
     age = datetime.datetime.now(datetime.UTC) - parsedate_to_datetime(dated.headers["date"])
     assert abs(age.total_seconds()) < 60
@@ -72,7 +72,7 @@ async def test_the_date_header_follows_uvicorns_setting() -> None:
     assert not {"date", "server"} & plain.headers.keys()
 
 
-async def test_what_starting_left_is_in_the_state_of_every_request() -> None:
+async def test_lifespan_state_is_passed_to_every_request() -> None:
     seen: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,7 +96,7 @@ async def test_what_starting_left_is_in_the_state_of_every_request() -> None:
     assert seen == [{"model": "m"}, {"model": "m"}]
 
 
-async def test_ipv6() -> None:
+async def test_server_over_ipv6_is_reachable() -> None:
     seen: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +116,7 @@ async def test_ipv6() -> None:
     )
 
 
-async def test_a_socket_file(tmp_path: Path) -> None:
+async def test_server_over_unix_socket_is_reachable(tmp_path: Path) -> None:
     seen: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,7 +155,7 @@ def write_certificate(folder: Path) -> Path:
     return path
 
 
-async def test_tls(tmp_path: Path) -> None:
+async def test_server_over_tls_is_reachable(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,7 +205,7 @@ async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
+async def test_websocket_upgrade_passes_on_buffered_data() -> None:
     data: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,7 +242,7 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
     assert data == [("/socket", b"x=y", where.encode()), "hi", ("/socket", b"", b"h"), "hi"]
 
 
-async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
+async def test_shutdown_finishes_running_responses_and_closes() -> None:
     begun = asyncio.Event()
     go = asyncio.Event()
 

@@ -10,11 +10,11 @@ from typing import Any
 import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.http.wire import HEAD, echo
 from uvicorn.server import ServerState
 
-from dragoman.http.connection import Http11ProtocolFactory
-from dragoman.http.context import HttpLimits
-from tests.http.wire import HEAD, echo
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server_connection import Http11ProtocolFactory
 
 
 class Memory(asyncio.Transport):
@@ -120,7 +120,7 @@ last = st.sampled_from(
 
 
 @given(requests=st.lists(good, max_size=4), end=last, data=st.data())
-def test_any_packets_give_the_same_answers(
+def test_requests_split_into_any_packets_get_same_responses(
     requests: list[bytes], end: bytes, data: st.DataObject
 ) -> None:
     stream = b"".join(requests) + end

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.http.context import Wakeup
+from dragoman.http.wakeup import Wakeup
 
 
-async def test_a_wakeup_notifies_all_current_waiters_only() -> None:
+async def test_wakeup_notifies_only_current_waiters() -> None:
     wakeup = Wakeup()
     wakeup.notify_all()
     waiting = [asyncio.create_task(wakeup.wait()) for _ in range(3)]
@@ -19,7 +19,7 @@ async def test_a_wakeup_notifies_all_current_waiters_only() -> None:
     assert waiting[0].cancelled() or (await asyncio.wait([waiting[0]]))[0]
 
 
-async def test_a_cancelled_waiter_is_removed() -> None:
+async def test_wakeup_cancelled_waiter_is_removed() -> None:
     wakeup = Wakeup()
     for _ in range(3):
         task = asyncio.create_task(wakeup.wait())

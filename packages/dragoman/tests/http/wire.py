@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from dragoman.http.connection import Http11ProtocolFactory
-from dragoman.http.context import HttpLimits
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server_connection import Http11ProtocolFactory
 
 HEAD = b"HTTP/1.1\r\nhost: h\r\n"
 GET = b"GET / " + HEAD + b"\r\n"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-
 from tests.hub.shapes import build_repositories
 from tests.hub.stub import HubStub, run_hub
 

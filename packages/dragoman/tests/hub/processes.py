@@ -16,7 +16,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-
 from tests.hub.stub import HubStub
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from dragoman.engines.tiny import find_bundled_model
 from tests.engines.encoder.directories import write_encoder
 from tests.hub.stub import StubRepository
+
+from dragoman.engines.tiny import find_bundled_model
 
 SINGLE = "org/single"
 SHARDED = "org/sharded"

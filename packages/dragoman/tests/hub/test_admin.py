@@ -14,20 +14,20 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.types import ASGIApp, Message, Scope
-
-from dragoman.core.errors import EngineError, NotFound, RequestError
-from dragoman.launch import build_models
-from dragoman.launch.hub_models import HubPuller
-from dragoman.pipeline.models import ModelState, Models
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import SystemClock
-from dragoman.serving.routes.model_admin import ModelDownloads
-from dragoman.serving.service import ServingOptions
-from dragoman.settings import Settings, load_settings
 from tests.hub.processes import start
 from tests.hub.shapes import GGUF, SINGLE
 from tests.hub.stub import HubStub
 from tests.serving.harness import scope
+
+from dragoman.core.errors import EngineError, NotFound, RequestError
+from dragoman.launch import build_models
+from dragoman.launch.hub_models import HubPuller
+from dragoman.pipeline.model_registry import Models, ModelState
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.model_downloads import ModelDownloads
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.settings import Settings, load_settings
 
 ENTRIES = '{"a": {"model": "tiny", "pinned": true}, "b": {"model": "tiny:org/single"}}'
 
@@ -66,7 +66,7 @@ def read_events(body: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
+async def test_models_load_reports_progress_and_unload_succeeds(hub: HubStub):
     async with serve() as client:
         listed = (await client.get("/models")).json()["data"]
         assert [(model["id"], model["status"]["value"]) for model in listed] == [
@@ -94,7 +94,7 @@ async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
         assert (await client.post("/models/load", json={"model": "b"})).json() == {"success": True}
 
 
-async def test_a_model_that_is_being_unloaded_is_loaded_again():
+async def test_models_load_during_unload_reloads_model():
     async with watch() as (models, connection):
         slot = models.slots[1]
         await models.begin_load(slot)
@@ -110,7 +110,7 @@ async def test_a_model_that_is_being_unloaded_is_loaded_again():
         await unload
 
 
-async def test_a_model_that_tokenizes_is_not_unloaded():
+async def test_tokenize_request_marks_model_as_busy():
     async with watch() as (models, connection), AdminClient(connection.app) as client:
         slot = models.slots[1]
         await models.begin_load(slot)
@@ -124,7 +124,7 @@ async def test_a_model_that_tokenizes_is_not_unloaded():
         assert not slot.is_busy
 
 
-async def test_a_failed_model_is_not_reported_as_loading():
+async def test_models_load_of_failed_model_returns_503():
     async with watch() as (models, connection), AdminClient(connection.app) as client:
         models.slots[1].state = ModelState.FAILED
         answer = await client.post("/models/load", json={"model": "b"})
@@ -132,7 +132,7 @@ async def test_a_failed_model_is_not_reported_as_loading():
 
 
 @pytest.mark.usefixtures("cache")
-async def test_only_administrators_change_models():
+async def test_models_admin_routes_with_user_key_return_403():
     async with serve() as client:
         client.headers["authorization"] = "Bearer user"
         for path in ("/models/load", "/models/unload", "/models/pull"):
@@ -141,7 +141,7 @@ async def test_only_administrators_change_models():
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_model_is_pulled_with_progress(hub: HubStub):
+async def test_models_pull_streams_progress(hub: HubStub):
     async with serve() as client:
         events = read_events(
             (await client.post("/models/pull", json={"model": GGUF, "stream": True})).text
@@ -222,7 +222,7 @@ def find_reports(connection: Connection, event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_model_is_downloaded_in_the_background_as_by_llama_cpp(hub: HubStub):
+async def test_models_post_downloads_in_background_like_llama_cpp(hub: HubStub):
     hub.stall_after = 5_000
     async with serve() as client, watch_downloads(client) as connection:
         assert (await client.post("/models", json={"model": GGUF})).json() == {"success": True}
@@ -249,7 +249,7 @@ async def test_a_model_is_downloaded_in_the_background_as_by_llama_cpp(hub: HubS
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_reason(
+async def test_background_download_reports_cancellation_and_failure(
     hub: HubStub, caplog: pytest.LogCaptureFixture
 ):
     hub.stall_after = 5_000
@@ -277,7 +277,7 @@ async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_background_download_ends_with_the_server(hub: HubStub):
+async def test_background_download_ends_on_server_shutdown(hub: HubStub):
     hub.stall_after = 5_000
     downloads = ModelDownloads(HubPuller(Settings()))
     await downloads.open()
@@ -289,7 +289,7 @@ async def test_a_background_download_ends_with_the_server(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-async def test_what_cannot_be_downloaded_or_deleted_is_refused():
+async def test_models_post_and_delete_reject_invalid_requests():
     async with serve() as client:
         absent = await client.post("/models", json={"model": "org/absent"})
         assert (absent.status_code, absent.json()["error"]["type"]) == (
@@ -307,7 +307,7 @@ async def test_what_cannot_be_downloaded_or_deleted_is_refused():
         assert len((await client.get("/models")).json()["data"]) == 2
 
 
-async def test_a_server_that_downloads_nothing_says_so():
+async def test_models_post_without_downloads_returns_404():
     models = build_models(Settings(model="scripted"), SystemClock())
     async with AdminClient(create_app(models)) as client:
         refused = await client.post("/models", json={"model": GGUF})
@@ -318,7 +318,7 @@ async def test_a_server_that_downloads_nothing_says_so():
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_puller_reports_errors_and_can_be_closed(hub: HubStub):
+async def test_hub_puller_reports_errors_and_can_be_closed(hub: HubStub):
     puller = HubPuller(Settings())
     with pytest.raises(NotFound, match="is not a model of the hub"):
         _ = [progress async for progress in puller.pull("llama3")]
@@ -348,7 +348,7 @@ async def watch() -> AsyncGenerator[tuple[Models, Connection]]:
         await models.stop()
 
 
-async def test_changes_of_the_models_are_streamed_until_the_client_leaves():
+async def test_models_sse_streams_changes_until_client_disconnects():
     async with watch() as (models, connection):
         seen = [("a", "unloaded"), ("b", "unloaded")]
         assert await connection.read_states(2) == seen
@@ -366,7 +366,7 @@ async def test_changes_of_the_models_are_streamed_until_the_client_leaves():
         assert not connection.has_ended
 
 
-async def test_the_stream_of_changes_ends_when_the_server_shuts_down():
+async def test_models_sse_ends_on_server_shutdown():
     async with watch() as (models, connection):
         await connection.read_states(2)
         models.close()
@@ -374,7 +374,7 @@ async def test_the_stream_of_changes_ends_when_the_server_shuts_down():
         assert connection.has_ended
 
 
-def test_a_stream_of_changes_does_not_delay_a_shutdown(hub: HubStub, tmp_path: Path):
+def test_models_sse_does_not_delay_shutdown(hub: HubStub, tmp_path: Path):
     options = ("--port", "0", "--store", "none", "--shutdown-timeout", "600")
     with start(hub, tmp_path, "serve", "scripted", *options) as process:
         assert process.stdout is not None

@@ -12,6 +12,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from tests.hub.processes import find_partial_files, kill_during_download, start
+from tests.hub.shapes import ENCODER, GGUF, LORA, MODELS, SHARDED, SINGLE, SPLIT
+from tests.hub.stub import TOKEN, HubStub
 
 from dragoman.hub import (
     DownloadCancelled,
@@ -27,11 +30,9 @@ from dragoman.hub import (
     parse_reference,
     remove_local_model,
 )
-from dragoman.launch.hub_models import PreparedModel, find_reference, prepare_model, prepare_pull
+from dragoman.launch.hub_models import PreparedModel, prepare_model, prepare_pull
+from dragoman.launch.hub_reference import find_reference
 from dragoman.settings import Settings
-from tests.hub.processes import find_partial_files, kill_during_download, start
-from tests.hub.shapes import ENCODER, GGUF, LORA, MODELS, SHARDED, SINGLE, SPLIT
-from tests.hub.stub import HubStub, TOKEN
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def names(plan: DownloadPlan) -> set[str]:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.usefixtures("cache")
-def test_a_model_is_downloaded_and_found_again_without_a_request(hub: HubStub, model: str):
+def test_downloaded_model_is_found_in_cache_without_requests(hub: HubStub, model: str):
     first = prepare(model)
     assert hub.count("GET /api/models") == 1
     events = fetch(first.plan)
@@ -109,7 +110,7 @@ def test_a_model_is_downloaded_and_found_again_without_a_request(hub: HubStub, m
     ],
 )
 @pytest.mark.usefixtures("cache")
-def test_the_engine_and_the_files_are_chosen_before_the_download(
+def test_prepare_selects_engine_and_files_before_download(
     hub: HubStub, model: str, engine: str, expected: set[str]
 ):
     prepared = prepare(model)
@@ -127,7 +128,7 @@ def plan_adapter() -> DownloadPlan:
 
 
 @pytest.mark.usefixtures("cache")
-def test_an_adapter_is_downloaded(hub: HubStub):
+def test_adapter_download_fetches_config_and_weights(hub: HubStub):
     plan = plan_adapter()
     fetch(plan)
     assert names(plan) == {"adapter_config.json", "adapter_model.safetensors"}
@@ -136,7 +137,7 @@ def test_an_adapter_is_downloaded(hub: HubStub):
 
 @pytest.mark.parametrize("model", [*MODELS, LORA])
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
-def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
+def test_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
     partial = kill_during_download(hub, cache.parent, "pull", model)
     assert partial
     with start(hub, cache.parent, "pull", model) as process:
@@ -155,7 +156,7 @@ def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_connection_that_closes_early_is_continued(hub: HubStub):
+def test_download_resumes_after_connection_loss(hub: HubStub):
     hub.cuts = [7_000]
     plan = prepare(SINGLE).plan
     assert fetch(plan)[-1].status == "success"
@@ -163,9 +164,7 @@ def test_a_connection_that_closes_early_is_continued(hub: HubStub):
 
 
 @pytest.mark.parametrize("cuts", [[7_000], [7_000, 0], [7_000, 5_000, 9_000]])
-def test_a_server_without_ranges_sends_the_whole_file_again(
-    hub: HubStub, cache: Path, cuts: list[int]
-):
+def test_download_without_range_support_restarts_file(hub: HubStub, cache: Path, cuts: list[int]):
     hub.cuts = cuts
     hub.ignores_ranges = True
     plan = prepare(GGUF).plan
@@ -174,7 +173,7 @@ def test_a_server_without_ranges_sends_the_whole_file_again(
 
 
 @pytest.mark.parametrize(("ignores_ranges", "max_sent"), [(True, 3_000), (False, 0)])
-def test_attempts_without_progress_end_the_download(
+def test_download_fails_after_attempts_without_progress(
     hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int
 ):
     hub.cuts = [7_000]
@@ -188,7 +187,7 @@ def test_attempts_without_progress_end_the_download(
     assert hub.count("GET /cdn") < 10
 
 
-def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: Path):
+def test_download_empty_responses_do_not_delay_cancellation(hub: HubStub, cache: Path):
     plan = prepare(GGUF).plan
     cancelled = threading.Event()
     hub.max_sent = 0
@@ -205,11 +204,11 @@ def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: 
 @pytest.mark.parametrize(
     ("count", "text"), [(999, "999 B"), (999_960, "1.0 MB"), (4_200_000_000, "4.2 GB")]
 )
-def test_sizes_are_rounded_to_the_next_unit(count: int, text: str):
+def test_format_bytes_rounds_to_next_unit(count: int, text: str):
     assert format_bytes(count) == text
 
 
-def test_a_damaged_file_is_removed_and_named(hub: HubStub, cache: Path):
+def test_download_damaged_file_is_removed_and_reported(hub: HubStub, cache: Path):
     hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
     plan = prepare(SINGLE).plan
     with pytest.raises(
@@ -223,7 +222,7 @@ def test_a_damaged_file_is_removed_and_named(hub: HubStub, cache: Path):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_disk_that_is_too_small_is_named_before_the_download(
+def test_download_on_full_disk_fails_before_start(
     hub: HubStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     plan = prepare(GGUF).plan
@@ -261,14 +260,14 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(
     ],
 )
 @pytest.mark.usefixtures("cache")
-def test_a_mistake_is_one_sentence_with_the_next_step(hub: HubStub, model: str, message: str):
+def test_prepare_invalid_model_raises_one_line_error(hub: HubStub, model: str, message: str):
     with pytest.raises(HubError, match=message) as raised:
         prepare(model)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_gated_model_needs_a_token(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+def test_gated_model_requires_token(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
     hub.repositories[SINGLE].is_gated = True
     for token in (None, "hf_of_somebody_else"):
         if token is not None:
@@ -284,7 +283,7 @@ def test_a_gated_model_needs_a_token(hub: HubStub, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("cache")
-def test_weights_in_pickles_alone_are_refused(hub: HubStub):
+def test_repository_with_only_pickle_weights_is_rejected(hub: HubStub):
     files = hub.repositories[SINGLE].files
     del files["model.safetensors"]
     with pytest.raises(HubError, match="has its weights in pickle files only"):
@@ -292,7 +291,7 @@ def test_weights_in_pickles_alone_are_refused(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_hub_that_is_gone_does_not_matter_to_a_complete_model(
+def test_complete_model_is_prepared_when_hub_is_unreachable(
     hub: HubStub, monkeypatch: pytest.MonkeyPatch
 ):
     fetch(prepare(SINGLE).plan)
@@ -305,7 +304,7 @@ def test_a_hub_that_is_gone_does_not_matter_to_a_complete_model(
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_revision_is_pinned(hub: HubStub):
+def test_model_reference_pins_revision(hub: HubStub):
     old = hub.repositories[GGUF].commit
     fetch(prepare(f"{GGUF}@{old}").plan)
     hub.requests.clear()
@@ -333,7 +332,7 @@ def test_a_revision_is_pinned(hub: HubStub):
         ("https://huggingface.co/org/name/", ModelReference("org/name")),
     ],
 )
-def test_a_reference_is_parsed(text: str, expected: ModelReference):
+def test_find_reference_parses_model_references(text: str, expected: ModelReference):
     found = find_reference(text)
     assert found is not None
     assert found[0] == expected
@@ -352,25 +351,25 @@ def test_a_reference_is_parsed(text: str, expected: ModelReference):
         "http://a/v1",
     ],
 )
-def test_other_models_are_not_references(text: str):
+def test_find_reference_other_models_returns_none(text: str):
     assert find_reference(text) is None
 
 
 @pytest.mark.usefixtures("cache")
-def test_paths_that_leave_the_directory_are_ignored(hub: HubStub):
+def test_repository_paths_outside_directory_are_ignored(hub: HubStub):
     hub.repositories[SINGLE].files["../../escape.json"] = b"{}"
     assert not any(".." in file.path for file in open_repository(ModelReference(SINGLE)).files)
 
 
 @pytest.mark.usefixtures("cache")
-def test_one_of_several_revisions_is_not_removed(hub: HubStub):
+def test_remove_local_model_single_revision_is_rejected(hub: HubStub):
     fetch(prepare(GGUF).plan)
     with pytest.raises(HubError, match=r"all revisions .* `dragoman rm org/small-GGUF`"):
         remove_local_model(parse_reference(f"{GGUF}@{hub.repositories[GGUF].commit}"))
     assert remove_local_model(parse_reference(GGUF)) > 0
 
 
-def test_the_name_of_a_model_in_a_folder_is_a_reference(hub: HubStub, cache: Path):
+def test_list_local_models_names_subfolder_file_by_reference(hub: HubStub, cache: Path):
     hub.repositories[GGUF].files["sub/model.gguf"] = b"GGUF"
     fetch(prepare(f"{GGUF}:model").plan)
     [model] = list_local_models(cache)
@@ -378,7 +377,7 @@ def test_the_name_of_a_model_in_a_folder_is_a_reference(hub: HubStub, cache: Pat
 
 
 @pytest.mark.parametrize("model", [SHARDED, f"{SPLIT}:Q8_0"])
-def test_a_model_that_lacks_parts_is_not_listed(hub: HubStub, cache: Path, model: str):
+def test_list_local_models_omits_incomplete_model(hub: HubStub, cache: Path, model: str):
     plan = prepare(model).plan
     fetch(plan)
     assert [found.name for found in list_local_models(cache)] == [model]

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hub.shapes import SINGLE
+from tests.hub.stub import HubStub
 
 from dragoman.core.errors import EngineError
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.hub import HubError
 from dragoman.launch import build_models
-from dragoman.launch.hub_models import HubPuller, find_reference, prepare_model, prepare_pull
-from dragoman.launch.local_models import check_library_support, check_local_model
+from dragoman.launch.architecture_check import check_library_support
+from dragoman.launch.hub_models import HubPuller, prepare_model, prepare_pull
+from dragoman.launch.hub_reference import find_reference
+from dragoman.launch.local_models import check_local_model
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
-from tests.hub.shapes import SINGLE
-from tests.hub.stub import HubStub
 
 OTHERS = [f"other{number}" for number in range(60)]
 REAL = (
@@ -73,7 +75,7 @@ def make_unsupported(hub: HubStub, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("engine", "library"), [("transformers", "transformers"), ("mlx", "mlx-lm"), ("vllm", "vllm")]
 )
-def test_an_unsupported_architecture_is_named_before_the_download(
+def test_unsupported_architecture_is_reported_before_download(
     hub: HubStub, engine: str, library: str
 ):
     make_unsupported(hub)
@@ -92,14 +94,14 @@ def test_an_unsupported_architecture_is_named_before_the_download(
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("engine", ["transformers", "mlx", "vllm"])
-def test_a_supported_architecture_is_prepared(engine: str):
+def test_supported_architecture_is_prepared(engine: str):
     found = find_reference(f"{engine}:{SINGLE}")
     assert found is not None
     assert prepare_model(Settings(), *found).choice.engine == engine
 
 
 @pytest.mark.usefixtures("cache")
-def test_code_of_the_repository_is_named_as_the_remedy(hub: HubStub):
+def test_unsupported_architecture_suggests_trust_remote_code(hub: HubStub):
     make_unsupported(hub, auto_map={"AutoConfig": "configuration.FancyConfig"})
     model = f"transformers:{SINGLE}"
     with pytest.raises(
@@ -112,7 +114,7 @@ def test_code_of_the_repository_is_named_as_the_remedy(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_pull_says_what_cannot_be_served_here(hub: HubStub):
+async def test_pull_unsupported_architecture_reports_reason(hub: HubStub):
     make_unsupported(hub)
     found = find_reference(f"transformers:{SINGLE}")
     assert found is not None
@@ -125,7 +127,7 @@ async def test_a_pull_says_what_cannot_be_served_here(hub: HubStub):
     assert reports[-1] == "success"
 
 
-def test_a_directory_is_checked_as_a_repository_is(tmp_path: Path):
+def test_check_local_model_rejects_unsupported_architecture(tmp_path: Path):
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
     check_local_model("transformers", str(directory), is_fallback=False)
@@ -138,7 +140,7 @@ def test_a_directory_is_checked_as_a_repository_is(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_repository_without_a_tokenizer_is_named_before_the_download(hub: HubStub):
+def test_missing_tokenizer_is_rejected_before_download(hub: HubStub):
     del hub.repositories[SINGLE].files["tokenizer.json"]
     found = find_reference(f"transformers:{SINGLE}")
     assert found is not None
@@ -149,7 +151,7 @@ def test_a_repository_without_a_tokenizer_is_named_before_the_download(hub: HubS
     assert hub.count("GET /cdn/") == 0
 
 
-def test_an_unknown_layout_leaves_the_check_to_the_library(tmp_path: Path):
+def test_library_check_with_unknown_layout_is_skipped(tmp_path: Path):
     (tmp_path / "site" / "transformers/models/auto/auto_mappings.py").unlink()
     config = json.dumps({"model_type": "fancy9"}).encode()
     check_library_support("transformers", config, "org/name", trust_remote_code=False)
@@ -159,7 +161,7 @@ def test_an_unknown_layout_leaves_the_check_to_the_library(tmp_path: Path):
     ("engine", "packages"),
     [("transformers", ["transformers"]), ("mlx", ["mlx_lm"]), ("vllm", ["vllm", "transformers"])],
 )
-def test_the_installed_library_knows_common_models_and_no_other(
+def test_library_check_accepts_common_and_rejects_unknown_models(
     engine: str, packages: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.undo()  # Without the packages above.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-
 from tests.hub.processes import serve, start
 from tests.hub.shapes import GGUF, LORA, SHARDED, SINGLE, SPLIT
 from tests.hub.stub import HubStub
@@ -21,9 +20,7 @@ def ask(client: httpx2.Client) -> str:
 
 
 @pytest.mark.parametrize("model", [SINGLE, SHARDED])
-def test_a_model_is_downloaded_served_and_started_again_offline(
-    hub: HubStub, tmp_path: Path, model: str
-):
+def test_modelscope_model_is_served_and_restarts_offline(hub: HubStub, tmp_path: Path, model: str):
     arguments = (f"modelscope:{model}", "--device", "cpu")
     with serve(hub, tmp_path, *arguments) as (client, logged):
         assert ask(client) == "The capital of Japan is Tokyo."
@@ -47,7 +44,7 @@ def test_a_model_is_downloaded_served_and_started_again_offline(
         (f"modelscope:{LORA}", {"adapter_model.safetensors", "adapter_config.json"}),
     ],
 )
-def test_the_same_files_are_chosen_as_of_the_hugging_face_hub(
+def test_modelscope_pull_selects_same_files_as_hugging_face(
     hub: HubStub, tmp_path: Path, model: str, files: set[str]
 ):
     with start(hub, tmp_path, "pull", model) as process:
@@ -67,7 +64,7 @@ def test_the_same_files_are_chosen_as_of_the_hugging_face_hub(
     assert all(found[name] == repository.files[name] for name in files)
 
 
-def test_a_mistake_is_one_sentence(hub: HubStub, tmp_path: Path):
+def test_modelscope_absent_model_prints_one_line_error(hub: HubStub, tmp_path: Path):
     with start(
         hub, tmp_path, "serve", "modelscope:org/absent", "--port", "0", "--store", "none"
     ) as process:

@@ -13,16 +13,16 @@ from typing import Any
 
 import httpx2
 import pytest
-
-from dragoman.launch import build_models, build_serving_options
-from dragoman.pipeline.models import Models
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings, SettingsError, load_settings
 from tests.hub.processes import serve as serve_in_process
 from tests.hub.processes import start
 from tests.hub.shapes import ENCODER, LORA, SHARDED, SINGLE
 from tests.hub.stub import HubStub
+
+from dragoman.launch import build_models, build_serving_options
+from dragoman.pipeline.model_registry import Models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError, load_settings
 
 ASK: dict[str, Any] = {
     "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
@@ -56,7 +56,7 @@ async def wait_until_loaded(models: Models) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_server_answers_while_its_model_is_downloaded(hub: HubStub):
+async def test_server_answers_during_model_download(hub: HubStub):
     hub.stall_after = 5_000
     async with serve(Settings(model=SINGLE)) as (client, models):
         assert await asyncio.to_thread(hub.stalled.wait, 60)
@@ -89,7 +89,7 @@ async def test_a_server_answers_while_its_model_is_downloaded(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-async def test_the_list_has_what_clients_ask_about_a_model(hub: HubStub):
+async def test_models_list_contains_model_metadata(hub: HubStub):
     async with serve(Settings(model=SHARDED, max_model_len=512)) as (client, models):
         await wait_until_loaded(models)
         listed = (await client.get("/v1/models")).json()["data"][0]
@@ -124,7 +124,7 @@ async def test_the_list_has_what_clients_ask_about_a_model(hub: HubStub):
 
 
 @pytest.mark.usefixtures("cache")
-async def test_an_encoder_is_served_by_name():
+async def test_encoder_from_hub_serves_embeddings():
     async with serve(Settings(model=ENCODER)) as (client, models):
         await wait_until_loaded(models)
         answer = await client.post(
@@ -137,7 +137,7 @@ async def test_an_encoder_is_served_by_name():
 
 
 @pytest.mark.usefixtures("cache")
-async def test_models_of_a_settings_file_are_named_and_loaded_on_demand(hub: HubStub):
+async def test_settings_file_hub_models_load_on_demand(hub: HubStub):
     entries = '{"a": "tiny", "b": {"model": "org/single", "ttl": 60}}'
     async with serve(load_settings({"models": entries}, {})) as (client, models):
         assert hub.count("GET /cdn/") == 0
@@ -148,7 +148,7 @@ async def test_models_of_a_settings_file_are_named_and_loaded_on_demand(hub: Hub
         assert answer.json()["model"] == "b"
 
 
-def test_a_wrong_model_of_several_is_found_at_the_start(cache: Path):
+def test_settings_file_absent_model_raises_error_at_start(cache: Path):
     with pytest.raises(
         SettingsError, match="models: b: cannot serve org/absent: org/absent does not exist at "
     ):
@@ -168,7 +168,7 @@ def test_a_wrong_model_of_several_is_found_at_the_start(cache: Path):
         ("FancyModel", "architecture 'FancyModel' is not supported by the encoder engine"),
     ],
 )
-def test_what_no_engine_can_load_is_named_before_the_download(
+def test_unloadable_architecture_is_rejected_before_download(
     hub: HubStub, cache: Path, architecture: str, message: str
 ):
     files = hub.repositories[ENCODER].files
@@ -178,7 +178,7 @@ def test_what_no_engine_can_load_is_named_before_the_download(
     assert hub.count("GET /cdn/") == 0
 
 
-def test_a_missing_extra_is_named_before_the_download(hub: HubStub, cache: Path):
+def test_missing_extra_is_reported_before_download(hub: HubStub, cache: Path):
     with pytest.raises(
         SettingsError,
         match=r"needs the engine llamacpp, which is not installed: pip install '\.\[lla",
@@ -192,7 +192,7 @@ def test_a_missing_extra_is_named_before_the_download(hub: HubStub, cache: Path)
 
 
 @pytest.mark.usefixtures("cache")
-async def test_the_simulator_uses_a_tokenizer_and_adapters_of_the_hub(hub: HubStub):
+async def test_simulator_uses_tokenizer_and_adapters_from_hub(hub: HubStub):
     adapters = (f"small={LORA}",)
     settings = Settings(model="sim", tokenizer=SINGLE, lora_modules=adapters, api_profile="vllm")
     async with serve(settings) as (client, _):
@@ -209,7 +209,7 @@ async def test_the_simulator_uses_a_tokenizer_and_adapters_of_the_hub(hub: HubSt
     assert hub.requests == []
 
 
-def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, tmp_path: Path):
+def test_server_process_downloads_model_and_restarts_offline(hub: HubStub, tmp_path: Path):
     model = f"tiny:{SINGLE}"
     logs: list[str] = []
     requests: list[int] = []
@@ -236,9 +236,7 @@ def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, 
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(
-    hub: HubStub, tmp_path: Path
-):
+def test_unloadable_model_exits_with_one_line_error(hub: HubStub, tmp_path: Path):
     hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
     with start(
         hub, tmp_path, "serve", f"tiny:{SINGLE}", "--port", "0", "--store", "none"

@@ -16,8 +16,6 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-
-from dragoman.engines import tiny
 from tests.hub.processes import find_partial_files, kill_during_download, serve
 from tests.hub.shapes import (
     ENCODER,
@@ -30,6 +28,8 @@ from tests.hub.shapes import (
     write_safetensors,
 )
 from tests.hub.stub import HubStub
+
+from dragoman.engines import tiny
 from tests.pictures import data_url, png
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
@@ -83,14 +83,14 @@ def check_shape(hub: HubStub, folder: Path, ask: Ask, *arguments: str) -> str:
         (embed, (f"encoder:{ENCODER}",)),
     ],
 )
-def test_safetensors_are_served_by_the_built_in_engines(
+def test_safetensors_are_served_by_built_in_engines(
     hub: HubStub, tmp_path: Path, ask: Ask, arguments: tuple[str, ...]
 ):
     logged = check_shape(hub, tmp_path / "served", ask, *arguments)
     assert f"loading commit {hub.repositories[arguments[0].partition(':')[2]].commit}" in logged
 
 
-def test_an_adapter_is_served_with_its_base(hub: HubStub, tmp_path: Path):
+def test_adapter_is_served_with_base_model(hub: HubStub, tmp_path: Path):
     def ask(client: httpx2.Client) -> object:
         listed = client.get("/v1/models").json()["data"][1]
         answer = client.post(
@@ -129,7 +129,7 @@ def test_gguf_files_are_served_by_llamacpp(hub: HubStub, tmp_path: Path):
 
 
 @pytest.mark.llamacpp
-def test_split_gguf_files_are_served_with_their_projector(hub: HubStub, tmp_path: Path):
+def test_split_gguf_files_are_served_with_projector(hub: HubStub, tmp_path: Path):
     for module in ("xllamacpp", "gguf"):
         pytest.importorskip(module, reason=f"needs {module}")
     from tests.engines.llamacpp.files import write_embedded, write_projector
@@ -206,7 +206,7 @@ def test_safetensors_are_served_by_mlx(hub: HubStub, tmp_path: Path):
 
 
 @pytest.mark.torch
-def test_an_encoder_is_served_by_the_built_in_engine_beside_torch(hub: HubStub, tmp_path: Path):
+def test_encoder_with_torch_installed_uses_built_in_engine(hub: HubStub, tmp_path: Path):
     pytest.importorskip("torch", reason="needs torch")
     assert "with the engine encoder: BertModel generates no text" in check_shape(
         hub, tmp_path / "a", embed, ENCODER
@@ -214,7 +214,7 @@ def test_an_encoder_is_served_by_the_built_in_engine_beside_torch(hub: HubStub, 
 
 
 @pytest.mark.torch
-def test_an_adapter_of_the_hub_changes_the_answers(hub: HubStub, tmp_path: Path):
+def test_adapter_from_hub_changes_responses(hub: HubStub, tmp_path: Path):
     for module in ("torch", "transformers", "peft"):
         pytest.importorskip(module, reason=f"needs {module}")
     hub.repositories[LORA].files = _write_adapter()

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from dragoman.isolation.child import serve
+from dragoman.isolation.worker_loop import serve
 
 
 def start(data: bytes) -> Callable[[bytes], bytes]:

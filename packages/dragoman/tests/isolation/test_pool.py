@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.isolation.pool import LimitExceeded, WorkerLimits, WorkerPool
+from dragoman.isolation.worker_pool import LimitExceeded, WorkerLimits, WorkerPool
 
 MODULE = "tests.workers.echo"
 MIB = 1024 * 1024
@@ -26,7 +26,7 @@ def pool() -> Generator[WorkerPool]:
     workers.close()
 
 
-async def test_a_process_is_reused_for_the_next_call(pool: WorkerPool) -> None:
+async def test_worker_pool_reuses_process(pool: WorkerPool) -> None:
     assert await pool.run(b"one") == b"setup:one"
     first = pool.pids
     assert await pool.run(b"x" * MIB) == b"setup:" + b"x" * MIB
@@ -36,33 +36,33 @@ async def test_a_process_is_reused_for_the_next_call(pool: WorkerPool) -> None:
     assert await pool.run(b"two") == b"setup:two"
 
 
-async def test_cpu_time_is_limited() -> None:
+async def test_worker_pool_cpu_time_limit_kills_process() -> None:
     pool = WorkerPool(MODULE, WorkerLimits(seconds=0.1, clock_factor=1e6))
     with pytest.raises(LimitExceeded, match="time"):
         await pool.run(b"spin")
     assert pool.pids == []
 
 
-async def test_time_by_the_clock_is_limited() -> None:
+async def test_worker_pool_wall_time_limit_kills_process() -> None:
     pool = WorkerPool(MODULE, WorkerLimits(seconds=0.1, clock_factor=1))
     with pytest.raises(LimitExceeded, match="time"):
         await pool.run(b"pause")
     assert pool.pids == []
 
 
-async def test_the_time_of_calls_is_not_added_up(pool: WorkerPool) -> None:
+async def test_worker_pool_time_limit_applies_per_call(pool: WorkerPool) -> None:
     for number in range(3):
         assert await pool.run(b"x%d" % number)
 
 
-async def test_memory_is_limited(pool: WorkerPool) -> None:
+async def test_worker_pool_memory_limit_rejects_call(pool: WorkerPool) -> None:
     assert await pool.run(b"allocate %d" % (16 * MIB))
     with pytest.raises(LimitExceeded, match="memory"):
         await pool.run(b"allocate %d" % (100 * MIB))
     assert await pool.run(b"one") == b"setup:one"
 
 
-async def test_a_call_that_is_cancelled_is_killed() -> None:
+async def test_worker_pool_cancelled_call_kills_process() -> None:
     pool = WorkerPool(MODULE, WorkerLimits(seconds=600.0))
     call = asyncio.create_task(pool.run(b"spin"))
     async with asyncio.timeout(20):
@@ -74,7 +74,7 @@ async def test_a_call_that_is_cancelled_is_killed() -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_call_that_raises_is_logged(
+async def test_worker_pool_exception_is_logged(
     pool: WorkerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="worker process failed"):
@@ -83,19 +83,19 @@ async def test_a_call_that_raises_is_logged(
     assert await pool.run(b"one") == b"setup:one"
 
 
-async def test_a_process_that_ends_by_itself_is_replaced(pool: WorkerPool) -> None:
+async def test_worker_pool_exited_process_is_replaced(pool: WorkerPool) -> None:
     with pytest.raises(EngineError, match="ended unexpectedly"):
         await pool.run(b"exit")
     assert await pool.run(b"one") == b"setup:one"
 
 
-async def test_no_more_run_than_may(pool: WorkerPool) -> None:
+async def test_worker_pool_process_count_is_bounded(pool: WorkerPool) -> None:
     calls = [asyncio.create_task(pool.run(b"%d" % number)) for number in range(20)]
     assert await asyncio.gather(*calls) == [b"setup:%d" % number for number in range(20)]
     assert 1 <= len(pool.pids) <= 2
 
 
-async def test_keys_of_the_server_are_not_handed_on(
+async def test_worker_pool_environment_excludes_server_keys(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "secret")
@@ -104,7 +104,7 @@ async def test_keys_of_the_server_are_not_handed_on(
     assert await pool.run(b"environment OTHER") == b"value"
 
 
-async def test_a_module_that_does_not_start_is_an_error_of_the_server() -> None:
+async def test_worker_pool_missing_module_raises_engine_error() -> None:
     pool = WorkerPool("tests.workers.absent")
     with pytest.raises(EngineError, match="ended unexpectedly"):
         await pool.run(b"x")

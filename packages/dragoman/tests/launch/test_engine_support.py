@@ -50,7 +50,7 @@ def find_read_settings(engine: str) -> set[str]:
 
 
 @pytest.mark.parametrize("engine", BUILT)
-def test_the_table_says_what_an_engine_looks_at(
+def test_supported_by_table_matches_settings_read_by_engine(
     engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def test_the_table_says_what_an_engine_looks_at(
     assert looked_at - ELSEWHERE == declared - ELSEWHERE
 
 
-def test_every_engine_of_the_table_is_a_model_kind() -> None:
+def test_supported_by_engines_are_model_kinds() -> None:
     names = (
         "tiny",
         "scripted",
@@ -81,13 +81,13 @@ def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
     return [record.message.partition(";")[0] for record in caplog.records]
 
 
-def test_settings_without_effect_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_setting_logs_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert vain(caplog, model="tiny", quantization="torchao") == [
         "--quantization is for transformers"
     ]
 
 
-def test_a_switch_that_is_off_is_called_by_what_turns_it_off(
+def test_disabled_switch_warning_names_no_option(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert vain(caplog, model="scripted", enable_prefix_caching=False)[0].startswith(
@@ -95,7 +95,7 @@ def test_a_switch_that_is_off_is_called_by_what_turns_it_off(
     )
 
 
-def test_default_values_need_no_support(caplog: pytest.LogCaptureFixture) -> None:
+def test_default_values_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert (
         find_changed_settings(
             load_settings({"model": "tiny", "quantization": None, "dtype": "auto"}, {})
@@ -106,11 +106,11 @@ def test_default_values_need_no_support(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("model", ["python:a:b", "some-plugin:x"])
-def test_engines_of_others_may_heed_anything(model: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_third_party_engine_logs_no_warning(model: str, caplog: pytest.LogCaptureFixture) -> None:
     assert vain(caplog, model=model, quantization="torchao") == []
 
 
-def test_of_several_models_one_is_enough_but_each_answers_for_its_own(
+def test_shared_setting_needs_one_model_own_setting_its_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     models = {"a": {"model": "tiny", "directives": True}, "b": "scripted"}
@@ -119,6 +119,6 @@ def test_of_several_models_one_is_enough_but_each_answers_for_its_own(
     ) == ["--directives is for scripted and sim"]
 
 
-def test_strict_refuses_it() -> None:
+def test_strict_mode_rejects_unsupported_setting() -> None:
     with pytest.raises(SettingsError, match="tiny would ignore it"):
         warn_unsupported(load_settings({"model": "tiny", "gpu_layers": "3", "strict": True}, {}))

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman_sim.instances import PortDispatcher, expand_instances
 from dragoman.launch.server import assemble_server
 from dragoman.settings import Settings, load_settings
+from dragoman_sim.instances import PortDispatcher, expand_instances
 
 PROFILE = "rtx4090-llama-3.1-8b"
 
@@ -22,7 +22,7 @@ def build_settings(**fields: object) -> Settings:
     return load_settings({"model": "sim", "profile": PROFILE, **fields}, {})
 
 
-def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
+def test_instances_increment_ports_and_files_unless_configured() -> None:
     each = expand_instances(
         build_settings(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl")
     )
@@ -32,7 +32,7 @@ def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
     assert [one.port for one in expand_instances(build_settings(port="0", instances="2"))] == [0, 0]
 
 
-def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
+def test_instances_increment_kv_event_and_transfer_ports() -> None:
     events = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}
     transfer = {"kv_port": 7000}
     own = json.dumps({"endpoint": "tcp://*:6000"})
@@ -60,7 +60,7 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
     ]
 
 
-def test_a_port_that_there_is_not_is_refused() -> None:
+def test_instances_port_above_65535_raises_value_error() -> None:
     with pytest.raises(ValueError, match="2: 65536 is not a valid port"):
         expand_instances(build_settings(port="65535", instances="2"))
 
@@ -87,7 +87,7 @@ async def fleet() -> AsyncGenerator[list[httpx2.AsyncClient]]:
         ]
 
 
-async def test_each_instance_counts_and_fails_for_itself(fleet: list[httpx2.AsyncClient]) -> None:
+async def test_instances_have_separate_metrics_and_faults(fleet: list[httpx2.AsyncClient]) -> None:
     one, other, _ = fleet
     put = await one.put("/dragoman/faults", json=[{"every": 1, "status": 429}])
     assert put.status_code == 200, put.text
@@ -106,7 +106,7 @@ async def test_each_instance_counts_and_fails_for_itself(fleet: list[httpx2.Asyn
     ]
 
 
-async def test_prefill_and_decode_may_be_two_instances(fleet: list[httpx2.AsyncClient]) -> None:
+async def test_instances_split_prefill_and_decode(fleet: list[httpx2.AsyncClient]) -> None:
     other, producer, consumer = fleet
     body = {
         "prompt": "word " * 200,

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_greeting, build_models
-from dragoman.launch.local_models import detect_engine
-from dragoman.launch.storage import load_secret_key
+from dragoman.launch.engine_choice import detect_engine
+from dragoman.launch.secret_key import load_secret_key
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
@@ -41,18 +41,18 @@ def directory(tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny.find_bundled_model(), tmp_path / "house-model"))
 
 
-def test_the_embedded_model_is_served_by_default() -> None:
+def test_embedded_model_is_served_by_default() -> None:
     (model,) = build_models(Settings(), SystemClock())
     assert (model.name, model.max_model_len) == ("tiny", 32768)
     assert isinstance(model.tools, DelimitedCallFormat)
 
 
-def test_a_directory_is_served_under_its_own_name(directory: Path) -> None:
+def test_model_directory_is_served_under_directory_name(directory: Path) -> None:
     (model,) = build_models(Settings(model=f"tiny:{directory}"), SystemClock())
     assert model.name == "house-model"
 
 
-def test_a_response_template_that_the_model_ships_is_used(directory: Path) -> None:
+def test_model_response_template_is_used(directory: Path) -> None:
     file = directory / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     (model,) = build_models(Settings(model=f"tiny:{directory}"), SystemClock())
@@ -60,7 +60,7 @@ def test_a_response_template_that_the_model_ships_is_used(directory: Path) -> No
     assert model.reasoning is model.tools
 
 
-def test_a_configured_parser_wins(directory: Path) -> None:
+def test_configured_parser_overrides_response_template(directory: Path) -> None:
     file = directory / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
@@ -78,12 +78,12 @@ def test_a_configured_parser_wins(directory: Path) -> None:
         (Settings(max_model_len=100_000), "32768"),
     ],
 )
-def test_an_unservable_model_is_an_error(settings: Settings, word: str) -> None:
+def test_build_models_unservable_model_raises_settings_error(settings: Settings, word: str) -> None:
     with pytest.raises(SettingsError, match=word):
         build_models(settings, SystemClock())
 
 
-def test_the_greeting_has_a_line_that_works() -> None:
+def test_greeting_curl_command_is_valid() -> None:
     settings = Settings(port=8000)
     _, curl, _ = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert curl.startswith(
@@ -97,14 +97,14 @@ def test_the_greeting_has_a_line_that_works() -> None:
     ("settings", "is_served"),
     [(Settings(), True), (Settings(host="0.0.0.0"), False), (Settings(ui=False), False)],
 )
-def test_the_greeting_names_the_web_ui_if_it_is_served(settings: Settings, is_served: bool) -> None:
+def test_greeting_names_web_ui_when_served(settings: Settings, is_served: bool) -> None:
     _, _, pages = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert "API reference: http" in pages
     assert ("web UI: http" in pages) is is_served
 
 
 @pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
-def test_the_line_for_an_encoder_is_one_that_it_can_answer(
+def test_greeting_for_encoder_uses_supported_route(
     tmp_path: Path, shape: Shape, route: str
 ) -> None:
     settings = Settings(model=str(write_encoder(tmp_path, shape)))
@@ -112,7 +112,7 @@ def test_the_line_for_an_encoder_is_one_that_it_can_answer(
     assert f":8000{route} " in curl
 
 
-def test_the_secret_key_is_the_configured_else_the_stored_one(tmp_path: Path) -> None:
+def test_secret_key_prefers_configured_over_stored(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     assert load_secret_key(Settings(secret_key="open sesame"), environment) == b"open sesame"
     key = load_secret_key(Settings(), environment)
@@ -139,14 +139,14 @@ def test_the_secret_key_is_the_configured_else_the_stored_one(tmp_path: Path) ->
         ({"architectures": ["BertForSequenceClassification"]}, {"encoder"}),
     ],
 )
-def test_a_directory_says_which_engine_it_wants(
+def test_detect_engine_reads_model_directory_config(
     tmp_path: Path, config: dict[str, object], kinds: set[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert detect_engine(tmp_path) in kinds
 
 
-def test_a_directory_that_says_nothing_readable_is_refused(tmp_path: Path) -> None:
+def test_model_directory_unreadable_config_raises_settings_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SettingsError, match=r"config\.json"):
         build_models(Settings(model=str(tmp_path)), SystemClock())

@@ -12,10 +12,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from dragoman.launch.storage import build_limits_store, check_limits_store
+from dragoman.launch.limits_store import build_limits_store, check_limits_store
 from dragoman.settings import Settings, SettingsError
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
-from dragoman.tenants.shared import LimitsStore
+from dragoman.tenants.limits_store import LimitsStore
 from dragoman.tenants.sqlite_limits import SqliteLimits
 
 from .test_process import server, stop
@@ -30,7 +30,7 @@ def build(
     return build_limits_store(settings, {"XDG_STATE_HOME": str(folder)})
 
 
-def test_by_default_limits_are_counted_beside_the_store(tmp_path: Path) -> None:
+def test_limits_store_defaults_to_file_beside_store(tmp_path: Path) -> None:
     assert isinstance(build(tmp_path), SqliteLimits)
     store = build(tmp_path, "store", f"sqlite:{tmp_path / 'x.db'}")
     assert isinstance(store, SqliteLimits)
@@ -42,25 +42,25 @@ def test_by_default_limits_are_counted_beside_the_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits_store", "store"), [("auto", "memory"), ("auto", "none"), ("memory", "sqlite")]
 )
-def test_a_server_without_a_database_counts_alone(
+def test_limits_store_without_database_is_none(
     tmp_path: Path, limits_store: str, store: str
 ) -> None:
     assert build(tmp_path, limits_store, store) is None
 
 
-def test_a_server_without_named_keys_counts_nothing(tmp_path: Path) -> None:
+def test_limits_store_without_keys_is_none(tmp_path: Path) -> None:
     assert build(tmp_path, keys=None) is None
 
 
 @pytest.mark.parametrize(
     "value", ["", "yes", "sqlite", "sqlite:", "redis:x", "postgresql:x", "memory:x", "http://x"]
 )
-def test_a_wrong_value_is_named(tmp_path: Path, value: str) -> None:
+def test_limits_store_invalid_value_raises_settings_error(tmp_path: Path, value: str) -> None:
     with pytest.raises(SettingsError, match="limits-store: must be `auto`"):
         build(tmp_path, value)
 
 
-def test_the_store_must_be_a_database_to_count_in(tmp_path: Path) -> None:
+def test_limits_store_in_memory_store_raises_settings_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="`store` needs `--store sqlite`"):
         build(tmp_path, "store", "memory")
 
@@ -72,7 +72,7 @@ def test_the_store_must_be_a_database_to_count_in(tmp_path: Path) -> None:
         ("redis://:secret@127.0.0.1:1/0", "redis"),
     ],
 )
-def test_a_database_that_cannot_be_reached_is_a_sentence_without_the_password(
+def test_limits_store_unreachable_database_error_hides_password(
     tmp_path: Path, address: str, driver: str
 ) -> None:
     if importlib.util.find_spec(driver) is None:
@@ -92,14 +92,14 @@ def as_store(store: object) -> LimitsStore:
     return store  # pyright: ignore[reportReturnType]
 
 
-def test_a_file_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+def test_limits_store_unopenable_file_raises_settings_error(tmp_path: Path) -> None:
     store = build(tmp_path, f"sqlite:{tmp_path}")
     with pytest.raises(SettingsError, match=r"limits-store: The file .* cannot be opened"):
         asyncio.run(check_limits_store(as_store(store)))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_two_server_processes_with_one_store_share_a_limit(tmp_path: Path) -> None:
+def test_two_servers_with_one_store_share_limit(tmp_path: Path) -> None:
     tenant = Tenant(secrets=(KeyHash(hash_key(KEY)),), concurrent_requests=1, tokens_per_month=1)
     edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team-a": tenant}))
     arguments = ("--keys-file", "keys.yaml", "--store", "sqlite:store.db")

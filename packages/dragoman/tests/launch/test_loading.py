@@ -21,7 +21,7 @@ import pytest
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.launch.models import build_models_in_background
-from dragoman.pipeline.models import ModelSpec, Models, ServedModel
+from dragoman.pipeline.model_registry import Models, ModelSpec, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -68,7 +68,7 @@ def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Clie
 
 
 @needs_pipes
-def test_a_server_answers_while_its_model_is_loaded(held: Path):
+def test_server_answers_while_model_loads(held: Path):
     with serve(f"tiny:{held}", "--served-model-name", "house", "--served-model-name", "alias") as (
         process,
         client,
@@ -117,7 +117,7 @@ def test_a_server_answers_while_its_model_is_loaded(held: Path):
 
 
 @needs_pipes
-def test_a_server_stops_while_its_model_is_loaded(held: Path):
+def test_server_stops_while_model_loads(held: Path):
     with serve(f"tiny:{held}") as (process, _):
         process.terminate()
         assert "Traceback" not in process.communicate(timeout=30)[1]
@@ -125,7 +125,7 @@ def test_a_server_stops_while_its_model_is_loaded(held: Path):
 
 
 @needs_pipes
-def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_sentence(held: Path):
+def test_unloadable_model_exits_with_one_line_error(held: Path):
     with serve(f"tiny:{held}") as (process, _):
         (held / "tokenizer.json").write_text("no JSON")
         errors = process.communicate(timeout=30)[1]
@@ -160,7 +160,7 @@ def _write(name: str, text: str) -> Callable[[Path], None]:
     ],
 )
 @pytest.mark.parametrize("build", [build_models, build_models_in_background])
-def test_a_mistake_in_model_is_found_before_the_server_listens(
+def test_damaged_model_is_rejected_before_server_listens(
     directory: Path, damage: Callable[[Path], None], message: str, build: Callable[..., Models]
 ):
     damage(directory)
@@ -176,13 +176,13 @@ def test_a_mistake_in_model_is_found_before_the_server_listens(
         assert "\n" not in str(raised.value)
 
 
-def test_a_missing_chat_template_is_found_before_the_server_listens(directory: Path):
+def test_missing_chat_template_is_rejected_before_server_listens(directory: Path):
     settings = Settings(model=f"tiny:{directory}", chat_template="absent.jinja")
     with pytest.raises(SettingsError, match=r"absent\.jinja: No such file or directory"):
         build_models_in_background(settings, SystemClock())
 
 
-async def test_pinned_models_are_loaded_from_the_start_and_named_as_configured(directory: Path):
+async def test_pinned_models_load_at_start_under_configured_names(directory: Path):
     entries = (
         f'{{"a": {{"model": "tiny:{directory}", "pinned": true, "aliases": ["x-*"]}}, "b": '
         f'"tiny:{directory}"}}'
@@ -199,7 +199,7 @@ async def test_pinned_models_are_loaded_from_the_start_and_named_as_configured(d
         await models.stop()
 
 
-def test_an_adapter_is_known_while_its_model_is_loaded():
+def test_adapter_name_is_known_while_model_loads():
     def load() -> ServedModel:
         raise AssertionError
 
@@ -207,6 +207,6 @@ def test_an_adapter_is_known_while_its_model_is_loaded():
     assert models.find_slot("small") is models.slots[0]
 
 
-def test_the_embedded_model_is_loaded_at_once():
+def test_embedded_model_is_loaded_immediately():
     (slot,) = build_models_in_background(Settings(), SystemClock()).slots
     assert (slot.status, slot.spec) == ("loaded", None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.launch.local_models import choose_engine
+from dragoman.launch.engine_choice import choose_engine
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -79,11 +79,11 @@ def model_directory(path: Path, architecture: str, **more: object) -> Path:
         ("sim:absent-profile", "there is no profile 'absent-profile'"),
     ],
 )
-def test_a_mistake_in_model_is_named(model: str, message: str):
+def test_invalid_model_error_names_mistake(model: str, message: str):
     assert message in get_error(model)
 
 
-def test_a_directory_without_a_model_is_named(tmp_path: Path):
+def test_directory_without_config_error_names_remedy(tmp_path: Path):
     message = (
         f"{tmp_path} has no config.json, so it is not a model directory; serve the directory that "
         f"has one, or "
@@ -97,13 +97,13 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path):
     )
 
 
-def test_a_file_that_is_no_gguf_file_is_named(tmp_path: Path):
+def test_non_gguf_file_error_suggests_directory(tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
     message = f"{tmp_path}/model.safetensors is a file; serve its directory: {tmp_path}"
     assert get_error(f"{tmp_path}/model.safetensors") == message
 
 
-def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path: Path):
+def test_hub_cache_folder_error_suggests_snapshot_path(tmp_path: Path):
     folder = tmp_path / "models--Qwen--Qwen3-0.6B"
     snapshot = folder / "snapshots" / "abc123"
     snapshot.parent.mkdir(parents=True)
@@ -115,7 +115,7 @@ def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_missing_engine_comes_with_the_command_that_installs_it(tmp_path: Path):
+def test_missing_engine_error_contains_install_command(tmp_path: Path):
     directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
     assert get_error(str(directory)) == (
         "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' "
@@ -137,7 +137,7 @@ SHAPE = dict.fromkeys(
 )
 
 
-def test_an_architecture_that_no_engine_knows_is_named(tmp_path: Path):
+def test_unsupported_architecture_error_names_architecture(tmp_path: Path):
     fancy = model_directory(
         tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5
     )
@@ -147,7 +147,7 @@ def test_an_architecture_that_no_engine_knows_is_named(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_path: Path):
+def test_unsupported_llama_config_error_suggests_other_engine(tmp_path: Path):
     directory = model_directory(
         tmp_path / "llama", "LlamaForCausalLM", **SHAPE, rms_norm_eps=1e-5, hidden_act="gelu"
     )
@@ -171,7 +171,7 @@ def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_pa
         ("sim:nope", "models: b: cannot serve sim:nope: there is no profile 'nope'"),
     ],
 )
-def test_a_wrong_model_of_several_is_found_at_start(model: str, message: str):
+def test_invalid_model_among_several_raises_error_at_start(model: str, message: str):
     settings = load_settings({"models": json.dumps({"a": "tiny", "b": {"model": model}})}, {})
     with pytest.raises(SettingsError) as raised:
         build_models(settings, SystemClock())
@@ -193,7 +193,7 @@ def test_a_wrong_model_of_several_is_found_at_start(model: str, message: str):
         ((), False, {}, "tiny"),
     ],
 )
-def test_the_engine_depends_on_the_machine_and_on_what_is_installed(
+def test_choose_engine_depends_on_platform_and_packages(
     monkeypatch: pytest.MonkeyPatch,
     installed: tuple[str, ...],
     is_apple: bool,

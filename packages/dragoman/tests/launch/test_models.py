@@ -13,10 +13,10 @@ import pytest
 from dragoman.engines.hardware import MAX_TORCH_KV_BYTES
 from dragoman.launch import build_models
 from dragoman.launch.models import measure_memory, measure_weights
-from dragoman.pipeline.models import ModelState
+from dragoman.pipeline.model_registry import ModelState
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, SettingsError, load_settings
 
 MODELS = """{
@@ -72,7 +72,7 @@ async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path
     await models.stop()
 
 
-def test_an_invalid_combination_is_a_startup_error() -> None:
+def test_invalid_model_combination_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
     with pytest.raises(SettingsError, match="more than --model-memory-limit"):
@@ -82,18 +82,18 @@ def test_an_invalid_combination_is_a_startup_error() -> None:
         )
 
 
-def test_the_first_name_of_a_model_is_no_pattern() -> None:
+def test_first_model_name_as_pattern_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="cannot be a pattern"):
         build_models(Settings(served_model_name=("claude-*",)), SystemClock())
 
 
-def test_the_size_of_a_model_in_files_is_that_of_all_of_them(tmp_path: Path) -> None:
+def test_measure_weights_sums_all_split_files(tmp_path: Path) -> None:
     for number, size in ((1, 10), (2, 20)):
         (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(bytes(size))
     assert measure_weights(f"{tmp_path}/m-00001-of-00002.gguf") == 30
 
 
-def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
+def test_measure_weights_counts_only_weight_files(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
     (tmp_path / "config.json").write_bytes(b"{}")
     assert (
@@ -109,7 +109,7 @@ def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
     )
 
 
-def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> None:
+def test_measure_memory_includes_kv_cache(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
     shape = {
         "num_hidden_layers": 3,
@@ -133,7 +133,7 @@ def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> Non
         build_models(entry, SystemClock())
 
 
-async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:
+async def test_shutdown_ends_readiness_but_not_liveness() -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
     transport = httpx2.ASGITransport(
         create_app(models, options=ServingOptions(api_key=("secret",)))

@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.engines.scripted import ScriptedEngine
 from dragoman.launch import build_greeting, build_models
-from dragoman.launch.storage import build_store
-from dragoman.pipeline.models import ServedModel
+from dragoman.launch.store_builder import build_store
+from dragoman.pipeline.model_registry import ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
@@ -105,7 +105,7 @@ def build(model: str, **more: object) -> ServedModel:
     return served
 
 
-def test_a_factory_in_a_module() -> None:
+def test_plugin_module_factory_builds_engine() -> None:
     model = build("python:acme_engine:create:an argument", max_model_len=99)
     assert isinstance(model.backend.engine, ScriptedEngine)
     assert (model.name, model.max_model_len) == ("acme_engine", 99)
@@ -113,12 +113,12 @@ def test_a_factory_in_a_module() -> None:
 
 
 @pytest.mark.parametrize(("model", "argument"), [("acme", ""), ("acme:some:where", "some:where")])
-def test_a_name_that_a_package_registers(model: str, argument: str) -> None:
+def test_plugin_entry_point_name_builds_engine(model: str, argument: str) -> None:
     assert build(model, served_model_name=("a", "b")).aliases == ("b",)
     assert sys.modules["acme_engine"].calls == [(argument, None)]
 
 
-def test_a_factory_may_give_a_whole_model() -> None:
+def test_plugin_factory_may_return_served_model() -> None:
     assert build("python:acme_engine:whole").name == "own"
 
 
@@ -154,12 +154,12 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("hose", "unknown engine or model `hose`"),
     ],
 )
-def test_an_invalid_factory_is_an_error(model: str, words: str) -> None:
+def test_plugin_invalid_factory_raises_settings_error(model: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         build(model)
 
 
-async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> None:
+async def test_plugin_context_length_is_taken_from_engine() -> None:
     models = build_models(Settings(model="python:acme_engine:limited"), SystemClock())
     (served,) = models
     assert served.max_model_len == 4096
@@ -169,7 +169,7 @@ async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> No
         assert (await client.get("/v1/models")).json()["data"][0]["max_model_len"] == 4096
 
 
-def test_the_context_length_of_an_engine_can_be_reduced_and_not_exceeded() -> None:
+def test_plugin_context_length_can_be_reduced_but_not_exceeded() -> None:
     assert build("python:acme_engine:limited", max_model_len=99).max_model_len == 99
     with pytest.raises(
         SettingsError,
@@ -178,13 +178,13 @@ def test_the_context_length_of_an_engine_can_be_reduced_and_not_exceeded() -> No
         build("python:acme_engine:limited", max_model_len=4097)
 
 
-def test_a_store_that_a_package_registers() -> None:
+def test_plugin_entry_point_store_is_built() -> None:
     assert isinstance(build_store(Settings(store="acme:anything"), {}), MemoryStore)
     with pytest.raises(SettingsError, match="store: must be"):
         build_store(Settings(store="nobodys"), {})
 
 
-async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> None:
+async def test_plugin_token_engine_with_tokenizer_is_served() -> None:
     models = build_models(Settings(model="fixed"), SystemClock())
     app = create_app(models)
     (served,) = models

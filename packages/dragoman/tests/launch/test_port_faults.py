@@ -16,11 +16,11 @@ import pytest
 import pytest_asyncio
 
 from dragoman.core.errors import RequestError
-from dragoman_sim.instances import PortDispatcher, expand_instances
-from dragoman_sim.port_faults import ServerPort, ServerPortController, ServerPorts, plan_changes
 from dragoman.launch.server import Server, ShutdownConfig, assemble_server, build_uvicorn_config
 from dragoman.serving.port_faults import PortCommand
 from dragoman.settings import load_settings
+from dragoman_sim.instances import PortDispatcher, expand_instances
+from dragoman_sim.port_faults import ServerPort, ServerPortController, ServerPorts, plan_changes
 
 ENDLESS = {"prompt": "Hello", "max_tokens": 5_000, "ignore_eos": True, "stream": True}
 SHORT = {**ENDLESS, "max_tokens": 40}
@@ -120,7 +120,7 @@ async def fleet() -> AsyncGenerator[Fleet]:
     await task
 
 
-async def test_a_closed_port_refuses_connections_until_it_is_reopened(fleet: Fleet) -> None:
+async def test_closed_port_refuses_connections_until_reopened(fleet: Fleet) -> None:
     one, other = fleet.ports
     answer = await fleet.order(other, {"port": one, "state": "closed"})
     assert answer.status_code == 200, answer.text
@@ -131,7 +131,7 @@ async def test_a_closed_port_refuses_connections_until_it_is_reopened(fleet: Fle
     assert await fleet.states(one) == ["listening", "listening"]
 
 
-async def test_what_runs_is_reset_when_its_port_is_closed(fleet: Fleet) -> None:
+async def test_running_responses_are_reset_when_port_closes(fleet: Fleet) -> None:
     one, other = fleet.ports
     here = await fleet.stream(one, ENDLESS)
     there = await fleet.stream(other, ENDLESS)
@@ -141,7 +141,7 @@ async def test_what_runs_is_reset_when_its_port_is_closed(fleet: Fleet) -> None:
     await there.readuntil(b"data: ")
 
 
-async def test_what_runs_may_finish_and_is_closed_then(fleet: Fleet) -> None:
+async def test_port_close_with_finish_completes_running_responses(fleet: Fleet) -> None:
     one, other = fleet.ports
     reader = await fleet.stream(one, SHORT)
     async with fleet.client(one) as idle:
@@ -152,7 +152,7 @@ async def test_what_runs_may_finish_and_is_closed_then(fleet: Fleet) -> None:
     assert (await reader.read(-1)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-async def test_a_port_may_reset_or_be_silent(fleet: Fleet) -> None:
+async def test_resetting_and_hanging_ports_affect_new_connections(fleet: Fleet) -> None:
     one, other = fleet.ports
     await fleet.order(other, {"port": one, "state": "resetting"})
     with pytest.raises(ConnectionResetError):
@@ -168,7 +168,7 @@ async def test_a_port_may_reset_or_be_silent(fleet: Fleet) -> None:
     assert await fleet.states(one) == ["listening", "listening"]
 
 
-async def test_a_request_that_closes_its_own_port_is_answered(fleet: Fleet) -> None:
+async def test_request_closing_own_port_is_answered(fleet: Fleet) -> None:
     one, other = fleet.ports
     answer = await fleet.order(one, {"state": "closed"})
     assert answer.json()["ports"] == [
@@ -177,7 +177,7 @@ async def test_a_request_that_closes_its_own_port_is_answered(fleet: Fleet) -> N
     ]
 
 
-async def test_what_is_planned_begins_and_ends_in_simulated_time(fleet: Fleet) -> None:
+async def test_planned_port_faults_follow_simulated_time(fleet: Fleet) -> None:
     one, other = fleet.ports
     silent = {"port": one, "state": "hanging", "after": 60, "seconds": 30}
     answer = await fleet.order(
@@ -192,7 +192,7 @@ async def test_what_is_planned_begins_and_ends_in_simulated_time(fleet: Fleet) -
     assert not fleet.timers.pending
 
 
-async def test_a_port_that_another_has_taken_stays_closed_and_says_so(fleet: Fleet) -> None:
+async def test_reopening_port_in_use_returns_409(fleet: Fleet) -> None:
     one, other = fleet.ports
     await fleet.order(other, {"port": one, "state": "closed"})
     with socket.socket() as thief:
@@ -214,7 +214,7 @@ async def test_a_port_that_another_has_taken_stays_closed_and_says_so(fleet: Fle
         ({"state": "listening", "seconds": 3}, None),
     ],
 )
-async def test_an_order_that_cannot_be_is_refused_and_changes_nothing(
+async def test_invalid_port_command_returns_400_without_change(
     fleet: Fleet, order: Any, param: str | None
 ) -> None:
     one, other = fleet.ports
@@ -224,7 +224,7 @@ async def test_an_order_that_cannot_be_is_refused_and_changes_nothing(
     assert await fleet.states(one) == ["listening", "listening"]
 
 
-def test_an_order_holds_until_it_is_over_or_the_next_begins() -> None:
+def test_plan_changes_ends_command_when_next_begins() -> None:
     orders = [PortCommand("hanging", after=8), PortCommand("closed", after=5, seconds=10)]
     assert [(at, order.state) for at, order in plan_changes(orders)] == [
         (0, "listening"),

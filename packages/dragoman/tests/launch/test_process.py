@@ -69,7 +69,7 @@ LINE = re.compile(
 )
 
 
-def test_the_access_log_has_the_time_and_the_address_of_the_client(tmp_path: Path):
+def test_access_log_contains_time_and_client_address(tmp_path: Path):
     with server(tmp_path) as (process, url):
         assert status(f"{url}/health") == 200
         code, logged = stop(process)
@@ -77,7 +77,7 @@ def test_the_access_log_has_the_time_and_the_address_of_the_client(tmp_path: Pat
     assert LINE.fullmatch(logged.strip()), logged
 
 
-def test_the_json_log_has_the_key_the_model_tokens_and_times(tmp_path: Path):
+def test_json_log_contains_key_model_tokens_and_times(tmp_path: Path):
     key = "k" * 40
     edit_key_file(
         tmp_path / "keys.yaml",
@@ -115,7 +115,7 @@ def test_the_json_log_has_the_key_the_model_tokens_and_times(tmp_path: Path):
     assert "secret" not in logged
 
 
-def test_a_hangup_does_not_stop_a_server_that_has_no_terminal(tmp_path: Path):
+def test_sighup_without_terminal_does_not_stop_server(tmp_path: Path):
     with server(tmp_path, "--no-access-log") as (process, url):
         assert status(f"{url}/health") == 200
         process.send_signal(signal.SIGHUP)
@@ -125,7 +125,7 @@ def test_a_hangup_does_not_stop_a_server_that_has_no_terminal(tmp_path: Path):
     assert "ERROR" not in logged
 
 
-def test_a_hangup_of_its_terminal_stops_a_server_gracefully(tmp_path: Path):
+def test_sighup_from_terminal_stops_server_gracefully(tmp_path: Path):
     controller, terminal = os.openpty()
     try:
         with server(tmp_path, stdin=terminal) as (process, url):
@@ -137,7 +137,7 @@ def test_a_hangup_of_its_terminal_stops_a_server_gracefully(tmp_path: Path):
         os.close(terminal)
 
 
-def test_a_hangup_stays_ignored_under_nohup(tmp_path: Path):
+def test_sighup_under_nohup_is_ignored(tmp_path: Path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with server(tmp_path, "--no-access-log") as (process, url):
@@ -148,7 +148,7 @@ def test_a_hangup_stays_ignored_under_nohup(tmp_path: Path):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_busy_server_says_that_it_waits_and_how_to_end_that(tmp_path: Path):
+def test_sigterm_of_busy_server_logs_wait_and_how_to_stop(tmp_path: Path):
     with server(tmp_path, "--no-access-log", "--shutdown-timeout", "60") as (process, url):
         host, port = url.removeprefix("http://").split(":")
         body = (

@@ -16,17 +16,17 @@ from urllib.request import Request, urlopen
 import httpx2
 import pytest
 import yaml
-
-from dragoman.launch.listener import build_tls_context
-from dragoman.launch.models import build_models
-from dragoman.launch.reload import Reloader
-from dragoman.launch.server import build_application
-from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings, SettingsError, load_settings
-from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server, stop
 from tests.serving.responses.harness import lifespan
+
+from dragoman.launch.models import build_models
+from dragoman.launch.reload import Reloader
+from dragoman.launch.server import build_application
+from dragoman.launch.tls import build_tls_context
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError, load_settings
+from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def ask(client: httpx2.AsyncClient, model: str, key: str = "none") -> int:
     return (await client.post("/v1/chat/completions", json=body, headers=headers)).status_code
 
 
-async def test_models_are_added_removed_and_changed(file: Path) -> None:
+async def test_reload_adds_and_removes_models(file: Path) -> None:
     write(file, models={"a": {"model": "scripted"}, "b": {"model": "scripted"}})
     async with running(file) as (reloader, client):
         assert await ask(client, "a") == 200
@@ -102,7 +102,7 @@ async def test_models_are_added_removed_and_changed(file: Path) -> None:
         assert [await ask(client, name) for name in ("a", "c", "gpt-4o")] == [200, 200, 200]
 
 
-async def test_a_removed_model_finishes_its_requests(file: Path) -> None:
+async def test_reload_removed_model_finishes_requests(file: Path) -> None:
     write(file, models={"a": {"model": "scripted"}, "b": {"model": "scripted"}})
     async with running(file) as (reloader, client):
         await ask(client, "b")
@@ -115,7 +115,7 @@ async def test_a_removed_model_finishes_its_requests(file: Path) -> None:
         await until(lambda: slot.model is None)
 
 
-async def test_a_model_that_cannot_be_served_changes_nothing(
+async def test_reload_with_unservable_model_changes_no_models(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(file, models={"a": {"model": "scripted"}})
@@ -129,7 +129,7 @@ async def test_a_model_that_cannot_be_served_changes_nothing(
         assert await list_names(client) == ["a", "b"]
 
 
-async def test_keys_are_reloaded_and_a_wrong_file_is_not(
+async def test_reload_applies_keys_and_ignores_invalid_key_file(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = file.with_name("keys.yaml")
@@ -150,7 +150,7 @@ async def test_keys_are_reloaded_and_a_wrong_file_is_not(
         assert "keys not reloaded: --keys-file" in caplog.text
 
 
-async def test_the_log_level_is_reloaded_and_other_settings_are_named(
+async def test_reload_applies_log_level_and_names_restart_settings(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(file, model="scripted")
@@ -173,7 +173,7 @@ async def test_the_log_level_is_reloaded_and_other_settings_are_named(
         ("locked.pem", "locked.key", "the key is encrypted"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_named(
+def test_unusable_certificate_raises_settings_error(
     tmp_path: Path, certificate: str, key: str, message: str
 ) -> None:
     write_certificate(tmp_path, "a")
@@ -185,7 +185,7 @@ def test_a_certificate_that_cannot_be_used_is_named(
         )
 
 
-def test_a_certificate_without_its_key_is_an_error() -> None:
+def test_certificate_without_key_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="needs both"):
         load_settings({"ssl_certfile": "a.pem"}, {})
 
@@ -199,7 +199,7 @@ def fetch_name(url: str, folder: Path, name: str) -> str:
         return response.read().decode()
 
 
-def test_https_with_streams_and_a_certificate_that_is_replaced(tmp_path: Path) -> None:
+def test_certificate_reload_keeps_open_https_connections(tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_certificate(tmp_path, name)
     shutil.copy(tmp_path / "first.pem", tmp_path / "used.pem")
@@ -229,7 +229,7 @@ def test_https_with_streams_and_a_certificate_that_is_replaced(tmp_path: Path) -
     assert code == 0
 
 
-def test_keys_are_reloaded_by_a_signal(tmp_path: Path) -> None:
+def test_sighup_reloads_keys(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     edit_key_file(
         keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),)))

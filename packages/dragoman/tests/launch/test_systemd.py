@@ -17,8 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from dragoman.launch.listener import Notifier, inherit_sockets
 from dragoman.launch.server import adopt_address
+from dragoman.launch.systemd import Notifier, inherit_sockets
 from dragoman.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is for Linux")
@@ -66,7 +66,7 @@ def activated(
             process.kill()
 
 
-def test_an_inherited_socket_is_served_and_systemd_is_notified(
+def test_inherited_socket_is_served_and_systemd_is_notified(
     tmp_path: Path, channel: socket.socket
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -105,7 +105,7 @@ def test_an_inherited_socket_is_served_and_systemd_is_notified(
             assert process.wait(timeout=30) == 0
 
 
-def test_an_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
+def test_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
@@ -122,7 +122,7 @@ def test_an_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
         assert path.is_socket()
 
 
-def test_an_inherited_socket_of_all_addresses_needs_a_key(tmp_path: Path) -> None:
+def test_inherited_socket_on_all_addresses_requires_key(tmp_path: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
         with activated(listener, tmp_path) as process:
             _, errors = process.communicate(timeout=30)
@@ -134,13 +134,13 @@ def test_an_inherited_socket_of_all_addresses_needs_a_key(tmp_path: Path) -> Non
         )
 
 
-def test_sockets_of_another_process_are_not_taken() -> None:
+def test_inherit_sockets_ignores_sockets_of_other_process() -> None:
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "OTHER": "y"}
     assert inherit_sockets(environment) == []
     assert environment == {"OTHER": "y"}
 
 
-def test_a_socket_that_does_not_listen_is_refused() -> None:
+def test_inherit_sockets_non_listening_socket_is_rejected() -> None:
     script = (
         "import os, socket\n"
         "from dragoman.launch.listener import inherit_sockets\n"
@@ -156,7 +156,7 @@ def test_a_socket_that_does_not_listen_is_refused() -> None:
     )
 
 
-def test_notifications_without_a_service_manager_do_nothing(tmp_path: Path) -> None:
+def test_notifier_without_service_manager_does_not_fail(tmp_path: Path) -> None:
     for environment in (
         {},
         {"NOTIFY_SOCKET": str(tmp_path / "absent")},
@@ -168,14 +168,14 @@ def test_notifications_without_a_service_manager_do_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
-def test_an_abstract_socket_is_notified() -> None:
+def test_notifier_sends_to_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(f"\0dragoman-test-{os.getpid()}")
         Notifier({"NOTIFY_SOCKET": f"@dragoman-test-{os.getpid()}"}).notify_stopping()
         assert receiver.recv(100) == b"STOPPING=1"
 
 
-def test_several_instances_cannot_share_an_inherited_socket() -> None:
+def test_inherited_socket_with_instances_is_rejected() -> None:
     from dragoman.settings import Instance, Instances
 
     with (

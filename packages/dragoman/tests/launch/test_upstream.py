@@ -15,14 +15,14 @@ SETTINGS = Settings(
 )
 
 
-def test_an_upstream_is_not_queried_for_configured_values() -> None:
+def test_upstream_with_configured_values_is_not_queried() -> None:
     (model,) = build_models(SETTINGS, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert (model.name, model.max_model_len) == ("m", 99)
 
 
 @pytest.mark.parametrize("weights", [("2,1",), ("2", "1")])
-def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...]) -> None:
+def test_upstream_weights_accept_one_or_several_options(weights: tuple[str, ...]) -> None:
     settings = msgspec.structs.replace(
         SETTINGS, model="http://a/v1,http://b/v1", upstream_weight=weights
     )
@@ -40,7 +40,7 @@ def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...])
         ("http://a", "openai", "http://a"),
     ],
 )
-def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, expected: str) -> None:
+def test_upstream_anthropic_url_is_completed_from_host(url: str, kind: str, expected: str) -> None:
     (model,) = build_models(
         msgspec.structs.replace(SETTINGS, model=url, upstream_kind=kind), SystemClock()
     )
@@ -62,7 +62,9 @@ def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, exp
         ({"tool_call_parser": "hermse"}, "hermes"),
     ],
 )
-def test_an_invalid_combination_is_an_error(changed: dict[str, object], words: str) -> None:
+def test_upstream_invalid_combination_raises_settings_error(
+    changed: dict[str, object], words: str
+) -> None:
     fields = {"model": SETTINGS.model, "upstream_kind": "vllm", "upstream_model": "m", **changed}
     with pytest.raises(SettingsError, match=words):
         build_models(Settings(**fields), SystemClock())  # pyright: ignore[reportArgumentType]

@@ -10,7 +10,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from dragoman.core.events import Event
-from dragoman.dialects.base import Writer
+from dragoman.dialects.interfaces import Writer
 
 
 def write_stream(writer: Writer, events: tuple[Event, ...]) -> bytes:

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from pydantic import TypeAdapter
 
-from dragoman_check.rules import anthropic as grammar
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -28,8 +27,9 @@ from dragoman.core.events import (
 )
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter, no_signature
-from dragoman.dialects.base import Header
+from dragoman.dialects.interfaces import Header
 from dragoman.dialects.json_encoding import replace_surrogates
+from dragoman_check.rules import anthropic as grammar
 
 from .anthropic_sdk import AnthropicSdk
 from .sdk import write_stream
@@ -116,7 +116,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(
+def test_sdk_accumulates_stream_to_full_response(
     sdk: AnthropicSdk, case: Case, view: MessagesRenderOptions
 ):
     read = sdk.edited_message if view.reports_edits else sdk.message
@@ -126,7 +126,7 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(
 
 
 @given(calls())
-def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
+def test_sdk_accumulates_malformed_json_to_full_response(
     sdk: AnthropicSdk, events: tuple[Event, ...]
 ):
     streamed = sdk.message(write_stream(MessagesWriter(HEADER), events)).to_json(warnings=False)
@@ -136,7 +136,7 @@ def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
 
 
 @given(calls())
-def test_a_finished_call_is_what_the_model_wrote_or_says_that_it_is_not(events: tuple[Event, ...]):
+def test_finished_call_input_is_parsed_or_marked_invalid(events: tuple[Event, ...]):
     message = json.loads(whole_of(MessagesRenderOptions(), events))
     arguments = iter(list_arguments(events))
     for block in (
@@ -168,19 +168,19 @@ def parse_arguments(raw: str) -> object:
 
 
 @given(one_answer, views)
-def test_the_stream_follows_the_wire_grammar(case: Case, view: MessagesRenderOptions):
+def test_stream_and_full_response_follow_wire_grammar(case: Case, view: MessagesRenderOptions):
     grammar.check_stream(write_stream(MessagesWriter(HEADER, view), case.events))
     grammar.check_object(json.loads(MessagesWriter(HEADER, view).render_full(case.reply)))
 
 
 @given(calls())
-def test_any_call_follows_the_wire_grammar(events: tuple[Event, ...]):
+def test_tool_calls_follow_wire_grammar(events: tuple[Event, ...]):
     grammar.check_stream(write_stream(MessagesWriter(HEADER), events))
     grammar.check_object(json.loads(whole_of(MessagesRenderOptions(), events)))
 
 
 @given(one_answer, views)
-def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: MessagesRenderOptions):
+def test_objects_and_events_satisfy_sdk_types_strictly(case: Case, view: MessagesRenderOptions):
     BetaMessage.model_validate_json(
         MessagesWriter(HEADER, view).render_full(case.reply), strict=True
     )
@@ -191,14 +191,14 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Mes
 
 
 @given(one_answer)
-def test_every_write_is_whole_events(case: Case):
+def test_writer_output_contains_only_complete_events(case: Case):
     writer = MessagesWriter(HEADER)
     for event in case.events:
         output = writer.feed(event)
         assert not output or output.endswith(b"\n\n")
 
 
-def test_text_without_a_letter_ends_the_thinking_before_it():
+def test_empty_text_delta_ends_thinking_block():
     """Such text is still part of the answer: thinking after it is a new block, in both
     forms.
     """

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from dragoman_check.rules import chat as grammar
-from dragoman_check.rules.checks import require_object, require_objects
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
     Usage,
 )
 from dragoman.core.reply import ReplyBuilder
-from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
+from dragoman.dialects.interfaces import Header, Profile
+from dragoman_check.rules import chat as grammar
+from dragoman_check.rules.json_values import require_object, require_objects
 
 from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
@@ -55,7 +55,7 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(), views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(
+def test_sdk_accumulates_stream_to_full_response(
     sdk: OpenAiSdk, case: Case, view: ChatRenderOptions
 ):
     streamed = sdk.chat(write_stream(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
@@ -104,9 +104,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(cases(), views)
-def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(
-    case: Case, view: ChatRenderOptions
-):
+def test_stream_follows_grammar_and_sums_to_full_response(case: Case, view: ChatRenderOptions):
     chunks = grammar.check_stream(
         write_stream(ChatWriter(HEADER, view), case.events),
         include_usage=view.include_usage,
@@ -140,7 +138,7 @@ def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(
 
 
 @given(cases(FUNCTIONS_ONLY), views.filter(lambda view: view.profile is Profile.OPENAI))
-def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatRenderOptions):
+def test_objects_and_chunks_satisfy_sdk_types_strictly(case: Case, view: ChatRenderOptions):
     """Only functions: the SDK's chunk type does not have custom tools, although its
     accumulator accepts them.
     """
@@ -157,7 +155,7 @@ def entries(choice: Json, name: str) -> list[Json]:
     return require_object(choice["logprobs"] or {}, "logprobs").get(name) or []
 
 
-def test_a_seal_covers_its_own_reasoning_alone():
+def test_seal_covers_only_own_reasoning_part():
     """The reasoning before a text is a separate part, in the stream and in the full
     response.
     """

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
-from dragoman_check.rules import completions as grammar
-from dragoman_check.rules.checks import require_objects
 from dragoman.core.message import Refusal, Text
-from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.interfaces import Header, Profile
+from dragoman_check.rules import completions as grammar
+from dragoman_check.rules.json_values import require_objects
 
 from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
@@ -44,7 +44,7 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(MANY), views)
-def test_the_stream_follows_the_grammar_and_its_chunks_join_to_the_whole(
+def test_stream_follows_grammar_and_joins_to_full_response(
     sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
     stream = write_stream(CompletionsWriter(HEADER, view), case.events)
@@ -82,7 +82,7 @@ def join_values(before: Any, now: Any) -> Any:
 
 
 @given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
-def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
+def test_full_response_satisfies_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
     """With an echo the first token has no logprob; OpenAI's schema does not allow that
     null.
     """
@@ -92,7 +92,7 @@ def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: Completion
 
 
 @given(cases(TEXT_ONLY))
-def test_offsets_point_at_the_text_of_their_tokens(case: Case):
+def test_logprob_text_offsets_match_token_text(case: Case):
     """If the tokens' texts join to the answer, the offsets are exact."""
     view = CompletionsRenderOptions(logprobs=0, echo=True, special_tokens_in_text=True)
     whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from dragoman.core.event_grammar import ProtocolError, check_events
-from dragoman.core.events import ChoiceFinished, Delta, FinishReason, Finished, Started, Usage
+from dragoman.core.events import ChoiceFinished, Delta, Finished, FinishReason, Started, Usage
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Sampling, SamplingOptions
 
@@ -25,12 +25,12 @@ def fold(case: Case) -> ReplyBuilder:
 
 
 @given(cases(MANY))
-def test_folding_undoes_cutting_and_interleaving(case: Case):
+def test_fold_restores_reply_from_split_interleaved_events(case: Case):
     assert fold(case).build() == case.reply
 
 
 @given(cases(MANY))
-def test_no_token_is_lost_or_invented(case: Case):
+def test_fold_preserves_exact_tokens(case: Case):
     for index, choice in enumerate(fold(case).build().choices):
         mine = [
             event
@@ -51,7 +51,7 @@ def test_no_token_is_lost_or_invented(case: Case):
         (Started(1), Usage(1, 1, 0, -1)),
     ],
 )
-def test_no_count_is_negative(begin: Started, usage: Usage):
+def test_check_events_negative_count_raises_protocol_error(begin: Started, usage: Usage):
     events = [begin, ChoiceFinished(0, FinishReason.STOP), Finished(usage)]
     with pytest.raises(ProtocolError, match="is not a valid token count"):
         list(check_events(events))

@@ -7,17 +7,17 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
 
 from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
-from dragoman.dialects.base import Header, Writer
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
-from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
-from dragoman.dialects.generate import GenerateRenderOptions, GenerateWriter
+from dragoman.dialects.completions.writer import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.interfaces import Header, Writer
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaWriter
 from dragoman.dialects.responses import ResponsesRenderOptions, ResponsesWriter
-from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
+from dragoman.dialects.sglang.writer import SglangRenderOptions, SglangWriter
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
-from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
+from dragoman.dialects.vllm_generate.writer import GenerateRenderOptions, GenerateWriter
 
 from . import (
     test_anthropic,
@@ -55,28 +55,28 @@ def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) ->
 
 
 @given(cases(), test_chat.views)
-def test_chat_completions_are_described(case: Case, view: ChatRenderOptions) -> None:
+def test_openapi_describes_chat_completions(case: Case, view: ChatRenderOptions) -> None:
     check("/v1/chat/completions", case, ChatWriter(HEADER, view), ChatWriter(HEADER, view))
 
 
 @given(cases(test_completions.MANY), test_completions.views)
-def test_completions_are_described(case: Case, view: CompletionsRenderOptions) -> None:
+def test_openapi_describes_completions(case: Case, view: CompletionsRenderOptions) -> None:
     check("/v1/completions", case, CompletionsWriter(HEADER, view), CompletionsWriter(HEADER, view))
 
 
 @given(test_anthropic.one_answer, test_anthropic.views)
-def test_messages_are_described(case: Case, view: MessagesRenderOptions) -> None:
+def test_openapi_describes_messages(case: Case, view: MessagesRenderOptions) -> None:
     check("/v1/messages", case, MessagesWriter(HEADER, view), MessagesWriter(HEADER, view))
 
 
 @given(test_responses.one_answer, test_responses.views)
-def test_responses_are_described(case: Case, view: ResponsesRenderOptions) -> None:
+def test_openapi_describes_responses(case: Case, view: ResponsesRenderOptions) -> None:
     writers = [ResponsesWriter(HEADER, view, test_responses.ECHO) for _ in range(2)]
     check("/v1/responses", case, *writers)
 
 
 @given(cases(test_ollama.ONE), test_ollama.views)
-def test_ollamas_answers_are_described(case: Case, view: OllamaRenderOptions) -> None:
+def test_openapi_describes_ollama_responses(case: Case, view: OllamaRenderOptions) -> None:
     # Only /api/generate returns a context.
     view = msgspec.structs.replace(view, returns_context=view.returns_context and not view.is_chat)
     check(
@@ -88,18 +88,18 @@ def test_ollamas_answers_are_described(case: Case, view: OllamaRenderOptions) ->
 
 
 @given(cases(test_sglang.MANY), test_sglang.views)
-def test_sglangs_answers_are_described(case: Case, view: SglangRenderOptions) -> None:
+def test_openapi_describes_sglang_responses(case: Case, view: SglangRenderOptions) -> None:
     check("/generate", case, SglangWriter(HEADER, view), SglangWriter(HEADER, view))
 
 
 @given(cases(test_tgi.ONE), test_tgi.views)
-def test_tgis_answers_are_described(case: Case, view: TgiRenderOptions) -> None:
+def test_openapi_describes_tgi_responses(case: Case, view: TgiRenderOptions) -> None:
     check("/generate_stream", case, TgiWriter(view), None)
     check("/generate", case, None, TgiWriter(view))
 
 
 @given(cases(Kinds(max_choices=2)), st.sampled_from((None, 0, 2)), st.booleans())
-def test_generated_tokens_are_described(
+def test_openapi_describes_generate_responses(
     case: Case, logprobs: int | None, include_usage: bool
 ) -> None:
     view = GenerateRenderOptions(

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman_check.rules import ollama as grammar
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     ToolCallDelta,
     ToolCallStart,
@@ -25,6 +24,7 @@ from dragoman.core.events import (
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
+from dragoman_check.rules import ollama as grammar
 
 from .sdk import write_stream
 from .strategies import Case, Kinds, cases
@@ -42,7 +42,7 @@ views = st.builds(
 
 
 @given(cases(ONE), views)
-def test_the_lines_are_the_whole(case: Case, view: OllamaRenderOptions):
+def test_stream_lines_fold_to_full_response(case: Case, view: OllamaRenderOptions):
     chunks = grammar.check_stream(
         write_stream(OllamaWriter(view), case.events), is_chat=view.is_chat
     )
@@ -52,7 +52,7 @@ def test_the_lines_are_the_whole(case: Case, view: OllamaRenderOptions):
 
 
 @given(cases(ONE), views)
-def test_the_whole_is_the_answer(case: Case, view: OllamaRenderOptions):
+def test_full_response_contains_reply_content(case: Case, view: OllamaRenderOptions):
     whole: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
     choice = case.reply.choices[0]
     part = whole["message"] if view.is_chat else whole
@@ -84,7 +84,7 @@ def test_the_whole_is_the_answer(case: Case, view: OllamaRenderOptions):
     cases(Kinds((Text, ToolCall), (FinishReason.LENGTH, FinishReason.ABORT), 1, custom=False)),
     st.data(),
 )
-def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
+def test_truncated_call_is_omitted(case: Case, data: st.DataObject):
     view = OllamaRenderOptions("m", lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0), is_chat=True)
     parts = case.reply.choices[0].parts
     if not parts or not isinstance(parts[-1], ToolCall) or len(parts[-1].arguments) < 3:
@@ -96,7 +96,7 @@ def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
     assert len(whole["message"].get("tool_calls", ())) == len(choice.list_calls()) - 1
 
 
-def test_a_call_that_a_stop_string_cuts_off_is_left_out():
+def test_call_truncated_by_stop_string_is_omitted():
     """An upstream may apply stop strings to arguments too."""
     view = OllamaRenderOptions("m", lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0), is_chat=True)
     events: tuple[Event, ...] = (

@@ -13,16 +13,18 @@ from openai import APIError
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from dragoman_check.rules import responses as grammar
 from dragoman.core.errors import EngineError
-from dragoman.core.events import FinishReason, Finished
+from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
-from dragoman.dialects.base import Header
+from dragoman.dialects.interfaces import Header
 from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
-from dragoman.dialects.logprobs import content_tokens
-from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, stored
-from dragoman.dialects.responses.stored import StoredEvent, StoredResponse, finalize
-from dragoman.dialects.responses.tools import ToolName
+from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
+from dragoman.dialects.responses import stored_response as stored
+from dragoman.dialects.responses.stored_events import StoredEvent
+from dragoman.dialects.responses.stored_response import StoredResponse, finalize
+from dragoman.dialects.responses.tool_registry import ToolName
+from dragoman.dialects.token_alignment import content_tokens
+from dragoman_check.rules import responses as grammar
 
 from .responses_sdk import ResponsesSdk
 from .sdk import write_stream
@@ -96,7 +98,7 @@ def normal(value: Any) -> Any:
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(
+def test_sdk_accumulates_stream_to_full_response(
     sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions
 ):
     last, snapshots = sdk.response(write_response_stream(case, view))
@@ -111,7 +113,7 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(
 
 
 @given(one_answer, views)
-def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRenderOptions):
+def test_last_event_contains_full_response_bytes(case: Case, view: ResponsesRenderOptions):
     last = write_response_stream(case, view).split(b"\n\n")[-3]
     assert last.endswith(
         b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).render_full(case.reply)
@@ -119,15 +121,13 @@ def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRende
 
 
 @given(one_answer, views)
-def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOptions):
+def test_stream_and_full_response_follow_wire_grammar(case: Case, view: ResponsesRenderOptions):
     grammar.check_stream(write_response_stream(case, view))
     grammar.check_object(whole(case, view))
 
 
 @given(one_answer, views)
-def test_objects_and_events_satisfy_the_sdk_types_strictly(
-    case: Case, view: ResponsesRenderOptions
-):
+def test_objects_and_events_satisfy_sdk_types_strictly(case: Case, view: ResponsesRenderOptions):
     Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in grammar.check_stream(write_response_stream(case, view)):
@@ -135,7 +135,7 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(
 
 
 @given(one_answer, views)
-def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRenderOptions):
+def test_output_items_match_reply_parts(case: Case, view: ResponsesRenderOptions):
     (choice,) = case.reply.choices
     parts = [
         part
@@ -187,7 +187,7 @@ def text_of(item: Json) -> Any:
 
 
 @given(one_answer, views, st.data())
-def test_an_answer_may_fail_at_any_point(
+def test_stream_failing_at_any_point_ends_with_error(
     sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions, data: st.DataObject
 ):
     writer = ResponsesWriter(HEADER, view, ECHO)
@@ -205,7 +205,7 @@ def test_an_answer_may_fail_at_any_point(
 
 
 @given(one_answer)
-def test_every_write_is_whole_events(case: Case):
+def test_writer_output_contains_only_complete_events(case: Case):
     writer = ResponsesWriter(HEADER, ResponsesRenderOptions(), ECHO)
     for event in case.events:
         output = writer.feed(event)
@@ -238,9 +238,7 @@ def render_all(events: list[StoredEvent]) -> bytes:
 
 
 @given(one_answer, views)
-def test_a_response_in_the_background_waits_in_the_queue_first(
-    case: Case, view: ResponsesRenderOptions
-):
+def test_background_response_starts_as_queued(case: Case, view: ResponsesRenderOptions):
     writer, batches = record_events(case, view)
     events = grammar.check_stream(render_all(join(batches)) + writer.end)
     assert [event["response"]["status"] for event in events[:3]] == [
@@ -252,7 +250,7 @@ def test_a_response_in_the_background_waits_in_the_queue_first(
 
 
 @given(one_answer, views)
-def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRenderOptions):
+def test_full_response_renders_identical_bytes_each_time(case: Case, view: ResponsesRenderOptions):
     """Seals and times would differ each time if they were created again."""
     signatures = (f"seal {i}" for i in range(1_000_000))
 
@@ -272,7 +270,7 @@ def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRen
 
 
 @given(one_answer, views)
-def test_recorded_events_are_the_bytes_of_a_stream(case: Case, view: ResponsesRenderOptions):
+def test_recorded_events_equal_stream_bytes(case: Case, view: ResponsesRenderOptions):
     writer = ResponsesWriter(HEADER, view, ECHO)
     streamed = writer.render_queued_events() + b"".join(writer.feed(event) for event in case.events)
     events = join(record_events(case, view)[1])
@@ -284,7 +282,7 @@ def test_recorded_events_are_the_bytes_of_a_stream(case: Case, view: ResponsesRe
 
 
 @given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())
-def test_a_response_may_be_ended_from_outside_at_any_point(
+def test_finalize_at_any_point_yields_valid_stream(
     case: Case, view: ResponsesRenderOptions, error: EngineError | None, data: st.DataObject
 ):
     writer, batches = record_events(case, view)

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.dialects.interfaces import Header
+from dragoman.dialects.sglang.writer import SglangRenderOptions, SglangWriter
 from dragoman_check.rules import sglang as grammar
-from dragoman.dialects.base import Header
-from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
 
 from .sdk import write_stream
 from .strategies import Case, Kinds, cases
@@ -32,7 +32,7 @@ views = st.builds(
 
 
 @given(cases(MANY), views)
-def test_the_last_of_each_choice_is_the_whole(case: Case, view: SglangRenderOptions):
+def test_last_event_of_each_choice_equals_full_response(case: Case, view: SglangRenderOptions):
     stream = write_stream(SglangWriter(HEADER, view), case.events)
     last = grammar.check_stream(stream, choices=len(case.reply.choices))
     whole: list[Any] = json.loads(SglangWriter(HEADER, view).render_full(case.reply))

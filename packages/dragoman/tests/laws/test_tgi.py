@@ -10,12 +10,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman_check.rules import tgi as grammar
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
@@ -23,6 +22,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
+from dragoman_check.rules import tgi as grammar
 
 from .sdk import write_stream
 from .strategies import Case, Kinds, cases
@@ -52,7 +52,7 @@ def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(cases(ONE), views)
-def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
+def test_stream_events_match_full_response(case: Case, view: TgiRenderOptions):
     events = grammar.check_stream(write_stream(TgiWriter(view), case.events), prefix=view.prefix)
     whole: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
     grammar.check_object(whole)
@@ -72,7 +72,7 @@ def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
 
 
 @given(cases(ONE))
-def test_lightllms_form_says_the_same(case: Case):
+def test_lightllm_form_matches_tgi_response(case: Case):
     whole = json.loads(
         TgiWriter(TgiRenderOptions(details=True, logprobs=True)).render_full(case.reply)
     )
@@ -87,9 +87,7 @@ def test_lightllms_form_says_the_same(case: Case):
 
 
 @given(st.lists(st.text("ab é\n", min_size=1, max_size=3), min_size=1, max_size=5), st.data())
-def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(
-    pieces: list[str], data: st.DataObject
-):
+def test_token_texts_match_full_response_without_delay(pieces: list[str], data: st.DataObject):
     """The tokens join to the text, except for its end, which a stop string removed."""
     given = [Token(id, piece) for id, piece in enumerate(pieces)]
     length = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))

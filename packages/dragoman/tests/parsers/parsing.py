@@ -11,8 +11,8 @@ from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,

@@ -113,7 +113,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("name", "pieces", "broken"), BROKEN)
-def test_a_mark_ends_broken_arguments(name: str, pieces: list[str], broken: str):
+def test_marker_ends_broken_arguments(name: str, pieces: list[str], broken: str):
     added = (*KIMI, *HERMES, ARGUMENT, "<function_call>")
     assert read(reader(name, added=added), pieces, added) == [
         ("call", "bad", broken),
@@ -122,16 +122,14 @@ def test_a_mark_ends_broken_arguments(name: str, pieces: list[str], broken: str)
 
 
 @pytest.mark.parametrize(("name", "pieces", "broken"), [BROKEN[0], BROKEN[3]])
-def test_so_it_does_without_a_vocabulary_where_no_json_has_it(
-    name: str, pieces: list[str], broken: str
-):
+def test_marker_without_vocabulary_ends_broken_arguments(name: str, pieces: list[str], broken: str):
     assert answer(reader(name), "".join(pieces)) == [
         ("call", "bad", broken),
         ("call", "good", '{"city": "Rome"}'),
     ]
 
 
-def test_a_spelled_mark_within_a_string_is_a_part_of_it():
+def test_spelled_marker_inside_string_is_string_text():
     text = [
         "<tool_call>",
         '{"name": "bad", "arguments": {"x": "</',
@@ -158,13 +156,13 @@ UNENDED = [
 
 
 @pytest.mark.parametrize(("reasoning", "tools", "call"), UNENDED)
-def test_a_call_ends_an_open_thought(reasoning: str, tools: str, call: str):
+def test_tool_call_ends_open_reasoning(reasoning: str, tools: str, call: str):
     read = [("reasoning", "I must look."), ("call", "good", "{}")]
     assert answer(reader(tools, reasoning, tail="<think>"), "I must look.\n" + call) == read
     assert answer(reader(tools, reasoning), "<think>I must look.\n" + call) == read
 
 
-def test_a_thought_may_speak_of_marks_that_the_vocabulary_has():
+def test_spelled_marker_inside_reasoning_is_text():
     pieces = ["<think>", "Use <", "tool_call", ">.", "</think>", "Yes"]
     added = ("<think>", "</think>", *HERMES)
     assert read(reader("hermes", "qwen3", added), pieces, added) == [
@@ -173,7 +171,7 @@ def test_a_thought_may_speak_of_marks_that_the_vocabulary_has():
     ]
 
 
-def test_without_tools_a_thought_goes_on():
+def test_reasoning_without_tools_ignores_call_markers():
     reasoning_format = registry.find_reasoning_format("qwen3")
     parser = registry.create_parser(
         reasoning_format, tool_format("hermes"), context(tail="<think>")
@@ -184,14 +182,14 @@ def test_without_tools_a_thought_goes_on():
     ]
 
 
-def test_a_name_alone_is_a_call_without_arguments():
+def test_mistral_name_alone_is_call_without_arguments():
     assert answer(reader("mistral"), "[TOOL_CALLS]good") == [("call", "good", "{}")]
     assert answer(reader("mistral"), "[TOOL_CALLS]unknown") == [("text", "[TOOL_CALLS]unknown")]
     cut = answer(reader("mistral"), "[TOOL_CALLS]good", FinishReason.LENGTH)
     assert cut == [("text", "[TOOL_CALLS]good")], "it may be the beginning of another name"
 
 
-def test_types_that_are_no_json_schema_are_what_they_mean():
+def test_non_standard_schema_types_are_coerced():
     schema = {
         "properties": {
             "a": {"type": "float"},
@@ -212,7 +210,7 @@ def test_types_that_are_no_json_schema_are_what_they_mean():
     assert arguments == [("call", "good", '{"a": 1.5, "b": 2, "c": {"x": 1}, "d": "3"}')]
 
 
-def test_mimos_strings_are_verbatim():
+def test_mimo_string_arguments_keep_whitespace():
     text = (
         "<tool_call>\n<function=good>\n<parameter=a>\n x\n</parameter>\n</function>\n</tool_call>"
     )
@@ -234,7 +232,7 @@ def test_mimos_strings_are_verbatim():
         ("a=['it's', 'x']", {"a": ["it's", "x"]}),
     ],
 )
-def test_python_that_is_no_json_becomes_json(name: str, written: str, arguments: object):
+def test_python_literals_are_converted_to_json(name: str, written: str, arguments: object):
     begin, end = ("<|tool_call_start|>", "<|tool_call_end|>") if name == "lfm2" else ("", "")
     ((kind, called, parsed),) = answer(reader(name), f"{begin}[good({written})]{end}")
     assert (kind, called, json.loads(parsed)) == ("call", "good", arguments)
@@ -248,7 +246,7 @@ def test_python_that_is_no_json_becomes_json(name: str, written: str, arguments:
         ("deepseek_v31", ""),
     ],
 )
-def test_a_section_without_calls_is_no_text(name: str, empty: str):
+def test_empty_call_section_yields_no_text(name: str, empty: str):
     assert answer(reader(name), f"Yes.{empty}") == [("text", "Yes.")]
 
 
@@ -302,7 +300,7 @@ END = "</\uff5cDSML\uff5cparameter>"
         ((f'"arguments" string="false">1{END}',), {"a": {}}, '{"arguments": 1}'),
     ],
 )
-def test_parameters_of_deepseek_follow_the_schema(
+def test_deepseek_parameters_follow_schema(
     parameters: tuple[str, ...], schema: dict[str, object], arguments: str
 ):
     assert read_as("deepseek_v32", dsml(*parameters), tool(**schema)) == [
@@ -321,13 +319,13 @@ def test_parameters_of_deepseek_follow_the_schema(
         ),
     ],
 )
-def test_values_without_a_type_are_strings_where_vllm_reads_strings(name: str, text: str):
+def test_untyped_values_are_strings_like_in_vllm(name: str, text: str):
     assert read_as(name, text) == [("call", "good", '{"a": "5"}')]
     assert read_as(name, text, tool(a={"type": "integer"})) == [("call", "good", '{"a": 5}')]
 
 
 @pytest.mark.parametrize("opening", ["function call<|role_sep|>\n", "<|function_call|>"])
-def test_both_openings_of_gigachat_leave_no_marks(opening: str):
+def test_gigachat_call_openings_leave_no_markers_in_text(opening: str):
     call = f'{opening}{{"name": "good", "arguments": {{}}}}'
     assert read_as("gigachat3", f"Hi.<|message_sep|>\n\n{call}") == [
         ("text", "Hi."),
@@ -348,7 +346,7 @@ def test_both_openings_of_gigachat_leave_no_marks(opening: str):
     ],
 )
 @pytest.mark.parametrize("prefix", ["call:", ":"])
-def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments: str):
+def test_gemma_arguments_follow_schema(prefix: str, written: str, arguments: str):
     text = f"<|tool_call>{prefix}good{{{written}}}<tool_call|>"
     assert read_as("gemma4", text, tool(a={"type": "string"}, b={"type": "integer"})) == [
         ("call", "good", arguments)
@@ -373,25 +371,25 @@ def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments
         ('({"a": 1})', {"a": 1}),
     ],
 )
-def test_literals_of_python_are_read_as_python_reads_them(written: str, value: object):
+def test_pythonic_literals_parse_like_python(written: str, value: object):
     [(_, _, arguments)] = read_as("pythonic", f"[good(a={written}, b=2)]")
     assert json.loads(str(arguments)) == {"a": value, "b": 2}
 
 
 @pytest.mark.parametrize("written", ["[foo]", "{foo}"])
-def test_unknown_words_are_not_values(written: str):
+def test_pythonic_unknown_words_are_invalid_json(written: str):
     [(_, _, arguments)] = read_as("pythonic", f"[good(a={written})]")
     with pytest.raises(json.JSONDecodeError):
         json.loads(str(arguments))
 
 
-def test_a_word_that_is_cut_off_is_a_string():
+def test_gemma_truncated_word_is_string():
     text = "<|tool_call>call:good{city:Rom"
     parts = read_as("gemma4", text, tool(city={"type": "string"}))
     assert parts == [("call", "good", '{"city": "Rom')]
 
 
-def test_a_quote_before_a_space_within_a_string_is_a_part_of_it():
+def test_pythonic_quote_inside_string_is_kept():
     written = """[good(a='sed -n '1,4p' /x', b=["it' s" , 1])]"""
     expected = '{"a": "sed -n \'1,4p\' /x", "b": ["it\' s", 1]}'
     assert read_as("pythonic", written) == [("call", "good", expected)]
@@ -409,7 +407,7 @@ def test_a_quote_before_a_space_within_a_string_is_a_part_of_it():
         ("null", "{}"),
     ],
 )
-def test_arguments_in_a_string_are_an_object_or_the_string(written: str, arguments: str):
+def test_hermes_string_arguments_are_parsed_or_kept(written: str, arguments: str):
     text = f'<tool_call>{{"name": "good", "arguments": {written}}}</tool_call>'
     assert read_as("hermes", text) == [("call", "good", arguments)]
 
@@ -417,7 +415,7 @@ def test_arguments_in_a_string_are_an_object_or_the_string(written: str, argumen
 @pytest.mark.parametrize(
     "value", ["<![CDATA[ <b>\n]]>", "<![CDATA[</p]]>", "<![CDAT", "x<![CDATA[y]]>", "<<"]
 )
-def test_a_cdata_section_is_its_text(value: str):
+def test_minicpm_cdata_section_is_unwrapped(value: str):
     (call,) = read_as(
         "minicpm5", f'<function name="good"><param name="a">{value}</param></function>'
     )
@@ -426,7 +424,7 @@ def test_a_cdata_section_is_its_text(value: str):
     assert json.loads(call[2]) == {"a": expected}
 
 
-def test_a_code_block_that_ends_ends_broken_arguments():
+def test_deepseek_code_block_end_ends_broken_arguments():
     begin = "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>"
     end = "\n```"
     section = (
@@ -441,7 +439,7 @@ def test_a_code_block_that_ends_ends_broken_arguments():
     assert read_as("deepseek_v3", text) == [("call", "good", '{"a": 1\n'), ("call", "good", "{}")]
 
 
-def test_gemmas_thought_needs_no_name():
+def test_gemma_reasoning_without_name_is_parsed():
     reasoning_format = registry.find_reasoning_format("gemma4")
     assert reasoning_format is not None
     for text in ("<|channel>thought\nA<channel|>B", "<|channel>A<channel|>B"):
@@ -473,13 +471,13 @@ HOSTILE_SCHEMAS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("schema", HOSTILE_SCHEMAS.values(), ids=HOSTILE_SCHEMAS.keys())
-def test_a_hostile_schema_is_neither_enforced_nor_expensive(schema: dict[str, object]):
+def test_hostile_schema_is_not_enforced_and_stays_cheap(schema: dict[str, object]):
     hostile = FunctionTool("good", None, json.dumps({"type": "object", **schema}))
     assert [part[:2] for part in read_as("mimo", MIMO_CALL, hostile)] == [("call", "good")]
     with pytest.raises(Unsupported):
         tool_format("mimo").build_call_syntax(hostile)
 
 
-def test_an_optional_value_of_a_long_list_is_enforced():
+def test_optional_long_enum_is_enforced():
     values: dict[str, object] = {"anyOf": [{"enum": list(range(10_000))}, {"type": "null"}]}
     assert tool_format("mimo").build_call_syntax(tool(a=values))

@@ -15,7 +15,7 @@ from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
-from dragoman.parsers.model_families import REASONING_FAMILIES
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
 from .parsing import (
@@ -135,7 +135,7 @@ def has_empty_section(name: str, output: str) -> bool:
 
 @every_shape
 @given(st.data())
-def test_cutting_does_not_matter(kind: str, data: st.DataObject):
+def test_tool_parser_result_is_independent_of_chunking(kind: str, data: st.DataObject):
     name = data.draw(callers(kind))
     output = data.draw(answers(name))
     whole = shape(fold(parse(calling(name), deltas([output] if output else []))))
@@ -144,7 +144,7 @@ def test_cutting_does_not_matter(kind: str, data: st.DataObject):
 
 
 @given(callers_of_all, st.data())
-def test_no_single_split_point_matters(name: str, data: st.DataObject):
+def test_tool_parser_any_split_point_gives_same_result(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(1, len(raw) - 1))
     whole = shape(fold(parse(calling(name), deltas([raw]))))
@@ -152,7 +152,7 @@ def test_no_single_split_point_matters(name: str, data: st.DataObject):
 
 
 @given(callers_of_all, st.data())
-def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
+def test_tool_parser_preserves_all_tokens_in_order(name: str, data: st.DataObject):
     pieces = cut(data.draw, data.draw(answers(name)))
     assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [
         *pieces,
@@ -161,7 +161,7 @@ def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
 
 
 @given(callers_but_harmony, st.data())
-def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataObject):
+def test_undeclared_tool_call_is_text_verbatim(name: str, data: st.DataObject):
     """Markers in ordinary text and calls of undeclared tools are returned unchanged as
     text.
     """
@@ -172,7 +172,7 @@ def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataOb
 
 
 @given(callers_of_all, st.data())
-def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(name: str, data: st.DataObject):
+def test_truncated_output_keeps_complete_calls(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(0, len(raw)))
     parts = [part for part in shape(fold(parse(calling(name), deltas([raw])))) if part[0] == "call"]
@@ -192,7 +192,7 @@ def beyond(one: str, other: str) -> str:
 
 
 @given(callers_of_all, st.data())
-def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
+def test_tool_parser_result_is_independent_of_token_grouping(name: str, data: st.DataObject):
     """Markers are distinguished from similar text, however tokens share deltas."""
     added = [mark for mark in tool_format(name).call_openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
@@ -247,7 +247,7 @@ def endless(name: str) -> list[tuple[str, str]]:
 
 @every_shape
 @given(st.data())
-def test_time_is_linear(kind: str, data: st.DataObject):
+def test_tool_parser_time_is_linear(kind: str, data: st.DataObject):
     """Function calls are counted instead of time, so that the test is independent of
     the machine.
     """
@@ -295,7 +295,7 @@ def thoughts(name: str) -> st.SearchStrategy[str]:
 
 
 @given(st.data())
-def test_cutting_a_thought_does_not_matter(data: st.DataObject):
+def test_reasoning_parser_result_is_independent_of_chunking(data: st.DataObject):
     name = data.draw(thinkers)
     output = data.draw(thoughts(name))
     tail = data.draw(st.sampled_from(tails(name)))
@@ -307,7 +307,7 @@ def test_cutting_a_thought_does_not_matter(data: st.DataObject):
 
 
 @given(st.data())
-def test_of_a_thought_only_marks_and_white_space_beside_them_vanish(data: st.DataObject):
+def test_reasoning_parser_removes_only_markers_and_whitespace(data: st.DataObject):
     name = data.draw(thinkers)
     output = data.draw(thoughts(name))
     tail = data.draw(st.sampled_from(tails(name)))

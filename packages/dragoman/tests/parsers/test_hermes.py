@@ -17,7 +17,7 @@ from dragoman.core.events import (
     ToolCallStart,
 )
 from dragoman.core.message import CustomTool, FunctionTool
-from dragoman.core.syntax import JsonValue, LiteralText
+from dragoman.core.syntax import JsonPiece, LiteralText
 
 from .parsing import (
     PATCH,
@@ -72,7 +72,7 @@ def call(name: str, arguments: str) -> str:
         ),
     ],
 )
-def test_what_is_a_call(text: str, expected: Shape):
+def test_valid_call_is_parsed(text: str, expected: Shape):
     assert answer(hermes(), text) == expected
 
 
@@ -100,7 +100,7 @@ def test_what_is_a_call(text: str, expected: Shape):
         "x < y",
     ],
 )
-def test_what_is_no_call_stays_text_verbatim(text: str):
+def test_invalid_call_stays_text_verbatim(text: str):
     assert answer(hermes(), text) == [("text", text)]
     assert answer(hermes(), "So: " + text + " end.") == [("text", "So: " + text + " end.")]
 
@@ -125,7 +125,7 @@ def test_what_is_no_call_stays_text_verbatim(text: str):
         ("<tool_call>" + call("f", "{}"), [("text", "<tool_call>"), ("call", "f", "{}")]),
     ],
 )
-def test_white_space_is_dropped_only_where_the_template_writes_it(text: str, expected: Shape):
+def test_only_template_whitespace_is_dropped(text: str, expected: Shape):
     assert answer(hermes(), text) == expected
 
 
@@ -151,21 +151,21 @@ def test_white_space_is_dropped_only_where_the_template_writes_it(text: str, exp
         ),
     ],
 )
-def test_malformed_calls_of_a_declared_tool_survive(text: str, expected: Shape):
+def test_malformed_call_of_declared_tool_is_kept(text: str, expected: Shape):
     assert answer(hermes(), text) == expected
 
 
 @pytest.mark.parametrize("written", ['{"city": "Par', '{"city": [', "{", ""])
-def test_a_truncated_call_keeps_its_partial_arguments(written: str):
+def test_truncated_call_keeps_partial_arguments(written: str):
     text = '<tool_call>\n{"name": "f", "arguments": ' + written
     assert answer(hermes(), text, FinishReason.LENGTH) == [("call", "f", written)]
 
 
-def test_a_call_cut_at_its_closing_mark_is_whole():
+def test_call_cut_at_closing_marker_is_complete():
     assert answer(hermes(), call("f", "{}")[:-3], FinishReason.LENGTH) == [("call", "f", "{}")]
 
 
-def test_the_name_comes_first_and_the_arguments_as_they_are_written():
+def test_call_name_is_emitted_before_argument_deltas():
     parser = hermes()
     pieces = [
         "<tool_call>",
@@ -199,11 +199,11 @@ def test_the_name_comes_first_and_the_arguments_as_they_are_written():
         ("12", "12"),
     ],
 )
-def test_a_custom_tool_gets_its_input_decoded(arguments: str, expected: str):
+def test_custom_tool_input_is_decoded(arguments: str, expected: str):
     assert answer(hermes(), call("patch", arguments)) == [("custom", "patch", expected)]
 
 
-def test_a_custom_tools_input_streams():
+def test_custom_tool_input_is_streamed():
     parser = hermes()
     parser.feed(TextDelta(0, '<tool_call>{"name": "patch", "arguments": {"input": "a'))
     assert parser.feed(TextDelta(0, "b\\")) == [ToolCallDelta(0, "b")]
@@ -220,22 +220,20 @@ json_values = st.recursive(
     st.lists(st.dictionaries(st.text(), json_values, max_size=3), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_every_call_is_found_with_its_arguments_as_written(
-    wanted: list[dict[str, object]], plain: bool
-):
+def test_multiple_calls_keep_arguments_verbatim(wanted: list[dict[str, object]], plain: bool):
     written = [json.dumps(arguments, ensure_ascii=plain) for arguments in wanted]
     text = "\n".join(call("f", arguments) for arguments in written)
     assert answer(hermes(), text) == [("call", "f", arguments) for arguments in written]
 
 
 @given(st.text())
-def test_every_custom_input_is_found(wanted: str):
+def test_custom_tool_any_input_round_trips(wanted: str):
     assert answer(hermes(), call("patch", json.dumps({"input": wanted}))) == [
         ("custom", "patch", wanted)
     ]
 
 
-def test_marks_and_pieces_joined_are_the_raw_text():
+def test_parsed_tokens_join_to_raw_text():
     text = "Hi." + call("f", '{"x": 1}') + "Bye."
     choice = fold(parse(hermes(), deltas(text)))
     assert "".join(one.text for one in choice.tokens[:-1]) == text
@@ -243,7 +241,7 @@ def test_marks_and_pieces_joined_are_the_raw_text():
     assert before + call(name, arguments) + after == text
 
 
-def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
+def test_spelled_marker_with_single_token_vocabulary_is_text():
     pieces = ["<", "tool_call", ">", '{"name": "f", "arguments": {}}', "</", "tool_call>"]
     parser = tool_format("hermes", SPECIAL).create_parser(context("f"))
     assert shape(fold(parse(parser, deltas(pieces)))) == [("text", "".join(pieces))]
@@ -280,40 +278,40 @@ def test_fifty_interleaved_streams_do_not_mix():
         ("", []),
     ],
 )
-def test_events_of_other_kinds_pass_in_their_place(text: str, before: list[Event]):
+def test_other_events_pass_through_in_order(text: str, before: list[Event]):
     parser = hermes()
     native = ReasoningDelta(0, "native", (token("native"),))
     assert [*parser.feed(TextDelta(0, text)), *parser.feed(native)] == [*before, native]
     assert parser.feed(TextDelta(0, "So")) == [TextDelta(0, "So")]
 
 
-def test_plain_text_passes_as_the_same_object():
+def test_plain_text_delta_passes_through_unchanged():
     parser = hermes()
     parser.feed(TextDelta(0, "So"))
     delta = TextDelta(0, " it is", (token(" it is"),))
     assert parser.feed(delta)[0] is delta
 
 
-def test_how_a_call_is_written_when_it_is_enforced():
+def test_build_call_syntax_returns_hermes_form():
     format = tool_format("hermes")
     assert format.build_call_syntax(FunctionTool("f", parameters='{"type": "object"}')) == (
         LiteralText('<tool_call>\n{"name": "f", "arguments": '),
-        JsonValue('{"type": "object"}'),
+        JsonPiece('{"type": "object"}'),
         LiteralText("}\n</tool_call>"),
     )
     no_arguments = '{"type":"object","properties":{},"additionalProperties":false}'
-    assert format.build_call_syntax(FunctionTool("f"))[1] == JsonValue(no_arguments)
+    assert format.build_call_syntax(FunctionTool("f"))[1] == JsonPiece(no_arguments)
     schema = format.build_call_syntax(PATCH)[1]
-    assert isinstance(schema, JsonValue)
+    assert isinstance(schema, JsonPiece)
     assert json.loads(schema.schema or "")["required"] == ["input"]
     assert (format.markers, format.call_separator) == (("<tool_call>", "</tool_call>"), "\n")
 
 
 @pytest.mark.parametrize("name", ['a"b', "é\n", "</tool_call>", "<tool_call>"])
-def test_a_name_is_escaped_and_found_again(name: str):
+def test_build_call_syntax_escaped_name_round_trips(name: str):
     head, value, tail = tool_format("hermes").build_call_syntax(FunctionTool(name))
     assert isinstance(head, LiteralText)
     assert isinstance(tail, LiteralText)
-    assert isinstance(value, JsonValue)
+    assert isinstance(value, JsonPiece)
     assert head.text.count("<") == 1, "no text in it may look like a delimiter"
     assert answer(hermes(name), head.text + "{}" + tail.text) == [("call", name, "{}")]

@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.parsers.json_text import (
-    Json,
-    ObjectReader,
-    ReadStatus,
-    StringDecoder,
-    ValueReader,
-    coerce,
-    find_schema_types,
-)
+from dragoman.parsers.json_codec import Json
+from dragoman.parsers.json_scanner import ObjectReader, ReadStatus, ValueReader
+from dragoman.parsers.json_strings import StringDecoder
+from dragoman.parsers.schema_types import find_schema_types
+from dragoman.parsers.text_conversion import coerce
 
 from .parsing import cut
 
@@ -57,7 +53,7 @@ def members(pieces: list[str]) -> tuple[dict[str, str], str]:
 
 
 @given(st.dictionaries(st.text(), values, max_size=4), indents, st.booleans(), st.data())
-def test_members_are_found_as_they_are_written(
+def test_object_reader_finds_members_in_any_chunks(
     value: dict[str, object], indent: int | str | None, plain: bool, data: st.DataObject
 ):
     text = json.dumps(value, indent=indent, ensure_ascii=plain)
@@ -67,7 +63,9 @@ def test_members_are_found_as_they_are_written(
 
 
 @given(values, indents, st.data())
-def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, data: st.DataObject):
+def test_value_reader_finds_end_of_value(
+    value: object, indent: int | str | None, data: st.DataObject
+):
     text = json.dumps(value, indent=indent)
     reader = ValueReader()
     read = ""
@@ -94,7 +92,7 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
         '{"\\x":1}',
     ],
 )
-def test_a_value_that_is_not_an_object_is_an_error(text: str):
+def test_object_reader_non_object_is_invalid(text: str):
     reader = ObjectReader()
     at = 0
     seen = ReadStatus.MORE
@@ -109,12 +107,12 @@ def meaning(pieces: list[str]) -> str:
 
 
 @given(st.text(), st.booleans(), st.data())
-def test_a_string_means_what_json_says(text: str, plain: bool, data: st.DataObject):
+def test_string_decoder_matches_json(text: str, plain: bool, data: st.DataObject):
     assert meaning(cut(data.draw, json.dumps(text, ensure_ascii=plain))) == text
 
 
 @given(st.text('\\"uxd8c0en/', max_size=20), st.data())
-def test_no_text_is_lost_in_wrong_escapes(text: str, data: st.DataObject):
+def test_string_decoder_any_text_is_independent_of_chunking(text: str, data: st.DataObject):
     assert meaning(cut(data.draw, text)) == meaning([text])
 
 
@@ -130,11 +128,11 @@ def test_no_text_is_lost_in_wrong_escapes(text: str, data: st.DataObject):
         (r"\u00e", r"\u00e"),
     ],
 )
-def test_what_is_no_escape_stays(raw: str, expected: str):
+def test_string_decoder_invalid_escape_is_kept(raw: str, expected: str):
     assert meaning(list(raw)) == meaning([raw]) == expected
 
 
-def test_what_is_decided_is_not_held():
+def test_string_decoder_emits_decided_text_immediately():
     reader = StringDecoder()
     text = r'"a\u00e9\ud83d\ude00b"'
     lengths = [len(reader.decode(char)) for char in text]
@@ -152,11 +150,11 @@ def test_what_is_decided_is_not_held():
         ({"$ref": "https://example.org/#/$defs/n"}, ()),
     ],
 )
-def test_the_types_of_a_schema(schema: Json, types: tuple[str, ...]):
+def test_find_schema_types_resolves_types(schema: Json, types: tuple[str, ...]):
     root: Json = {"type": "object", "$defs": {"n": {"type": "number"}}}
     assert find_schema_types(schema, root) == types
 
 
 @pytest.mark.parametrize("type_name", ["integer", "number"])
-def test_a_long_integer_keeps_its_digits(type_name: str):
+def test_coerce_long_integer_keeps_digits(type_name: str):
     assert coerce("12345678901234567890", (type_name,)) == 12345678901234567890

@@ -19,9 +19,9 @@ from dragoman.parsers.think import ThinkFormat
 
 from .parsing import (
     END,
-    Make,
     PATCH,
     SPECIAL,
+    Make,
     context,
     cut,
     deltas,
@@ -102,7 +102,7 @@ every_parser = pytest.mark.parametrize("make", PARSERS.values(), ids=list(PARSER
 
 @every_parser
 @given(outputs, st.data())
-def test_cutting_does_not_matter(make: Make, output: str, data: st.DataObject):
+def test_parser_result_is_independent_of_chunking(make: Make, output: str, data: st.DataObject):
     whole = shape(fold(parse(make(), deltas([output]))))
     assert shape(fold(parse(make(), deltas(cut(data.draw, output))))) == whole
     assert shape(fold(parse(make(), deltas(output)))) == whole
@@ -112,7 +112,7 @@ WORDY = "<think>\nLet me see.\n</think>\n\nI will.\n" + "\n".join(CALLS) + "\nDo
 
 
 @every_parser
-def test_no_single_split_point_matters(make: Make):
+def test_parser_any_split_point_gives_same_result(make: Make):
     whole = shape(fold(parse(make(), deltas([WORDY]))))
     for at in range(1, len(WORDY)):
         assert shape(fold(parse(make(), deltas([WORDY[:at], WORDY[at:]])))) == whole, WORDY[:at]
@@ -120,7 +120,7 @@ def test_no_single_split_point_matters(make: Make):
 
 @every_parser
 @given(outputs, st.data())
-def test_no_token_is_lost_and_their_order_stays(make: Make, output: str, data: st.DataObject):
+def test_parser_preserves_all_tokens_in_order(make: Make, output: str, data: st.DataObject):
     pieces = cut(data.draw, output)
     choice = fold(parse(make(), deltas(pieces)))
     assert [one.text for one in choice.tokens] == [*pieces, END.text]
@@ -138,7 +138,7 @@ tokenised = st.lists(
     [thinking(added=SPECIAL), thinking("<think>", added=SPECIAL), calling(SPECIAL), both(SPECIAL)],
 )
 @given(tokenised, st.data())
-def test_regrouping_the_tokens_does_not_matter(
+def test_parser_result_is_independent_of_token_grouping(
     make: Make, tokens: list[Token], data: st.DataObject
 ):
     """Markers are distinguished from similar text, however tokens share deltas."""
@@ -150,7 +150,9 @@ def test_regrouping_the_tokens_does_not_matter(
 
 @every_parser
 @given(st.text("abc \n<"), st.data())
-def test_without_marks_the_text_is_the_answer(make: Make, output: str, data: st.DataObject):
+def test_parser_without_markers_returns_text_unchanged(
+    make: Make, output: str, data: st.DataObject
+):
     choice = fold(parse(make(), deltas(cut(data.draw, output))))
     assert choice.join_text() + choice.join_reasoning() in (output, output.removeprefix("\n"))
 
@@ -193,7 +195,7 @@ UNENDING = {
 
 @pytest.mark.parametrize("whole", [True, False], ids=["in one delta", "a piece a delta"])
 @pytest.mark.parametrize(("head", "unit"), UNENDING.values(), ids=list(UNENDING))
-def test_time_is_linear(head: str, unit: str, whole: bool):
+def test_parser_time_is_linear(head: str, unit: str, whole: bool):
     def work(n: int) -> int:
         pieces = [head + unit * n] if whole else [head, *[unit] * n]
         events = deltas(piece for piece in pieces if piece)

@@ -16,13 +16,10 @@ from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import (
-    HARMONY_REASONING_NAMES,
-    HARMONY_TOOL_NAMES,
-    REASONING_FAMILIES,
-)
+from dragoman.parsers.harmony import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 
-from .goldens import Case, ExpectedPart, TOOLS, golden, names
+from .goldens import TOOLS, Case, ExpectedPart, golden, names
 from .parsing import context, fold, parse, tool_format
 
 CALLERS = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0]]
@@ -77,7 +74,7 @@ def test_reasoning_is_separated_from_text(name: str, case: Case):
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_a_transcript_is_parsed_into_the_expected_parts(name: str, case: Case):
+def test_transcript_is_parsed_into_expected_parts(name: str, case: Case):
     assert (
         summarize_parts(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case)
         == case.expected
@@ -110,17 +107,19 @@ SIGNS = list(templates())
     [sign[1:] for sign in SIGNS],
     ids=[sign[0] for sign in SIGNS],
 )
-def test_a_template_gives_its_family_away(template: str, reasoning: str | None, tools: str | None):
+def test_detect_formats_recognizes_family_template(
+    template: str, reasoning: str | None, tools: str | None
+):
     assert registry.detect_formats(template) == (reasoning, tools)
 
 
-def test_every_family_is_detected_by_a_template_but_two():
+def test_all_families_but_two_are_detected_by_template():
     assert set(CALLERS) == set(names())
     unseen = set(CALLERS) - {tools for *_, tools in SIGNS}
     assert unseen == {"xlam", "mimo"}
 
 
-def test_no_name_means_two_things():
+def test_parser_names_are_unique():
     for families, more in (
         (CALL_FAMILIES, HARMONY_TOOL_NAMES),
         (REASONING_FAMILIES, HARMONY_REASONING_NAMES),

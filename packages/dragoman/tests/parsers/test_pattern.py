@@ -74,7 +74,7 @@ def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], .
 @example(".b", "xb xxbaa")
 @example("(?P<g>.)*?<", "aab <")
 @example("a{,}b", "aab")
-def test_it_finds_what_re_finds(source: str, text: str):
+def test_pattern_search_matches_python_re(source: str, text: str):
     assume(
         "$" not in source or not ("^" in source or text.endswith("\n"))
     )  # there re's $ means more
@@ -88,7 +88,7 @@ def test_it_finds_what_re_finds(source: str, text: str):
 
 
 @given(patterns, st.lists(st.text("ab< \n", min_size=1, max_size=4), max_size=5))
-def test_cutting_does_not_matter(source: str, pieces: list[str]):
+def test_pattern_search_is_independent_of_chunking(source: str, pieces: list[str]):
     compiled = program(source)
     assert first(compiled, pieces) == first(compiled, ["".join(pieces)])
 
@@ -114,12 +114,12 @@ def test_cutting_does_not_matter(source: str, pieces: list[str]):
         "(",
     ],
 )
-def test_what_needs_more_than_one_pass_is_refused(source: str):
+def test_parse_pattern_multi_pass_syntax_is_rejected(source: str):
     with pytest.raises(UnsupportedPattern):
         parse_pattern(source)
 
 
-def test_the_leftmost_wins_then_the_longest_then_the_first():
+def test_pattern_search_prefers_leftmost_longest_first():
     assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabcd"]) == PatternMatch(
         1, 1, 5, ()
     )
@@ -134,7 +134,7 @@ def test_the_leftmost_wins_then_the_longest_then_the_first():
     )
 
 
-def test_a_try_that_takes_too_long_is_given_up():
+def test_pattern_search_over_max_length_is_abandoned():
     search = PatternSearch(Program([parse_pattern("<.*?>")]), 0, at_start=True, max_length=10)
     assert search.read("<" + "a" * 8, 0) is None
     assert search.pending == 0
@@ -152,7 +152,7 @@ def test_a_try_that_takes_too_long_is_given_up():
         (r"<\w+>", None, ["<", ">"]),
     ],
 )
-def test_a_pattern_is_spelled(source: str, spelled: str | None, runs: list[str]):
+def test_render_pattern_returns_literal_text(source: str, spelled: str | None, runs: list[str]):
     node = parse_pattern(source)
     assert render_pattern(node, {"name": "f"}) == spelled
     assert find_literals(node) == runs

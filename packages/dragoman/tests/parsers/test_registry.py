@@ -10,7 +10,7 @@ import pytest
 
 import dragoman.engines.tiny
 from dragoman.core.errors import Unsupported
-from dragoman.core.events import ChoiceFinished, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.events import ChoiceFinished, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.core.message import FunctionTool
 from dragoman.parsers import registry
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
@@ -20,16 +20,16 @@ from .parsing import answer, context, tool_format
 
 
 @pytest.mark.parametrize("name", ["think", "deepseek_r1", "qwen3", "think_unopened"])
-def test_reasoning_formats_have_names(name: str):
+def test_find_reasoning_format_returns_format_by_name(name: str):
     assert isinstance(registry.find_reasoning_format(name), ThinkFormat)
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen2_5", "qwen25", "qwen3"])
-def test_tool_formats_have_names(name: str):
+def test_find_tool_format_returns_format_by_name(name: str):
     assert isinstance(registry.find_tool_format(name), DelimitedCallFormat)
 
 
-def test_the_vocabulary_says_which_of_two_forms_a_mistral_writes():
+def test_mistral_format_is_selected_by_vocabulary():
     old = registry.find_tool_format("mistral", ("[TOOL_CALLS]",))
     new = registry.find_tool_format("mistral", ("[TOOL_CALLS]", "[ARGS]"))
     assert old is not None
@@ -43,13 +43,13 @@ def test_the_vocabulary_says_which_of_two_forms_a_mistral_writes():
         )
 
 
-def test_none_is_a_name():
+def test_format_name_none_returns_no_format():
     assert registry.find_reasoning_format("none") is None
     assert registry.find_tool_format("none") is None
     assert all("none" in names for names in registry.list_names())
 
 
-def test_an_unknown_name_is_answered_with_what_there_is():
+def test_unknown_format_name_error_lists_names():
     with pytest.raises(
         ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"
     ):
@@ -58,7 +58,7 @@ def test_an_unknown_name_is_answered_with_what_there_is():
         registry.find_tool_format("zzz")
 
 
-def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_third_party_reasoning_format_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "shouting.py").write_text(
         "from dragoman.parsers.think import ThinkFormat\n"
         "def make(added):\n"
@@ -96,18 +96,18 @@ QWEN = r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"argumen
         ("{{ messages }}", (), (None, None)),
     ],
 )
-def test_a_chat_template_gives_its_formats_away(
+def test_detect_formats_recognizes_chat_templates(
     template: str, added: tuple[str, ...], expected: tuple[str | None, ...]
 ):
     assert registry.detect_formats(template, added) == expected
 
 
-def test_the_embedded_model_is_recognised():
+def test_detect_formats_recognizes_embedded_model():
     source = Path(dragoman.engines.tiny.__file__).with_name("data") / "chat_template.jinja"
     assert registry.detect_formats(source.read_text()) == ("think", "hermes")
 
 
-def test_reasoning_is_read_before_calls():
+def test_reasoning_is_parsed_before_tool_calls():
     text = (
         '<think>\nI could <tool_call>.\n</think>\n\nSo:\n<tool_call>\n{"name": "f"}\n</tool_call>'
     )
@@ -121,14 +121,14 @@ def test_reasoning_is_read_before_calls():
     ]
 
 
-def test_without_tools_calls_are_text():
+def test_calls_without_declared_tools_are_text():
     text = '\n<tool_call>\n{"name": "f"}\n</tool_call>\n'
     assert answer(
         registry.create_parser(None, registry.find_tool_format("hermes"), context()), text
     ) == [("text", text)]
 
 
-def test_without_formats_everything_passes_through():
+def test_parser_without_formats_passes_events_through():
     nothing = registry.create_parser(None, None, context())
     for event in (
         Started(1),
@@ -140,7 +140,7 @@ def test_without_formats_everything_passes_through():
         assert passed is event
 
 
-def test_a_schema_that_multiplies_is_not_followed_for_long():
+def test_exponential_schema_expansion_is_bounded():
     """Each definition refers to the next one many times: the full expansion would be
     astronomically large.
     """
@@ -154,7 +154,7 @@ def test_a_schema_that_multiplies_is_not_followed_for_long():
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "pythonic"])
-def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
+def test_build_call_syntax_too_many_arguments_is_rejected(name: str):
     schema = {"type": "object", "properties": {f"x{n}": {"type": "string"} for n in range(1000)}}
     with pytest.raises(Unsupported, match="arguments"):
         tool_format(name).build_call_syntax(FunctionTool("f", None, json.dumps(schema)))
@@ -171,7 +171,7 @@ def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
         ("pythonic", "f(", {}),
     ],
 )
-def test_what_could_not_be_read_back_is_not_enforced(
+def test_build_call_syntax_unrepresentable_tool_is_rejected(
     name: str, tool: str, properties: dict[str, object]
 ):
     schema = json.dumps({"type": "object", "properties": properties})

@@ -19,7 +19,7 @@ from dragoman.core.events import (
     ToolCallStart,
 )
 from dragoman.core.message import FunctionTool
-from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
+from dragoman.core.syntax import JsonPiece, LiteralText, ReasoningSyntax
 from dragoman.parsers import registry
 from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
@@ -153,7 +153,7 @@ def parser(spec: Template, tail: str = "", *, added: tuple[str, ...] = ()):
         "lines",
     ],
 )
-def test_the_shapes_that_models_ship(spec: Template, text: str, expected: Shape):
+def test_model_templates_parse_expected_parts(spec: Template, text: str, expected: Shape):
     assert answer(parser(spec), text) == expected
 
 
@@ -163,7 +163,7 @@ SCRAPS = st.sampled_from(["Hi", " there ", "\n", "<", "{", '"', "\n\n", "é"])
 
 @every_template
 @given(st.data())
-def test_cutting_does_not_matter_and_no_token_is_lost(
+def test_parser_is_independent_of_chunking_and_keeps_tokens(
     spec: Template, bits: list[str], data: st.DataObject
 ):
     text = "".join(data.draw(st.lists(SCRAPS | st.sampled_from(bits), max_size=6)))
@@ -175,7 +175,7 @@ def test_cutting_does_not_matter_and_no_token_is_lost(
 
 
 @every_template
-def test_no_single_split_point_matters(spec: Template, bits: list[str]):
+def test_parser_any_split_point_gives_same_result(spec: Template, bits: list[str]):
     text = "Hi " + " and\n".join(bits) + " Bye"
     whole = shape(fold(parse(parser(spec), deltas([text]))))
     for at in range(1, len(text)):
@@ -183,7 +183,7 @@ def test_no_single_split_point_matters(spec: Template, bits: list[str]):
 
 
 @given(st.data())
-def test_regrouping_the_tokens_does_not_matter(data: st.DataObject):
+def test_parser_result_is_independent_of_token_grouping(data: st.DataObject):
     texts = [
         "<think>",
         "</think>",
@@ -227,11 +227,11 @@ def test_regrouping_the_tokens_does_not_matter(data: st.DataObject):
         (ASSISTANT + '<tool_call>{"name": "f"}</tool_call>', "Yes", [("text", "Yes")]),
     ],
 )
-def test_the_prompt_decides_where_the_answer_begins(tail: str, text: str, expected: Shape):
+def test_prompt_tail_determines_initial_parser_state(tail: str, text: str, expected: Shape):
     assert answer(parser(QWEN3, tail), text) == expected
 
 
-def test_only_the_written_part_of_a_delimiter_is_emitted():
+def test_prompt_part_of_delimiter_is_not_emitted():
     begun = parser(QWEN3_CODER, ASSISTANT + "<tool_call>\n<function=un")
     assert answer(begun, "known>x</tool_call>") == [("text", "known>x</tool_call>")]
 
@@ -249,11 +249,11 @@ def test_only_the_written_part_of_a_delimiter_is_emitted():
         (GEMMA, "<|tool_call>call:f{x:<tool_call|>"),
     ],
 )
-def test_what_is_no_call_stays_text_verbatim(spec: Template, text: str):
+def test_invalid_call_stays_text_verbatim(spec: Template, text: str):
     assert answer(parser(spec), text) == [("text", text)]
 
 
-def test_a_call_streams_where_its_name_is_known():
+def test_call_streams_once_name_is_known():
     reader = parser(QWEN3)
     pieces = [
         "<tool_call>\n",
@@ -271,7 +271,7 @@ def test_a_call_streams_where_its_name_is_known():
     ]
 
 
-def test_a_call_with_its_name_in_front_streams_too():
+def test_call_with_leading_name_streams():
     reader = parser(GPT_OSS)
     head = "<|channel|>commentary to=functions.f<|message|>"
     events = [reader.feed(TextDelta(0, text)) for text in (head, '{"s', '": 1}', "<|call|>")]
@@ -283,14 +283,14 @@ def test_a_call_with_its_name_in_front_streams_too():
     ]
 
 
-def test_a_custom_tool_gets_its_input_decoded():
+def test_custom_tool_input_is_decoded():
     text = '<tool_call>{"name": "patch", "arguments": {"input": "a\\nb"}}</tool_call>'
     assert answer(parser(QWEN3), text) == [("custom", "patch", "a\nb")]
     text = "<tool_call><function=patch><parameter=input>a\nb</parameter></tool_call>"
     assert answer(parser(QWEN3_CODER), text) == [("custom", "patch", "a\nb")]
 
 
-def test_malformed_arguments_of_a_call_that_streams_survive():
+def test_malformed_arguments_of_streaming_call_are_kept():
     text = '<tool_call>{"name": "f", "arguments": {"n": [1}} </tool_call> Yes'
     assert answer(parser(QWEN3), text) == [("call", "f", '{"n": [1}}'), ("text", "Yes")]
 
@@ -304,9 +304,7 @@ def test_malformed_arguments_of_a_call_that_streams_survive():
         ({}, '"1"'),
     ],
 )
-def test_strings_in_json_are_cast_to_the_types_of_the_schema_unless_it_allows_strings(
-    schema: Template, cast: str
-):
+def test_string_arguments_are_cast_to_schema_types(schema: Template, cast: str):
     parameters = {"properties": {"n": schema}, "$defs": {"count": {"type": "integer"}}}
     _, tools = load(source(COHERE))
     reader = tools.create_parser(context(FunctionTool("f", parameters=json.dumps(parameters))))
@@ -314,7 +312,7 @@ def test_strings_in_json_are_cast_to_the_types_of_the_schema_unless_it_allows_st
     assert answer(reader, text) == [("call", "f", f'{{"n": {cast}}}')]
 
 
-def test_a_truncated_call_is_not_completed():
+def test_truncated_call_is_not_completed():
     streamed = '<tool_call>{"name": "f", "arguments": {"n": 1'
     assert answer(parser(QWEN3), streamed, FinishReason.LENGTH) == [("call", "f", '{"n": 1')]
     whole = "<tool_call><function=f><parameter=n>1</parameter>"
@@ -322,7 +320,7 @@ def test_a_truncated_call_is_not_completed():
     assert answer(parser(QWEN3_CODER), whole, FinishReason.STOP) == [("call", "f", '{"n": 1}')]
 
 
-def test_reasoning_and_text_stream_at_once():
+def test_reasoning_and_text_are_streamed_immediately():
     reader = parser(QWEN3, ASSISTANT + "<think>\n")
     out = [
         reader.feed(delta) for delta in deltas(["So", " far", " \n", "</think>", "Yes", " <b", ">"])
@@ -351,21 +349,21 @@ def test_reasoning_and_text_stream_at_once():
         (COHERE, "<|START_ACTION|>[", [TextDelta(0, "<|START_ACTION|>[")]),
     ],
 )
-def test_events_of_other_kinds_pass_in_their_place(spec: Template, text: str, before: list[Event]):
+def test_other_events_pass_through_in_order(spec: Template, text: str, before: list[Event]):
     reader = parser(spec)
     native = ToolCallStart(0, "c", "native", (token("native"),))
     assert [*reader.feed(TextDelta(0, text)), *reader.feed(native)] == [*before, native]
     assert reader.feed(TextDelta(0, "<think>")) == []
 
 
-def test_plain_text_passes_as_the_same_object():
+def test_plain_text_delta_passes_through_unchanged():
     reader = parser(QWEN3)
     reader.feed(TextDelta(0, "So"))
     delta = TextDelta(0, " it is", (token(" it is"),))
     assert reader.feed(delta)[0] is delta
 
 
-def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
+def test_spelled_marker_with_single_token_vocabulary_is_text():
     pieces = ["<", "think", ">", "x"]
     assert shape(fold(parse(parser(QWEN3, added=("<think>",)), deltas(pieces)))) == [
         ("text", "<think>x")
@@ -373,7 +371,7 @@ def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
     assert shape(fold(parse(parser(QWEN3), deltas(pieces)))) == [("reasoning", "x")]
 
 
-def test_one_object_is_the_format_of_both():
+def test_load_returns_one_format_for_reasoning_and_tools():
     reasoning, tools = load(source(QWEN3))
     assert reasoning is tools
     (only,) = registry.create_parser(reasoning, tools, context("f")).feed(TextDelta(0, "Yes"))
@@ -382,7 +380,7 @@ def test_one_object_is_the_format_of_both():
     assert reasoning.call_openers == ("<tool_call>",)
 
 
-def test_a_template_without_reasoning_still_reads_all_of_an_answer():
+def test_template_without_reasoning_parses_full_output():
     reasoning, tools = load(source(LINES))
     assert reasoning is None
     assert answer(registry.create_parser(reasoning, tools, context()), "Yes <end>") == [
@@ -390,7 +388,7 @@ def test_a_template_without_reasoning_still_reads_all_of_an_answer():
     ]
 
 
-def test_markers_are_the_added_tokens_that_it_looks_for():
+def test_markers_are_added_tokens_used_by_template():
     _, tools = load(source(GEMMA), ("<|channel>", '<|"|>', "<unused>", "<|tool_call>", "<turn|>"))
     assert tools.markers == ("<|channel>", '<|"|>', "<|tool_call>", "<turn|>")
     _, tools = load(source(QWEN3))
@@ -403,20 +401,20 @@ def test_markers_are_the_added_tokens_that_it_looks_for():
     }
 
 
-def test_openers_begin_calls_and_nothing_else():
+def test_call_openers_exclude_shared_markers():
     _, tools = load(source(GPT_OSS), ("<|channel|>", "<|message|>", "<|call|>"))
     assert isinstance(tools, ResponseTemplateFormat)
     assert tools.markers == ("<|channel|>", "<|message|>", "<|call|>")
     assert tools.call_openers == ()
 
 
-def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
+def test_build_call_syntax_returns_template_form():
     reasoning, tools = load(source(QWEN3))
     assert reasoning is not None
     assert reasoning.syntax == ReasoningSyntax("<think>", "</think>")
     assert tools.build_call_syntax(F) == (
         LiteralText('<tool_call>{"name": "f", "arguments": '),
-        JsonValue(SCHEMA),
+        JsonPiece(SCHEMA),
         LiteralText("}</tool_call>"),
     )
     _, tools = load(source(GPT_OSS))
@@ -429,7 +427,7 @@ def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
 
 
 @pytest.mark.parametrize("spec", [QWEN3, GPT_OSS, INKLING])
-def test_an_enforced_call_is_found_again(spec: Template):
+def test_build_call_syntax_output_round_trips(spec: Template):
     _, tools = load(source(spec))
     head, _, tail = tools.build_call_syntax(F)
     assert isinstance(head, LiteralText)
@@ -498,12 +496,12 @@ CONTENT: Template = {"close": "<end>"}
         ),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_when_it_is_loaded(spec: Template, named: str):
+def test_load_unsupported_template_raises_value_error(spec: Template, named: str):
     with pytest.raises(ValueError, match=named):
         load(source(spec))
 
 
-def test_no_more_is_held_than_the_longest_delimiter():
+def test_unmatched_delimiter_text_is_held_up_to_limit():
     reader = parser(template("A:", content={"close_pattern": "<.*?>"}))
     text = "<" * 3000
     released = "".join(

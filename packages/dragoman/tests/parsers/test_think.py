@@ -49,7 +49,7 @@ def think(tail: str = "<|im_start|>assistant\n", *, unopened: bool = False):
         ("<think>a </thin k></think>c", "a </thin k>", "c"),
     ],
 )
-def test_where_a_thought_begins_and_ends(text: str, reasoning: str, content: str):
+def test_delimiters_separate_reasoning_from_text(text: str, reasoning: str, content: str):
     parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", content)] * bool(content)
     assert answer(think(), text) == parts
 
@@ -67,14 +67,12 @@ def test_where_a_thought_begins_and_ends(text: str, reasoning: str, content: str
         (CLOSED, "<think>Yes", "", "<think>Yes"),
     ],
 )
-def test_what_the_template_has_opened_or_closed_is_known(
-    tail: str, text: str, reasoning: str, content: str
-):
+def test_prompt_tail_determines_open_reasoning(tail: str, text: str, reasoning: str, content: str):
     parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", content)]
     assert answer(think(tail), text) == parts
 
 
-def test_an_unopened_thought_counts_only_if_configured():
+def test_unopened_reasoning_is_parsed_only_if_configured():
     text = "hm</think>Yes"
     assert answer(think(), text) == [("text", text)]
     assert answer(think(unopened=True), text) == [("reasoning", "hm"), ("text", "Yes")]
@@ -84,7 +82,7 @@ def test_an_unopened_thought_counts_only_if_configured():
     ]
 
 
-def test_a_truncated_thought_keeps_every_character():
+def test_truncated_reasoning_keeps_all_characters():
     assert answer(think(), "<think>hm\n</thi", FinishReason.LENGTH) == [("reasoning", "hm\n</thi")]
     assert answer(think(), "<thi", FinishReason.LENGTH) == [("text", "<thi")]
     assert answer(think(OPEN), "\n<thi", FinishReason.LENGTH) == [("reasoning", "\n<thi")]
@@ -95,7 +93,7 @@ def feed_pieces(tail: str, pieces: list[str]) -> list[list[Event]]:
     return [parser.feed(delta) for delta in deltas(pieces)]
 
 
-def test_reasoning_streams_at_once():
+def test_reasoning_is_streamed_immediately():
     events = feed_pieces(OPEN, ["So", " <", "b>"])
     assert events == [
         [ReasoningDelta(0, "So", (token("So"),))],
@@ -104,7 +102,7 @@ def test_reasoning_streams_at_once():
     ]
 
 
-def test_text_behind_the_thought_passes_as_the_same_object():
+def test_text_after_reasoning_passes_through_unchanged():
     parser = think(CLOSED)
     for delta in deltas(["Yes", " <think>", "\n"]):
         (passed,) = parser.feed(delta)
@@ -120,7 +118,7 @@ def texts_of(event: Event) -> list[str]:
     return [one.text for one in event.tokens]
 
 
-def test_the_tokens_of_marks_ride_on_what_comes_next():
+def test_marker_tokens_are_attached_to_next_event():
     events = parse(think(), deltas(["<think>", "\n", "hm", "</think>", "\n\n", "Yes"]))
     assert [(type(event), texts_of(event)) for event in events[1:3]] == [
         (ReasoningDelta, ["<think>", "\n", "hm"]),
@@ -131,7 +129,7 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
     assert thought[-2].tokens == (markup("</think>"), END)
 
 
-def test_a_token_belongs_to_the_part_that_has_its_first_text():
+def test_token_is_attached_to_part_with_its_first_text():
     """ "What is 17 + 26?" of the tiny model: the reasoning ended in a token of which one
     character was dropped.
     """
@@ -157,7 +155,7 @@ def test_a_token_belongs_to_the_part_that_has_its_first_text():
 
 
 @pytest.mark.parametrize("pieces", [["<", "think", ">", "x"], ["<th", "ink>x"]])
-def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token(pieces: list[str]):
+def test_spelled_marker_with_single_token_vocabulary_is_text(pieces: list[str]):
     marks = ThinkFormat(added_tokens=SPECIAL)
     assert shape(fold(parse(marks.create_parser(context()), deltas(pieces)))) == [
         ("text", "<think>x")
@@ -170,20 +168,20 @@ def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token(pieces:
     )
 
 
-def test_a_spelled_end_mark_does_not_end_the_thought():
+def test_spelled_end_marker_does_not_end_reasoning():
     pieces = ["<think>", "say ", "</", "think", ">", " twice", "</think>", "Yes"]
     choice = fold(parse(ThinkFormat(added_tokens=SPECIAL).create_parser(context()), deltas(pieces)))
     assert shape(choice) == [("reasoning", "say </think> twice"), ("text", "Yes")]
 
 
-def test_events_of_other_kinds_pass_in_their_place():
+def test_other_events_pass_through_in_order():
     parser = think()
     parser.feed(TextDelta(0, "<thi", (token("<thi"),)))
     native = ReasoningDelta(0, "native", (token("native"),))
     assert parser.feed(native) == [TextDelta(0, "<thi", (token("<thi"),)), native]
 
 
-def test_other_marks_can_be_named():
+def test_custom_delimiters_are_parsed():
     format = ThinkFormat("[THINK]", "[/THINK]", "")
     assert format.syntax == ReasoningSyntax("[THINK]", "[/THINK]", "")
     assert answer(format.create_parser(context()), "[THINK]hm[/THINK]\nYes") == [

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from dragoman.core.engine import Capabilities, Health
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import Health
 from dragoman.core.errors import EngineError
 from dragoman.core.events import Event
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 
 class Clock:

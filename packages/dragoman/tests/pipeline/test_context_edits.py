@@ -17,9 +17,10 @@ from dragoman.core.request import (
     GenerateRequest,
 )
 from dragoman.launch import build_models
-from dragoman.pipeline.admission import CallTerms
-from dragoman.pipeline.models import TokenBackend
-from dragoman.pipeline.prompt_encoding import PLACEHOLDER, build_edited_prompt, encode_prompt
+from dragoman.pipeline.call_terms import CallTerms
+from dragoman.pipeline.context_editing import PLACEHOLDER, build_edited_prompt
+from dragoman.pipeline.model_registry import TokenBackend
+from dragoman.pipeline.prompt_encoding import encode_prompt
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -85,7 +86,7 @@ def list_cleared(messages: tuple[Message, ...]) -> list[str]:
         (ClearToolResults(0, at_least=10**6), ""),
     ],
 )
-async def test_the_oldest_results_are_cleared_once_it_is_due(
+async def test_clear_tool_results_removes_oldest_after_trigger(
     backend: TokenBackend, edit: ClearToolResults, gone: str
 ):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
@@ -97,7 +98,7 @@ async def test_the_oldest_results_are_cleared_once_it_is_due(
     assert (tokens < before) == bool(gone)
 
 
-async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
+async def test_clear_tool_results_requires_minimum_savings(backend: TokenBackend):
     _, (edits,), _ = await apply_edits(backend, ALWAYS)
     for least, count in ((edits.tokens, 1), (edits.tokens + 1, 0)):
         _, again, _ = await apply_edits(backend, msgspec.structs.replace(ALWAYS, at_least=least))
@@ -107,7 +108,7 @@ async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
 @pytest.mark.parametrize(
     ("inputs", "emptied"), [(frozenset[str](), ""), (None, "1234"), (frozenset({"read"}), "2")]
 )
-async def test_calls_may_be_cleared_with_their_results(
+async def test_clear_tool_results_optionally_clears_call_inputs(
     backend: TokenBackend, inputs: frozenset[str] | None, emptied: str
 ):
     messages, _, _ = await apply_edits(backend, ClearToolResults(0, inputs=inputs))
@@ -116,7 +117,7 @@ async def test_calls_may_be_cleared_with_their_results(
 
 
 @pytest.mark.parametrize(("keep", "thoughts", "turns"), [(2, 4, 0), (1, 2, 1)])
-async def test_old_turns_lose_their_thoughts(
+async def test_clear_reasoning_keeps_only_recent_turns(
     backend: TokenBackend, keep: int, thoughts: int, turns: int
 ):
     messages, edits, _ = await apply_edits(backend, ClearReasoning(keep))
@@ -124,7 +125,7 @@ async def test_old_turns_lose_their_thoughts(
     assert (len(left), sum(edit.count for edit in edits)) == (thoughts, turns)
 
 
-async def test_edits_follow_one_another_and_each_counts_what_it_saves(backend: TokenBackend):
+async def test_consecutive_edits_each_report_saved_tokens(backend: TokenBackend):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
     _, edits, tokens = await apply_edits(backend, ClearReasoning(1), ALWAYS)
     assert before - sum(edit.tokens for edit in edits) == tokens

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token
-from dragoman.pipeline.choice import Detokenizer, TextAssembler, Vocabulary
+from dragoman.core.token_engine import TokenLogprob
+from dragoman.pipeline.detokenizer import Detokenizer, TextAssembler, Vocabulary
 
-from .byte_tokenizer import BYTES, ByteTokenizer, END, THINK, WORDS
+from .byte_tokenizer import BYTES, END, THINK, WORDS, ByteTokenizer
 
 ids = st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100)))
 
@@ -41,7 +41,7 @@ def tokens_of(events: Sequence[Event]) -> list[Token]:
 
 
 @given(ids, st.booleans(), st.sampled_from([frozenset[int](), frozenset({THINK})]))
-def test_the_text_is_the_decoding_of_all_bytes(tokens: list[int], skip: bool, keep: frozenset[int]):
+def test_detokenizer_text_equals_decoded_bytes(tokens: list[int], skip: bool, keep: frozenset[int]):
     detokenizer = Detokenizer(vocabulary(), visible_ids=keep, skips_special=skip)
     text = "".join(map(detokenizer.feed, tokens)) + detokenizer.flush()
     visible = [id for id in tokens if not (skip and id >= END and id not in keep)]
@@ -49,20 +49,20 @@ def test_the_text_is_the_decoding_of_all_bytes(tokens: list[int], skip: bool, ke
 
 
 @given(st.text())
-def test_no_half_character_is_ever_released(text: str):
+def test_detokenizer_never_emits_partial_character(text: str):
     detokenizer = Detokenizer(vocabulary())
     released = [detokenizer.feed(byte) for byte in text.encode()]
     assert "".join(released) == text
     assert detokenizer.flush() == ""
 
 
-def test_an_invalid_byte_is_emitted_at_once():
+def test_detokenizer_emits_invalid_byte_immediately():
     detokenizer = Detokenizer(vocabulary())
     assert [detokenizer.feed(id) for id in (0xE2, 0x82, ord("x"), 0xFF)] == ["", "", "�x", "�"]
     assert (detokenizer.feed(0xF0), detokenizer.flush(), detokenizer.flush()) == ("", "�", "")
 
 
-def test_special_tokens_are_silent_and_text_that_looks_like_one_is_not():
+def test_special_tokens_are_hidden_but_spelled_ones_are_text():
     spelled = [256 + WORDS.index(part) for part in ("<", "end", ">")]
     assert text_of(run(TextAssembler(vocabulary(), 0), [*spelled, END])) == "<end>"
     assert (
@@ -75,7 +75,7 @@ def test_special_tokens_are_silent_and_text_that_looks_like_one_is_not():
     )
 
 
-def test_a_token_says_what_it_is():
+def test_build_token_returns_text_raw_bytes_and_logprobs():
     seen = vocabulary()
     assert seen.build_token(256) == Token(256, "Hello")
     assert seen.build_token(0xE2) == Token(0xE2, "�", raw=b"\xe2")
@@ -89,7 +89,7 @@ def test_a_token_says_what_it_is():
 
 
 @given(ids)
-def test_no_token_is_lost_and_their_order_stays(tokens: list[int]):
+def test_text_assembler_preserves_all_tokens_in_order(tokens: list[int]):
     events = run(TextAssembler(vocabulary(), 3), tokens)
     assert [token.id for token in tokens_of(events)] == tokens
     assert all(event.text for event in events if isinstance(event, TextDelta))
@@ -97,7 +97,7 @@ def test_no_token_is_lost_and_their_order_stays(tokens: list[int]):
     assert text_of(events) == BYTES.decode(tokens, skip_special_tokens=True)
 
 
-def test_a_token_rides_where_the_last_of_its_text_is_released():
+def test_text_assembler_attaches_tokens_to_completed_character():
     assembler = TextAssembler(vocabulary(), 0)
     assert [assembler.feed(0xC3), assembler.feed(0xA9)] == [
         None,
@@ -105,7 +105,7 @@ def test_a_token_rides_where_the_last_of_its_text_is_released():
     ]
 
 
-def test_a_stop_token_is_reported():
+def test_text_assembler_reports_stop_token():
     assembler = TextAssembler(vocabulary(), 0)
     assembler.feed(END)
     assert assembler.finish(FinishReason.STOP, END) == [

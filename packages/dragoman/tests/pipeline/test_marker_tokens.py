@@ -9,21 +9,21 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.parsers.goldens import golden
 
-from dragoman.constraints.bounded import BoundedCompiler
+from dragoman.constraints.bounded_compiler import BoundedCompiler
 from dragoman.core.syntax import ReasoningFormat
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import REASONING_FAMILIES
-from dragoman.pipeline.choice import Vocabulary
-from dragoman.pipeline.models import TokenBackend
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.model_registry import TokenBackend
 from dragoman.pipeline.served_model import ServedModel
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.parsers.goldens import golden
 
 CALLS = {family.names[0]: golden(family.names[0]) for family in CALL_FAMILIES}
 THOUGHTS = {
@@ -70,7 +70,7 @@ def find_controls(model: ServedModel, texts: list[str]) -> frozenset[int]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_control_tokens_of_calls_reach_the_parser(knowing: ServedModel, name: str):
+def test_tool_format_control_tokens_reach_parser(knowing: ServedModel, name: str):
     format = registry.find_tool_format(name)
     assert format is not None
     found = replace(knowing, tools=format, reasoning=None)
@@ -78,7 +78,7 @@ def test_the_control_tokens_of_calls_reach_the_parser(knowing: ServedModel, name
 
 
 @pytest.mark.parametrize("name", THOUGHTS)
-def test_the_control_tokens_of_reasoning_reach_the_parser(knowing: ServedModel, name: str):
+def test_reasoning_format_control_tokens_reach_parser(knowing: ServedModel, name: str):
     format: ReasoningFormat | None = registry.find_reasoning_format(name)
     found = replace(knowing, tools=None, reasoning=format)
     assert find_controls(knowing, [case.raw for case in THOUGHTS[name]]) <= found.marker_ids

@@ -14,15 +14,16 @@ from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
     Usage,
 )
 from dragoman.core.reply import Reply, ReplyBuilder
-from dragoman.pipeline.run import merge_prompts, select_best
+from dragoman.pipeline.admit import select_best
+from dragoman.pipeline.merge import merge_prompts
 
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
@@ -57,7 +58,7 @@ async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
     return folded.build()
 
 
-async def test_prompts_keep_their_order_and_their_choices() -> None:
+async def test_merge_prompts_keeps_prompt_and_choice_order() -> None:
     reply = await fold(
         merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))])
     )
@@ -66,7 +67,7 @@ async def test_prompts_keep_their_order_and_their_choices() -> None:
     assert len(reply.prompts) == 2
 
 
-async def test_a_prompt_that_is_slow_to_start_holds_back_the_others() -> None:
+async def test_merge_prompts_waits_for_start_of_every_prompt() -> None:
     gate = asyncio.Event()
 
     async def late() -> AsyncGenerator[list[Event]]:
@@ -83,7 +84,7 @@ async def test_a_prompt_that_is_slow_to_start_holds_back_the_others() -> None:
     await stream.aclose()
 
 
-async def test_the_failure_of_one_prompt_fails_the_answer_and_closes_the_others() -> None:
+async def test_merge_prompts_failure_closes_other_prompts() -> None:
     closed = asyncio.Event()
 
     async def endless() -> AsyncGenerator[list[Event]]:
@@ -98,7 +99,7 @@ async def test_the_failure_of_one_prompt_fails_the_answer_and_closes_the_others(
     assert closed.is_set()
 
 
-async def test_closing_closes_every_prompt() -> None:
+async def test_merge_prompts_close_closes_every_prompt() -> None:
     closed: list[int] = []
 
     async def endless(number: int) -> AsyncGenerator[list[Event]]:
@@ -114,7 +115,7 @@ async def test_closing_closes_every_prompt() -> None:
     assert sorted(closed) == [0, 1]
 
 
-async def test_best_of_keeps_the_likeliest_and_counts_all() -> None:
+async def test_select_best_keeps_likeliest_and_counts_all_tokens() -> None:
     reply = await fold(select_best(batches(answer("least", "less", "likely")), 2))
     assert [choice.join_text() for choice in reply.choices] == ["likely", "less"]
     assert reply.usage.completion == 3

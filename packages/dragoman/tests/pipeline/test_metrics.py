@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from tests.pipeline.failing_engine import Clock
+
+from dragoman.core.engine_stats import EngineStats
 from dragoman.core.events import (
     ChoiceFinished,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
     Usage,
 )
-from dragoman.core.metrics import EngineStats
-from dragoman.pipeline.metrics import RequestMetrics
-from tests.pipeline.failing_engine import Clock
+from dragoman.pipeline.request_metrics import RequestMetrics
 
 
-def test_the_wait_for_the_first_batch_is_no_gap_between_its_tokens() -> None:
+def test_inter_token_latency_excludes_wait_for_first_batch() -> None:
     stats = EngineStats()
     clock = Clock()
     metrics = RequestMetrics(stats, clock)
@@ -30,7 +31,7 @@ def test_the_wait_for_the_first_batch_is_no_gap_between_its_tokens() -> None:
     assert (stats.inter_token.sum, stats.inter_token.count) == (1, 3)
 
 
-def test_counts_that_an_upstream_reports_only_at_the_end_are_counted_then() -> None:
+def test_upstream_counts_reported_at_end_are_recorded() -> None:
     stats = EngineStats()
     metrics = RequestMetrics(stats, Clock())
     with metrics:
@@ -46,7 +47,7 @@ def test_counts_that_an_upstream_reports_only_at_the_end_are_counted_then() -> N
         assert (histogram.sum, histogram.count) == (tokens, 1)
 
 
-def test_what_was_counted_at_the_start_is_not_counted_again() -> None:
+def test_counts_from_start_are_not_recorded_twice() -> None:
     stats = EngineStats()
     with RequestMetrics(stats, Clock()) as metrics:
         metrics.observe_batch(

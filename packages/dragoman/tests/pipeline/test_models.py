@@ -8,16 +8,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
 
 from dragoman.core.errors import EngineError, ModelNotFound, Overloaded
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.pipeline.models import EventBackend, ModelSpec, ModelState, Models, ServedModel
-from dragoman.pipeline.run import admit
-from dragoman.prompts.tokenizer import HfTokenizer
-from dragoman.testing.engine_kit import build_terms
-from tests.pipeline.failing_engine import Clock, FailingEngine, never
-from tests.serving.harness import tokenizer
+from dragoman.pipeline.admit import admit
+from dragoman.pipeline.model_registry import (
+    EventBackend,
+    Models,
+    ModelSpec,
+    ModelState,
+    ServedModel,
+)
+from dragoman.prompts.hf_tokenizer import HfTokenizer
+from dragoman.testing.engine_under_test import build_terms
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 
@@ -84,7 +90,7 @@ def names(*served_names: str) -> Models:
     return Models([model, ServedModel("other", model.backend, 1, 0)])
 
 
-def test_an_alias_may_be_a_pattern() -> None:
+def test_find_loaded_matches_alias_pattern() -> None:
     models = names("house", "claude-*", "gpt-?o")
     assert models.find_loaded("claude-sonnet-4-5").name == "house"
     assert models.find_loaded("gpt-4o").name == "house"
@@ -93,11 +99,11 @@ def test_an_alias_may_be_a_pattern() -> None:
             models.find_loaded(wrong)
 
 
-def test_a_name_goes_before_a_pattern() -> None:
+def test_find_loaded_prefers_name_over_pattern() -> None:
     assert names("house", "o*").find_loaded("other").name == "other"
 
 
-async def test_a_model_is_loaded_on_demand_and_only_once(lent: HfTokenizer) -> None:
+async def test_concurrent_requests_load_model_once(lent: HfTokenizer) -> None:
     host = ModelHost(lent)
     assert host.loaded == []
     found = await asyncio.gather(*(host.models.load_and_find("a") for _ in range(5)))
@@ -106,7 +112,7 @@ async def test_a_model_is_loaded_on_demand_and_only_once(lent: HfTokenizer) -> N
     assert await count_events(found[0]) > 0
 
 
-async def test_a_disconnect_during_loading_does_not_cancel_it_for_others(lent: HfTokenizer) -> None:
+async def test_disconnect_during_load_does_not_cancel_it_for_others(lent: HfTokenizer) -> None:
     host = ModelHost(lent)
     first, second = (asyncio.create_task(host.models.load_and_find("a")) for _ in range(2))
     await asyncio.sleep(0)
@@ -114,7 +120,7 @@ async def test_a_disconnect_during_loading_does_not_cancel_it_for_others(lent: H
     assert (await second).name == "a"
 
 
-async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(
+async def test_failed_load_raises_error_and_is_retried_after_backoff(
     lent: HfTokenizer,
 ) -> None:
     host = ModelHost(lent)
@@ -132,7 +138,7 @@ async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(
     assert (await host.models.load_and_find("a")).name == "a"
 
 
-async def test_an_idle_model_is_unloaded(lent: HfTokenizer) -> None:
+async def test_models_unload_idle_model_after_ttl(lent: HfTokenizer) -> None:
     host = ModelHost(lent)
     await host.models.load_and_find("a")
     await host.models.load_and_find("b")
@@ -145,7 +151,7 @@ async def test_an_idle_model_is_unloaded(lent: HfTokenizer) -> None:
     assert not host.engines["a"][0].health().ready
 
 
-async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
+async def test_models_unload_skips_model_in_use(lent: HfTokenizer) -> None:
     host = ModelHost(lent)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
@@ -158,7 +164,7 @@ async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
     assert host.loaded == []
 
 
-async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(
+async def test_memory_limit_unloads_least_recently_used_model(
     lent: HfTokenizer,
 ) -> None:
     host = ModelHost(lent, memory=20)
@@ -168,7 +174,7 @@ async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(
     assert host.loaded == ["a", "c"]
 
 
-async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
+async def test_memory_limit_unload_waits_for_running_requests(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
@@ -184,7 +190,7 @@ async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
     assert host.loaded == ["a"]
 
 
-async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(
+async def test_memory_limit_does_not_starve_waiting_requests(
     lent: HfTokenizer,
 ) -> None:
     host = ModelHost(lent, memory=10)
@@ -195,7 +201,7 @@ async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(
     assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
 
 
-async def test_an_unread_answer_does_not_keep_a_model_loaded(lent: HfTokenizer) -> None:
+async def test_unread_response_does_not_keep_model_loaded(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     waiting = asyncio.create_task(host.models.load_and_find("b"))
@@ -206,7 +212,7 @@ async def test_an_unread_answer_does_not_keep_a_model_loaded(lent: HfTokenizer) 
     assert (await waiting).name == "b"
 
 
-async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> None:
+async def test_admit_on_unloaded_model_returns_503(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     model = await host.models.load_and_find("a")
     await host.models.load_and_find("b")
@@ -214,20 +220,20 @@ async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> No
         await admit(model, [ASK], build_terms())
 
 
-async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> None:
+async def test_model_over_memory_limit_raises_engine_error(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=5)
     with pytest.raises(EngineError, match="more memory"):
         await host.models.load_and_find("a")
 
 
-async def test_a_key_for_one_model_makes_room_by_unloading_another(lent: HfTokenizer) -> None:
+async def test_restricted_view_load_unloads_other_model(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     await host.models.load_and_find("a")
     await host.models.restrict(("b",)).load_and_find("b")
     assert host.loaded == ["b"]
 
 
-def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -> None:
+def test_restricted_view_allows_adapter_without_base_model(lent: HfTokenizer) -> None:
     spec = ModelSpec(
         "base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",)
     )
@@ -237,7 +243,7 @@ def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -
         view.find_slot("base")
 
 
-async def test_a_view_sees_the_models_of_a_reload(lent: HfTokenizer) -> None:
+async def test_restricted_view_follows_model_reload(lent: HfTokenizer) -> None:
     host = ModelHost(lent)
     await host.models.start()
     view = host.models.restrict(("a", "b"))
@@ -248,7 +254,7 @@ async def test_a_view_sees_the_models_of_a_reload(lent: HfTokenizer) -> None:
     await host.models.stop()
 
 
-async def test_requests_of_a_removed_model_end_when_its_engine_fails(lent: HfTokenizer) -> None:
+async def test_removed_model_requests_end_when_engine_fails(lent: HfTokenizer) -> None:
     host = ModelHost(lent, sleep=lambda _: asyncio.sleep(0))
     await host.models.start()
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
@@ -266,14 +272,14 @@ async def test_requests_of_a_removed_model_end_when_its_engine_fails(lent: HfTok
     await host.models.stop()
 
 
-async def test_a_pinned_model_makes_no_room_for_others(lent: HfTokenizer) -> None:
+async def test_pinned_model_is_not_unloaded_for_others(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     for name in ("a", "pinned", "b"):
         await host.models.begin_load(host.models.find_slot(name))
     assert host.loaded == ["b", "pinned"]
 
 
-async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(
+async def test_unexpected_load_error_raises_engine_error_with_backoff(
     lent: HfTokenizer,
 ) -> None:
     host = ModelHost(lent)
@@ -285,7 +291,7 @@ async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(
     assert len(host.engines["a"]) == 1
 
 
-async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: HfTokenizer) -> None:
+async def test_model_unloaded_during_restart_is_loaded_again(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     await host.models.load_and_find("a")
     slot = host.models.find_slot("a")
@@ -304,7 +310,7 @@ async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: H
     assert (await host.models.load_and_find("a")).name == "a"
 
 
-async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(
+async def test_failed_model_is_unloaded_when_engine_ignores_stop(
     lent: HfTokenizer,
 ) -> None:
     host = ModelHost(lent, memory=10)
@@ -328,7 +334,7 @@ async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
     return models, engine, clock
 
 
-async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> None:
+async def test_engine_death_fails_running_requests(lent: HfTokenizer) -> None:
     models, engine, _ = await dying(lent)
     run = await admit(models.find_loaded("m"), [ASK], build_terms())
     await anext(run.batches)
@@ -344,7 +350,7 @@ async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> 
     await models.stop()
 
 
-async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenizer) -> None:
+async def test_dead_engine_is_restarted_after_backoff(lent: HfTokenizer) -> None:
     models, engine, clock = await dying(lent)
     (place,) = models.slots
     engine.dead = True
@@ -357,7 +363,7 @@ async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenize
     await models.stop()
 
 
-async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfTokenizer) -> None:
+async def test_engine_restart_backoff_grows_to_60_seconds(lent: HfTokenizer) -> None:
     models, engine, clock = await dying(lent)
     (place,) = models.slots
     engine.dead = engine.refuses = True
@@ -375,7 +381,7 @@ async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfT
     await models.stop()
 
 
-async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(
+async def test_engine_restart_backoff_resets_after_healthy_period(
     lent: HfTokenizer,
 ) -> None:
     models, engine, clock = await dying(lent)

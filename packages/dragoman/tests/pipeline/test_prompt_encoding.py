@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from dragoman.constraints.bounded import BoundedCompiler
+from dragoman.constraints.bounded_compiler import BoundedCompiler
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.engines import tiny
 from dragoman.launch import build_models
-from dragoman.pipeline.admission import CallTerms
-from dragoman.pipeline.choice import Vocabulary
-from dragoman.pipeline.models import TokenBackend
+from dragoman.pipeline.call_terms import CallTerms
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.model_registry import TokenBackend
 from dragoman.pipeline.prompt_encoding import encode_prompt
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Renderer
-from dragoman.prompts.template import load_template
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.prompts.template_loader import load_template
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
@@ -65,7 +65,7 @@ def beginning() -> TokenBackend:
     )
 
 
-async def test_special_tokens_come_in_front_of_a_conversation_that_asks_for_them(
+async def test_add_special_tokens_prefixes_conversation_prompt(
     beginning: TokenBackend,
 ):
     bare = await encode_prompt(beginning, REQUEST, TERMS)

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.core.engine import (
-    Capabilities,
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import EventReceiver, Health
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta
+from dragoman.core.request import GenerateRequest, GenerationLimits
+from dragoman.core.token_engine import (
     Ended,
-    EventReceiver,
     Failed,
-    Health,
     OutputCallback,
     Rejected,
     Sampled,
@@ -21,16 +23,13 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.errors import EngineError, RequestError
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta
-from dragoman.core.request import GenerateRequest, GenerationLimits
 from dragoman.launch import build_models
-from dragoman.pipeline.engine_calls import Progress
-from dragoman.pipeline.models import EventBackend, ServedModel, TokenBackend
-from dragoman.pipeline.run import admit
+from dragoman.pipeline.admit import admit
+from dragoman.pipeline.engine_progress import Progress
+from dragoman.pipeline.model_registry import EventBackend, ServedModel, TokenBackend
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman.testing.engine_kit import build_conversation, build_terms
+from dragoman.testing.engine_under_test import build_conversation, build_terms
 
 
 class Late:
@@ -60,7 +59,7 @@ def tiny() -> ServedModel:
     return next(iter(build_models(Settings(), SystemClock())))
 
 
-async def test_a_late_refusal_of_an_engine_equals_an_immediate_one(tiny: ServedModel) -> None:
+async def test_late_engine_rejection_equals_immediate_rejection(tiny: ServedModel) -> None:
     assert isinstance(tiny.backend, TokenBackend)
     engine = Late()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
@@ -97,7 +96,7 @@ class Collected:
         self.batches.append(batch)
 
 
-async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) -> None:
+async def test_direct_receiver_gets_all_batches_except_end(tiny: ServedModel) -> None:
     """The consumer is resumed only once, for the end."""
     assert isinstance(tiny.backend, TokenBackend)
     engine = Stepped()
@@ -181,9 +180,7 @@ async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
     return events
 
 
-async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> (
-    None
-):
+async def test_engine_failure_after_stop_string_keeps_response() -> None:
     engine = Direct()
     progress = Progress()
     consumer = asyncio.ensure_future(collect_directly(engine, progress))
@@ -194,16 +191,14 @@ async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_th
     assert [type(event) for event in await consumer] == [Started, Finished]
 
 
-async def test_a_stop_string_delivered_inside_the_engines_generator_does_not_cancel_the_consumer() -> (
-    None
-):
+async def test_stop_string_in_engine_generator_keeps_consumer_running() -> None:
     events = await asyncio.ensure_future(
         collect_directly(Direct(TextDelta(0, "<stop>")), Progress())
     )
     assert [type(event) for event in events] == [Started, Finished]
 
 
-async def test_a_failure_after_the_last_choice_has_finished_is_ignored(tiny: ServedModel) -> None:
+async def test_engine_failure_after_last_choice_is_ignored(tiny: ServedModel) -> None:
     """The engine's step can fail before it has handled the abort of a sequence that a
     stop string ended.
     """

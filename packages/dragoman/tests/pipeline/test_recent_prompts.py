@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.pipeline.prompt_encoding import RecentPrompts, count_common_prefix
+from dragoman.pipeline.recent_prompts import RecentPrompts, count_common_prefix
 
 ids = st.lists(st.integers(0, 2), max_size=12).map(tuple)
 
 
 @given(ids, ids)
-def test_what_two_prompts_share_is_counted_right(one: tuple[int, ...], other: tuple[int, ...]):
+def test_count_common_prefix_returns_shared_length(one: tuple[int, ...], other: tuple[int, ...]):
     shared = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -20,7 +20,7 @@ def test_what_two_prompts_share_is_counted_right(one: tuple[int, ...], other: tu
     assert count_common_prefix(one, other) == shared
 
 
-def test_the_closest_of_ones_own_is_found():
+def test_find_closest_searches_only_own_prompts():
     recent = RecentPrompts()
     for prompt in ((1, 2, 3), (1, 2, 4), (9,)):
         recent.remember("me", "m", prompt)
@@ -31,7 +31,7 @@ def test_the_closest_of_ones_own_is_found():
     assert recent.find_closest("nobody", "m", (1,)) is None
 
 
-def test_it_is_bounded_in_every_direction():
+def test_recent_prompts_are_bounded_by_owners_count_and_tokens():
     recent = RecentPrompts(max_owners=2, max_prompts=2, max_tokens=3)
     recent.remember("a", "m", (1, 2, 3, 4))
     assert recent.find_closest("a", "m", (1,)) is None, "too long to be stored"

@@ -13,12 +13,12 @@ from dragoman.pipeline.request_queue import (
     FAST_REJECTIONS,
     MIN_WINDOW,
     ONE_QUEUE,
-    QueueShare,
-    QueuedRequest,
     RECENT_ARRIVALS,
-    RequestQueue,
     SLOTS_PER_RESERVED,
     SLOTS_PER_SUCCESSOR,
+    QueuedRequest,
+    QueueShare,
+    RequestQueue,
 )
 
 
@@ -81,7 +81,7 @@ class Engine:
         await self.begin()
 
 
-async def test_a_greedy_key_does_not_starve_the_others() -> None:
+async def test_greedy_key_does_not_starve_others() -> None:
     """One key sends ten times the engine's capacity, another half of it: all requests
     of the latter are served.
     """
@@ -102,7 +102,7 @@ async def test_a_greedy_key_does_not_starve_the_others() -> None:
 
 
 @pytest.mark.parametrize("owners", [2, 3, 5])
-async def test_keys_that_all_ask_for_too_much_get_the_same(owners: int) -> None:
+async def test_overloading_keys_are_served_equally(owners: int) -> None:
     queue = RequestQueue(20, slots=4)
     engine = Engine(queue, 4)
     for _ in range(100 * owners):
@@ -115,7 +115,7 @@ async def test_keys_that_all_ask_for_too_much_get_the_same(owners: int) -> None:
     assert max(counts) - min(counts) <= 20
 
 
-async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
+async def test_queue_fairness_counts_tokens_not_requests() -> None:
     """A key with prompts of 30 tokens gets a third of the requests of a key with
     prompts of 10.
     """
@@ -130,7 +130,7 @@ async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
     assert 2.5 < engine.served["short"] / engine.served["long"] < 3.5
 
 
-async def test_a_key_is_served_in_proportion_to_its_weight() -> None:
+async def test_key_is_served_in_proportion_to_weight() -> None:
     queue = RequestQueue(400, slots=2)
     engine = Engine(queue, 2, weights={"heavy": 3})
     for _ in range(150):
@@ -142,7 +142,7 @@ async def test_a_key_is_served_in_proportion_to_its_weight() -> None:
     assert 2.5 < engine.served["heavy"] / engine.served["light"] < 3.5
 
 
-async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
+async def test_full_queue_is_shared_in_proportion_to_weights() -> None:
     queue = RequestQueue(12, slots=1, limits_concurrency=True)
     engine = Engine(queue, 1, weights={"heavy": 2})
     for _ in range(40):
@@ -153,7 +153,7 @@ async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
     assert 3 <= waiting["light"] <= 5
 
 
-async def test_generated_tokens_count_twice() -> None:
+async def test_queue_fairness_counts_generated_tokens_twice() -> None:
     """The prompts are equal; one key's answers are longer by 9 tokens, which count as
     18.
     """
@@ -168,7 +168,7 @@ async def test_generated_tokens_count_twice() -> None:
     assert 8 < engine.served["terse"] / engine.served["wordy"] < 12
 
 
-async def test_a_key_saves_no_service_while_it_asks_for_nothing() -> None:
+async def test_idle_key_accumulates_no_credit() -> None:
     queue = RequestQueue(400, slots=1)
     engine = Engine(queue, 1)
     for _ in range(100):
@@ -184,7 +184,7 @@ async def test_a_key_saves_no_service_while_it_asks_for_nothing() -> None:
     assert engine.served["late"] <= engine.served["busy"] - before + 1
 
 
-async def test_a_full_queue_drops_a_request_of_the_key_with_most() -> None:
+async def test_full_queue_drops_request_of_largest_key() -> None:
     queue = RequestQueue(8)
     engine = Engine(queue, 0)
     for _ in range(8):
@@ -204,7 +204,7 @@ async def test_a_full_queue_drops_a_request_of_the_key_with_most() -> None:
         queue.check_capacity(QueueShare("a"))
 
 
-async def test_tokens_are_shared_like_places() -> None:
+async def test_full_queue_shares_tokens_like_slots() -> None:
     queue = RequestQueue(100, 100)
     engine = Engine(queue, 0)
     for _ in range(60):
@@ -221,14 +221,14 @@ async def test_tokens_are_shared_like_places() -> None:
     assert engine.refused == {"a": 44, "b": 1}
 
 
-async def test_one_prompt_alone_may_always_wait() -> None:
+async def test_single_prompt_over_token_limit_is_queued() -> None:
     queue = RequestQueue(10, 10)
     queue.enqueue(ONE_QUEUE, 500)
     with pytest.raises(Overloaded):
         queue.enqueue(ONE_QUEUE, 1)
 
 
-async def test_requests_without_a_key_reach_the_engine_at_once_and_are_bounded() -> None:
+async def test_requests_without_key_bypass_queue_and_are_bounded() -> None:
     queue = RequestQueue(3, slots=2)
     engine = Engine(queue, 2)
     for _ in range(7):
@@ -238,7 +238,7 @@ async def test_requests_without_a_key_reach_the_engine_at_once_and_are_bounded()
     assert queue.n_held == 0
 
 
-async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
+async def test_keyed_requests_waiting_in_engine_are_limited() -> None:
     queue = RequestQueue(1000, slots=64)
     engine = Engine(queue, 64)
     for _ in range(300):
@@ -254,7 +254,7 @@ async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
     assert queue.n_held == 300 - 64 - 2
 
 
-async def test_few_requests_wait_in_an_engine_that_runs_out_of_memory_first() -> None:
+async def test_engine_window_shrinks_when_memory_is_exhausted() -> None:
     queue = RequestQueue(1000, slots=256)
     engine = Engine(queue, 64)
     for _ in range(600):
@@ -283,7 +283,7 @@ async def fill(queue: RequestQueue, engine: Engine) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_last_places_of_an_engine_are_for_those_below_their_share() -> None:
+async def test_reserved_slots_are_for_keys_below_share() -> None:
     queue = RequestQueue(1000, slots=64)
     engine = Engine(queue, 64)
     await fill(queue, engine)
@@ -300,7 +300,7 @@ async def test_the_last_places_of_an_engine_are_for_those_below_their_share() ->
     assert len(engine.running) == 60
 
 
-async def test_nothing_is_reserved_for_absent_keys() -> None:
+async def test_absent_keys_get_no_reserved_slots() -> None:
     queue = RequestQueue(5000, slots=64)
     engine = Engine(queue, 64)
     await fill(queue, engine)
@@ -311,7 +311,7 @@ async def test_nothing_is_reserved_for_absent_keys() -> None:
     assert len(engine.running) == 64
 
 
-async def test_the_reserve_costs_no_capacity_for_long() -> None:
+async def test_reserved_slots_do_not_limit_capacity_growth() -> None:
     """An engine with more memory than measured gets more requests, although a part is
     always reserved.
     """
@@ -330,7 +330,7 @@ async def test_the_reserve_costs_no_capacity_for_long() -> None:
 
 
 @pytest.mark.parametrize("owner", ["", "a"])
-async def test_an_engine_without_a_queue_gets_no_more_than_it_runs(owner: str) -> None:
+async def test_engine_without_queue_gets_only_runnable_requests(owner: str) -> None:
     queue = RequestQueue(5, slots=3, limits_concurrency=True)
     engine = Engine(queue, 3)
     for _ in range(10):
@@ -344,7 +344,7 @@ async def test_an_engine_without_a_queue_gets_no_more_than_it_runs(owner: str) -
     assert engine.served == {owner: 8}
 
 
-async def test_background_work_waits_for_all_keys_and_priorities_for_their_own() -> None:
+async def test_background_requests_run_last_and_priority_is_per_key() -> None:
     queue = RequestQueue(100, slots=1, limits_concurrency=True)
     engine = Engine(queue, 1)
     await engine.ask("first")
@@ -360,7 +360,7 @@ async def test_background_work_waits_for_all_keys_and_priorities_for_their_own()
     assert seen == [("a", 1), ("b", 7), ("a", 9), ("b", 0), ("a", 5)]
 
 
-async def test_a_cancellation_in_any_state_frees_everything() -> None:
+async def test_cancellation_in_any_state_frees_resources() -> None:
     queue = RequestQueue(4, 100, slots=1, limits_concurrency=True)
     waiting = [queue.enqueue(QueueShare("a"), 10) for _ in range(4)]
     turn = asyncio.create_task(waiting[2].wait_for_turn())
@@ -378,7 +378,7 @@ async def test_a_cancellation_in_any_state_frees_everything() -> None:
     queue.enqueue(QueueShare("b"), 100)
 
 
-async def test_an_engine_is_retried_after_a_temporary_refusal() -> None:
+async def test_full_engine_is_retried_after_fast_rejections() -> None:
     queue = RequestQueue()
     queue.mark_full()
     refusals = 0

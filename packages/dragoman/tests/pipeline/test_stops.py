@@ -21,7 +21,8 @@ from dragoman.core.events import (
     ToolCallStart,
     get_answer_tokens,
 )
-from dragoman.pipeline.choice import StopStage, StopStrings, TextAssembler, Vocabulary
+from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
+from dragoman.pipeline.stop_strings import StopStage, StopStrings
 
 from .byte_tokenizer import BYTES, ByteTokenizer
 
@@ -49,7 +50,9 @@ def stage(*stops: str, include: bool = False, min_tokens: int = 0) -> StopStage:
     "pieces", [["abSTOPcd"], list("abSTOPcd"), ["abS", "TO", "Pcd"], ["ab", "STOP", "cd"]]
 )
 @pytest.mark.parametrize(("include", "expected"), [(False, "ab"), (True, "abSTOP")])
-def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, expected: str) -> None:
+def test_stop_string_split_across_deltas_is_found(
+    pieces: list[str], include: bool, expected: str
+) -> None:
     out = feed_all(stage("STOP", include=include), deltas(pieces))
     assert text(out) == expected
     last = out[-1]
@@ -57,14 +60,14 @@ def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, expect
     assert (last.reason, last.stop) == (FinishReason.STOP, "STOP")
 
 
-def test_a_half_stop_at_the_end_is_text() -> None:
+def test_partial_stop_string_at_end_is_text() -> None:
     out = feed_all(stage("STOP"), deltas(["abST"]))
     assert text(out) == "abST"
     assert isinstance(out[-1], ChoiceFinished)
     assert out[-1].stop is None
 
 
-def test_reasoning_and_calls_are_not_cut() -> None:
+def test_stop_string_does_not_cut_reasoning_or_calls() -> None:
     events: list[Event] = [
         ReasoningDelta(0, "STOP"),
         ToolCallStart(0, "c", "f"),
@@ -73,19 +76,19 @@ def test_reasoning_and_calls_are_not_cut() -> None:
     assert feed_all(stage("STOP"), events) == [*events, END]
 
 
-def test_a_half_stop_before_a_call_is_text_and_comes_before_it() -> None:
+def test_partial_stop_string_before_call_is_emitted_first() -> None:
     events: list[Event] = [*deltas(["abST"]), ToolCallStart(0, "c", "f")]
     out = feed_all(stage("STOP"), events)
     assert [type(event) for event in out] == [TextDelta, TextDelta, ToolCallStart, ChoiceFinished]
     assert text(out) == "abST"
 
 
-def test_a_stop_does_not_join_texts_that_a_call_separates() -> None:
+def test_stop_string_does_not_span_tool_call() -> None:
     events: list[Event] = [*deltas(["ST"]), ToolCallStart(0, "c", "f"), *deltas(["OP"])]
     assert text(feed_all(stage("STOP"), events)) == "STOP"
 
 
-def test_a_stop_within_min_tokens_does_not_count() -> None:
+def test_stop_string_within_min_tokens_is_ignored() -> None:
     assert text(feed_all(stage("b", min_tokens=2), deltas("abcbd"))) == "abc"
 
 
@@ -93,7 +96,9 @@ cut_texts = st.lists(st.text("abST", min_size=1, max_size=4), max_size=12)
 
 
 @given(cut_texts, st.lists(st.sampled_from(["ab", "ST", "S", "bS", "aST"]), min_size=1, max_size=3))
-def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: list[str]) -> None:
+def test_stop_stage_is_independent_of_chunking_and_keeps_tokens(
+    pieces: list[str], stops: list[str]
+) -> None:
     out = feed_all(stage(*stops), deltas(pieces))
     whole = feed_all(stage(*stops), deltas("".join(pieces)))
     assert text(out) == text(whole)
@@ -114,7 +119,7 @@ def first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
 
 
 @given(st.text("ab<c"), stops_of, st.booleans(), st.data())
-def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
+def test_first_complete_stop_string_ends_text(
     text: str, stops: list[str], include: bool, data: st.DataObject
 ):
     before, matched = first_stop(text, stops)
@@ -131,7 +136,7 @@ def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
 
 
 @given(st.text("ab<c"), stops_of)
-def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
+def test_stop_strings_hold_text_only_while_needed(text: str, stops: list[str]):
     stopper = StopStrings(stops)
     out = ""
     read = ""
@@ -155,7 +160,9 @@ def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
         (["zz"], "az", "az", None),
     ],
 )
-def test_which_stop_wins(stops: list[str], text: str, expected: str, matched: str | None):
+def test_overlapping_stop_strings_match_expected_one(
+    stops: list[str], text: str, expected: str, matched: str | None
+):
     stopper = StopStrings(stops)
     assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (
         expected,
@@ -163,7 +170,7 @@ def test_which_stop_wins(stops: list[str], text: str, expected: str, matched: st
     )
 
 
-def test_a_stop_that_does_not_count_is_not_held():
+def test_ignored_stop_string_is_not_held():
     stopper = StopStrings(["ab", "bc"])
     assert (stopper.feed("ab", ignore=True), stopper.feed("x")) == ("a", "bx")
     assert StopStrings(["ab"]).feed("ab", ignore=True) == "ab"
@@ -178,7 +185,7 @@ def test_a_stop_that_does_not_count_is_not_held():
     ),
     st.booleans(),
 )
-def test_detokenized_text_stops_where_it_should_and_loses_no_token(
+def test_detokenized_text_is_stopped_without_losing_tokens(
     ids: list[int], stops: list[str], include: bool
 ):
     """An incomplete character at the end, which becomes text only there, can still
@@ -199,7 +206,7 @@ def test_detokenized_text_stops_where_it_should_and_loses_no_token(
     assert out[-1].stop == matched
 
 
-def test_text_without_tokens_is_stopped_too() -> None:
+def test_stop_string_in_text_without_tokens_is_found() -> None:
     """An upstream may report no tokens. `min_tokens` is 0, so every stop string
     applies.
     """

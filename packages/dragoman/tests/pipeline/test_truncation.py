@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.message import Message, Role, Text, ToolCall, ToolResult
-from dragoman.pipeline.prompt_encoding import find_droppable_turns
+from dragoman.pipeline.prompt_truncation import find_droppable_turns
 
 SYSTEM = Message(Role.SYSTEM, (Text("s"),))
 USER = Message(Role.USER, (Text("u"),))
@@ -39,7 +39,9 @@ def result(id: str) -> Message:
         ([result("?"), USER], [[0]]),
     ],
 )  # fmt: skip
-def test_what_may_go_and_in_which_order(messages: list[Message], turns: list[list[int]]):
+def test_find_droppable_turns_returns_turns_in_order(
+    messages: list[Message], turns: list[list[int]]
+):
     assert find_droppable_turns(messages) == turns
 
 
@@ -50,7 +52,7 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES), st.integers(0, 20))
-def test_a_call_goes_with_its_results_and_the_last_words_stay(messages: list[Message], count: int):
+def test_dropped_turns_include_results_and_keep_last_message(messages: list[Message], count: int):
     turns = find_droppable_turns(messages)
     gone = [index for turn in turns[:count] for index in turn]
     assert len(set(gone)) == len(gone)

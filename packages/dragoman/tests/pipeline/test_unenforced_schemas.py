@@ -15,7 +15,7 @@ import pytest
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 KEYWORDS: dict[str, dict[str, Any]] = {
@@ -190,7 +190,7 @@ async def post(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> h
     return await client.post(path, json=body, headers=headers)
 
 
-async def test_a_keyword_that_is_not_enforced_is_named_in_a_warning() -> None:
+async def test_unenforced_keyword_is_named_in_warning() -> None:
     async with serve() as client:
         for keyword, part in KEYWORDS.items():
             for name, (path, body, param) in lenient_entries(wrap(part)).items():
@@ -204,7 +204,7 @@ async def test_a_keyword_that_is_not_enforced_is_named_in_a_warning() -> None:
                 )
 
 
-async def test_what_is_enforced_gives_no_warning() -> None:
+async def test_enforced_keyword_gives_no_warning() -> None:
     async with serve() as client:
         for name, (path, body, _) in lenient_entries(
             wrap({"enum": ["x", "y"], "title": "T"})
@@ -214,14 +214,14 @@ async def test_what_is_enforced_gives_no_warning() -> None:
             assert "x-dragoman-warnings" not in answer.headers, (name, answer.headers)
 
 
-async def test_the_rest_of_such_a_schema_is_enforced() -> None:
+async def test_other_keywords_of_schema_are_enforced() -> None:
     async with serve() as client:
         path, body, _ = lenient_entries(wrap(KEYWORDS["uniqueItems"]))["chat, json_schema"]
         answer = await post(client, path, {**body, "max_tokens": 60})
         assert answer.json()["choices"][0]["message"]["content"] == '{"a": ["x", "x", "x"]}'
 
 
-async def test_a_strict_server_refuses_it_by_name() -> None:
+async def test_strict_server_rejects_unenforced_keyword() -> None:
     async with serve(strict=True) as client:
         for keyword in ("uniqueItems", "oneOf"):
             for name, (path, body, _) in lenient_entries(wrap(KEYWORDS[keyword])).items():
@@ -230,7 +230,7 @@ async def test_a_strict_server_refuses_it_by_name() -> None:
                 assert keyword in answer.text, (name, answer.text)
 
 
-async def test_a_client_that_relies_on_the_schema_gets_a_400() -> None:
+async def test_strict_schema_with_unenforced_keyword_returns_400() -> None:
     async with serve() as client:
         for keyword in ("uniqueItems", "not"):
             for name, (path, body) in strict_entries(wrap(KEYWORDS[keyword])).items():
@@ -240,7 +240,7 @@ async def test_a_client_that_relies_on_the_schema_gets_a_400() -> None:
 
 
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "gemma4"])
-async def test_tools_of_every_form_of_call_name_the_keyword(parser: str) -> None:
+async def test_tool_call_formats_name_unenforced_keyword(parser: str) -> None:
     """Families that write arguments one by one have no single schema in their grammar."""
     schema = {**wrap({"type": "string"}), "dependentRequired": {"a": ["b"]}}
     async with serve(Settings(max_model_len=2048, tool_call_parser=parser)) as client:
@@ -272,9 +272,7 @@ BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("parser", ["qwen3_coder", "glm45", "deepseek_v32", "gemma4"])
 @pytest.mark.parametrize("case", BESIDE)
-async def test_a_keyword_beside_the_alternatives_of_an_argument_is_named(
-    parser: str, case: str
-) -> None:
+async def test_keyword_beside_alternatives_is_named_in_warning(parser: str, case: str) -> None:
     keyword, part = BESIDE[case]
     settings = Settings(max_model_len=2048, tool_call_parser=parser)
     async with serve(settings) as client, serve(settings, strict=True) as strict:
@@ -297,7 +295,7 @@ async def test_a_keyword_beside_the_alternatives_of_an_argument_is_named(
         {"oneOf": [{"const": "x"}, {"const": "y"}], "description": "D"},
     ],
 )
-async def test_what_stands_beside_the_alternatives_is_enforced_where_it_can_be(
+async def test_enforceable_keyword_beside_alternatives_is_enforced(
     parser: str, part: dict[str, Any]
 ) -> None:
     async with serve(Settings(max_model_len=2048, tool_call_parser=parser), strict=True) as strict:
@@ -306,7 +304,7 @@ async def test_what_stands_beside_the_alternatives_is_enforced_where_it_can_be(
         assert "x-dragoman-warnings" not in answer.headers
 
 
-async def test_the_schema_of_undeclared_arguments_is_named_where_they_are_text() -> None:
+async def test_additional_properties_of_text_arguments_are_named() -> None:
     async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
         schema = {"type": "object", "additionalProperties": {"type": "integer"}}
         answer = await post(client, *lenient_entries(schema)["chat, required tool"][:2])
@@ -314,9 +312,7 @@ async def test_the_schema_of_undeclared_arguments_is_named_where_they_are_text()
         assert "additionalProperties" in answer.headers.get("x-dragoman-warnings", "")
 
 
-async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_the_keyword() -> (
-    None
-):
+async def test_strict_tool_with_unenforceable_keyword_returns_400() -> None:
     async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
         answer = await post(
             client, *strict_entries(wrap({"type": "string", "format": "date"}))["chat, tool"]
@@ -325,7 +321,7 @@ async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_
         assert "format" in answer.json()["error"]["message"]
 
 
-async def test_the_simulator_names_it_too() -> None:
+async def test_simulator_names_unenforced_keyword() -> None:
     async with serve(Settings(model="sim")) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         for name, (path, body, param) in lenient_entries(wrap(KEYWORDS["uniqueItems"])).items():

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from tests.prompts.templates import TOKENS
 
 NOW = datetime(2026, 2, 3, 4, 5, 6)

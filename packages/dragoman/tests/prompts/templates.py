@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.prompts.template import ChatTemplate
 from tests.prompts.vocabularies import EMBEDDED
+
+from dragoman.prompts.chat_template import ChatTemplate
 
 CHATML = """\
 {%- for message in messages %}

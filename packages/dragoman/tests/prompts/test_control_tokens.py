@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts.templates import CONTROLS
 
 from dragoman.prompts.control_tokens import ControlTokenBreaker, ControlTokens
-from tests.prompts.templates import CONTROLS
 
 MARK = "\ufdd0"
 NAMES = ControlTokens(CONTROLS)
@@ -31,20 +31,20 @@ def mark(text: str, between: frozenset[str] = frozenset(), thorough: bool = Fals
 
 
 @given(text=pieces)
-def test_no_name_is_left_whole_and_nothing_else_is_changed(text: str) -> None:
+def test_control_token_breaker_splits_names_and_keeps_text(text: str) -> None:
     marked = mark(text)
     assert not any(name in marked for name in CONTROLS)
     assert marked.replace(MARK, "") == text
 
 
 @given(texts=st.lists(pieces, max_size=5))
-def test_strings_that_are_put_together_make_no_name(texts: list[str]) -> None:
+def test_broken_strings_joined_contain_no_control_token(texts: list[str]) -> None:
     for joined in ("".join(map(mark, texts)), "".join(mark(text).strip() for text in texts)):
         assert not any(name in joined for name in CONTROLS)
 
 
 @given(text=st.text(alphabet=st.characters(blacklist_characters="<>[]|")))
-def test_harmless_text_stays_as_it_is(text: str) -> None:
+def test_break_text_without_control_tokens_keeps_text(text: str) -> None:
     assert mark(text) == text
 
 
@@ -52,13 +52,15 @@ def test_harmless_text_stays_as_it_is(text: str) -> None:
     text=pieces,
     blanks=st.tuples(st.sampled_from(["", " ", "\n "]), st.sampled_from(["", " ", "\t\n"])),
 )
-def test_marks_stand_within_the_blanks_at_the_border(text: str, blanks: tuple[str, str]) -> None:
+def test_break_text_padded_keeps_marks_inside_whitespace(
+    text: str, blanks: tuple[str, str]
+) -> None:
     padded = f"{blanks[0]}{text}{blanks[1]}"
     assert mark(padded).strip().replace(MARK, "") == padded.strip()
 
 
 @given(text=pieces)
-def test_changing_the_case_makes_no_name(text: str) -> None:
+def test_broken_text_with_changed_case_contains_no_control_token(text: str) -> None:
     for changed in (
         mark(text.upper()).lower(),
         mark(text.title()).lower(),
@@ -68,23 +70,23 @@ def test_changing_the_case_makes_no_name(text: str) -> None:
 
 
 @given(text=pieces)
-def test_taking_pieces_out_makes_no_name_where_a_template_does_so(text: str) -> None:
+def test_break_text_thorough_survives_removal_of_substrings(text: str) -> None:
     marked = mark(text, thorough=True)
     for piece in ("|", "im_", "<image>", "/", "<", "think"):
         assert not any(name in marked.replace(piece, "") for name in CONTROLS)
 
 
-def test_overlapping_names_are_all_broken() -> None:
+def test_break_text_overlapping_names_splits_all() -> None:
     names = ControlTokens(["abab", "bab", "xx"])
     marked = ControlTokenBreaker(names, MARK).break_text("ababab xxx")
     assert not any(name in marked for name in names.names)
 
 
-def test_a_name_of_one_character_is_marked_in_front() -> None:
+def test_break_text_single_character_name_puts_mark_in_front() -> None:
     assert ControlTokenBreaker(ControlTokens(["|", "ab"]), MARK).break_text("x|y") == f"x{MARK}|y"
 
 
-def test_what_a_template_would_complete_is_marked_only_where_it_would() -> None:
+def test_find_completed_names_limits_marks_to_completable_names() -> None:
     names = ControlTokens(["<tool_call>", "<|object_ref_start|>"])
     between = names.find_completed_names(["\n<", ">", "<|im_start|>"])
     assert "tool_call" in between
@@ -96,11 +98,11 @@ def test_what_a_template_would_complete_is_marked_only_where_it_would() -> None:
     assert f"<{marker.break_text('TOOL_call').lower()}>" != "<tool_call>"
 
 
-def test_no_names_mean_no_marks() -> None:
+def test_break_text_without_names_adds_no_marks() -> None:
     assert ControlTokenBreaker(ControlTokens([]), MARK).break_text("<|im_end|>") == "<|im_end|>"
 
 
-def test_thousands_of_names_are_found_in_one_pass() -> None:
+def test_find_starts_finds_names_among_thousands() -> None:
     names = ControlTokens([f"<unused{n}>" for n in range(6_000)])
     text = "a <unused5999> b <unusedx " * 1_000
     assert len(list(names.find_starts(text))) == 1_000
@@ -111,7 +113,7 @@ def steps(text: str) -> int:
     return sum(1 for _ in NAMES.find_starts(text))
 
 
-def test_the_work_grows_as_the_text_does() -> None:
+def test_break_text_cost_is_linear_in_text_size() -> None:
     for unit in ("<|im_end|>", "<|im_<|im_", "<<<<<", "hello ", "<think"):
         small = mark(unit * 1_000)
         large = mark(unit * 10_000)

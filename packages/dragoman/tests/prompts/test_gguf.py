@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.prompts.gguf import GgufVocabulary, build_tokenizer_json
-from dragoman.prompts.tokenizer import HfTokenizer, TokenizerError
+from dragoman.prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
+from dragoman.prompts.hf_tokenizer import HfTokenizer
+from dragoman.prompts.tokenizer_file import TokenizerError
 
 TOKENS = ("a", "b", "ab")
 
 
-def test_a_vocabulary_without_scores_merges_as_with_equal_ones() -> None:
+def test_gguf_vocabulary_without_scores_merges_like_equal_scores() -> None:
     equal = GgufVocabulary("llama", TOKENS, scores=(0.0,) * 3, add_space_prefix=False)
     missing = GgufVocabulary("llama", TOKENS, add_space_prefix=False)
     assert build_tokenizer_json(missing) == build_tokenizer_json(equal)
@@ -29,6 +30,6 @@ def test_a_vocabulary_without_scores_merges_as_with_equal_ones() -> None:
         GgufVocabulary("llama", TOKENS, unknown=-1),
     ],
 )
-def test_parts_that_do_not_fit_together_are_an_error_of_ours(vocabulary: GgufVocabulary) -> None:
+def test_build_tokenizer_json_inconsistent_parts_raises_error(vocabulary: GgufVocabulary) -> None:
     with pytest.raises(TokenizerError):
         build_tokenizer_json(vocabulary)

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from dragoman.prompts.template import (
+from dragoman.prompts.fill_in_the_middle import (
     INFILL_FAMILIES,
     InfillTokens,
     build_infill_prompt,
     find_infill_tokens,
 )
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 
 from .vocabularies import byte_level_data
 
@@ -22,13 +22,13 @@ def tokenizer(*controls: str) -> HfTokenizer:
 
 
 @pytest.mark.parametrize("family", INFILL_FAMILIES, ids=lambda family: family.prefix)
-def test_each_family_is_known_by_its_tokens(family: InfillTokens):
+def test_find_infill_tokens_detects_family_by_special_tokens(family: InfillTokens):
     names = (family.prefix, family.suffix, family.middle)
     assert find_infill_tokens(tokenizer(*names).special_tokens) is family
     assert find_infill_tokens(tokenizer(*names[:2]).special_tokens) is None
 
 
-def test_the_texts_are_between_their_tokens_and_cannot_write_them():
+def test_infill_prompt_keeps_control_tokens_in_user_text_as_text():
     family = INFILL_FAMILIES[0]
     names = (family.prefix, family.suffix, family.middle, "<|file_sep|>")
     lent = tokenizer(*names)

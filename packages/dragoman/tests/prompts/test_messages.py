@@ -25,8 +25,12 @@ from dragoman.core.message import (
     ToolCall,
     ToolResult,
 )
-from dragoman.prompts.render import MessageOptions, build_message_values, build_tool_values
-from dragoman.prompts.template import TemplateFeatures
+from dragoman.prompts.template_features import TemplateFeatures
+from dragoman.prompts.template_messages import (
+    MessageOptions,
+    build_message_values,
+    build_tool_values,
+)
 
 NOTHING = TemplateFeatures(
     accepts_strings=True,
@@ -90,21 +94,21 @@ def assistant(*parts: Part) -> Message:
     return Message(Role.ASSISTANT, parts)
 
 
-def test_one_text_is_a_string() -> None:
+def test_message_values_single_text_becomes_string() -> None:
     assert values(user(Text("hi")), traits=NOTHING) == [{"role": "user", "content": "hi"}]
     assert values(user(Text("hi")), traits=LISTS) == [{"role": "user", "content": "hi"}]
 
 
-def test_several_texts_are_joined_where_the_template_takes_strings() -> None:
+def test_message_values_string_template_joins_texts() -> None:
     assert values(user(Text("a"), Text("b"))) == [{"role": "user", "content": "a\nb"}]
 
 
-def test_several_texts_stay_apart_where_the_template_takes_lists() -> None:
+def test_message_values_list_template_keeps_texts_separate() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert values(user(Text("a"), Text("b")), traits=LISTS) == [{"role": "user", "content": parts}]
 
 
-def test_a_template_that_takes_only_lists_gets_lists() -> None:
+def test_message_values_list_only_template_gets_lists() -> None:
     content = [{"type": "text", "text": "a"}]
     assert values(user(Text("a")), traits=ONLY_LISTS) == [{"role": "user", "content": content}]
     assert values(assistant(Text("a")), traits=ONLY_LISTS) == [
@@ -112,29 +116,29 @@ def test_a_template_that_takes_only_lists_gets_lists() -> None:
     ]
 
 
-def test_the_pieces_of_an_assistants_text_are_one_text() -> None:
+def test_message_values_assistant_texts_are_concatenated() -> None:
     message = assistant(Text("Hel"), Text("lo"))
     for traits in (NOTHING, LISTS):
         assert values(message, traits=traits) == [{"role": "assistant", "content": "Hello"}]
 
 
-def test_no_parts_are_an_empty_text() -> None:
+def test_message_values_without_parts_has_empty_content() -> None:
     assert values(user(), assistant()) == [
         {"role": "user", "content": ""},
         {"role": "assistant", "content": ""},
     ]
 
 
-def test_names_are_passed_on() -> None:
+def test_message_values_keep_message_name() -> None:
     message = Message(Role.USER, (Text("hi"),), "ann")
     assert values(message) == [{"role": "user", "content": "hi", "name": "ann"}]
 
 
-def test_a_refusal_is_content() -> None:
+def test_message_values_refusal_becomes_content() -> None:
     assert values(assistant(Refusal("No."))) == [{"role": "assistant", "content": "No."}]
 
 
-def test_arguments_are_an_object() -> None:
+def test_message_values_parse_tool_arguments_to_object() -> None:
     message = assistant(Text("Look."), ToolCall("c1", "f", '{"a": [1, {"b": 2.5}]}'))
     call = {
         "id": "c1",
@@ -158,23 +162,23 @@ def test_arguments_are_an_object() -> None:
         ("[" * 3000, "[" * 3000),
     ],
 )
-def test_arguments_that_are_no_object_stay_as_they_are(arguments: str, expected: object) -> None:
+def test_message_values_keep_non_object_arguments(arguments: str, expected: object) -> None:
     [value] = values(assistant(ToolCall("c1", "f", arguments)))
     assert value["tool_calls"][0]["function"]["arguments"] == expected
 
 
-def test_calls_alone_have_null_content_where_the_template_takes_it() -> None:
+def test_message_values_tool_calls_alone_have_null_content() -> None:
     message = assistant(ToolCall("c1", "f", "{}"))
     assert values(message, traits=NOTHING)[0]["content"] is None
     assert values(message, traits=LISTS)[0]["content"] == ""
 
 
-def test_the_input_of_a_custom_tool_is_its_one_argument() -> None:
+def test_message_values_custom_tool_input_becomes_argument() -> None:
     [value] = values(assistant(ToolCall("c1", "f", "ls -l {", custom=True)))
     assert value["tool_calls"][0]["function"]["arguments"] == {"input": "ls -l {"}
 
 
-def test_reasoning_goes_by_all_its_names() -> None:
+def test_message_values_set_all_reasoning_keys() -> None:
     message = assistant(Reasoning("hm "), Reasoning("so"), Text("Yes."))
     expected = {
         "role": "assistant",
@@ -186,7 +190,7 @@ def test_reasoning_goes_by_all_its_names() -> None:
     assert values(message, traits=LISTS) == [expected | {"thinking": "hm so"}]
 
 
-def test_reasoning_is_cut_out_of_a_text_where_the_template_would_do_so() -> None:
+def test_message_values_extract_reasoning_if_template_splits() -> None:
     message = assistant(Text("<think>\nhm\n</think>\n\nYes."))
     expected = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."}
     cut = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "reasoning": "hm"}
@@ -195,7 +199,7 @@ def test_reasoning_is_cut_out_of_a_text_where_the_template_would_do_so() -> None
     assert values(assistant(Text("hm</think>Yes.")), thoughts=("</think>",)) == [cut]
 
 
-def test_results_of_tools_become_messages_of_their_own() -> None:
+def test_message_values_tool_results_become_separate_messages() -> None:
     called = assistant(ToolCall("c1", "f", "{}"), ToolCall("c2", "g", "{}"))
     answered = user(
         Text("first"),
@@ -211,7 +215,7 @@ def test_results_of_tools_become_messages_of_their_own() -> None:
     ]
 
 
-def test_a_tools_message_is_a_result() -> None:
+def test_message_values_tool_message_becomes_result() -> None:
     message = Message(Role.TOOL, (ToolResult("c9", (Text("1"),)),), "f")
     assert values(message) == [{"role": "tool", "content": "1", "tool_call_id": "c9", "name": "f"}]
 
@@ -225,18 +229,20 @@ def test_a_tools_message_is_a_result() -> None:
         ((Text("a"), Text("b")), "Error: a\nb"),
     ],
 )
-def test_a_failed_result_says_so(content: tuple[Text, ...], expected: str) -> None:
+def test_message_values_failed_tool_result_includes_error(
+    content: tuple[Text, ...], expected: str
+) -> None:
     [value] = values(Message(Role.TOOL, (ToolResult("c1", content, is_error=True),)))
     assert value["content"] == expected
 
 
-def test_a_developer_is_the_system_unless_the_template_knows_better() -> None:
+def test_message_values_developer_becomes_system_if_unsupported() -> None:
     message = Message(Role.DEVELOPER, (Text("Be brief."),))
     assert values(message, traits=NOTHING)[0]["role"] == "system"
     assert values(message, traits=LISTS)[0]["role"] == "developer"
 
 
-def test_leading_instructions_are_one_message() -> None:
+def test_message_values_leading_instructions_are_merged() -> None:
     system = Message(Role.SYSTEM, (Text("a"), Text("b")))
     developer = Message(Role.DEVELOPER, (Text("c"),))
     late = Message(Role.SYSTEM, (Text("d"),))
@@ -254,7 +260,7 @@ def test_leading_instructions_are_one_message() -> None:
         File(InlineMedia(b"x"), "a.pdf"),
     ],
 )
-def test_media_are_refused_by_default(part: Image | Audio | File) -> None:
+def test_message_values_media_rejected_by_default(part: Image | Audio | File) -> None:
     kind = type(part).__name__.lower()
     for traits in (NOTHING, LISTS):
         for message in (user(Text("see"), part), Message(Role.TOOL, (ToolResult("c1", (part,)),))):
@@ -263,7 +269,7 @@ def test_media_are_refused_by_default(part: Image | Audio | File) -> None:
             assert caught.value.param == "messages"
 
 
-def test_only_images_are_rendered_and_only_for_models_with_vision() -> None:
+def test_message_values_images_require_vision_model() -> None:
     image = Image(RemoteMedia("http://example.invalid/a.png"))
     found = values(user(Text("see"), image), traits=LISTS, images=True)
     assert found == [
@@ -279,20 +285,20 @@ def test_only_images_are_rendered_and_only_for_models_with_vision() -> None:
     "message",
     [user(ToolCall("c1", "f", "{}")), assistant(ToolResult("c1", (Text("1"),)))],
 )
-def test_parts_in_the_wrong_message_are_refused(message: Message) -> None:
+def test_message_values_part_in_wrong_role_rejected(message: Message) -> None:
     with pytest.raises(RequestError) as caught:
         values(message)
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
-def test_instructions_hold_only_text() -> None:
+def test_message_values_image_in_instructions_rejected() -> None:
     picture = Message(Role.SYSTEM, (Image(RemoteMedia("x")),))
     for messages in ((picture,), (picture, picture)):
         with pytest.raises(Unsupported):
             values(*messages)
 
 
-def test_functions_are_rendered_in_openais_form() -> None:
+def test_tool_values_function_uses_openai_format() -> None:
     tool = FunctionTool(
         "f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}', strict=True
     )
@@ -301,14 +307,14 @@ def test_functions_are_rendered_in_openais_form() -> None:
     assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
 
 
-def test_a_function_without_parameters_takes_none() -> None:
+def test_tool_values_missing_parameters_become_empty_schema() -> None:
     function: dict[str, object] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
     assert build_tool_values([FunctionTool("f")], same) == [
         {"type": "function", "function": function}
     ]
 
 
-def test_a_custom_tool_takes_one_string() -> None:
+def test_tool_values_custom_tool_has_one_string_parameter() -> None:
     description = "The input of the tool. It must follow this lark grammar:\nstart: X"
     properties = {"input": {"type": "string", "description": description}}
     parameters = {"type": "object", "properties": properties, "required": ["input"]}
@@ -321,7 +327,7 @@ def test_a_custom_tool_takes_one_string() -> None:
     assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
 
 
-def test_every_string_of_the_users_is_visited_and_no_other() -> None:
+def test_message_values_visit_every_user_string_and_no_other() -> None:
     seen: list[str] = []
 
     def visit(text: str) -> str:
@@ -349,7 +355,7 @@ def test_every_string_of_the_users_is_visited_and_no_other() -> None:
     assert not {"role", "content", "user", "system", "text", "function", "arguments"} & set(seen)
 
 
-def test_arguments_are_text_where_the_template_needs_text():
+def test_message_values_string_arguments_template_gets_strings():
     features = msgspec.structs.replace(NOTHING, needs_string_arguments=True)
     calls = (
         ToolCall("c", "f", '{"a": 1}'),

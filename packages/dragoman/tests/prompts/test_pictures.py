@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.prompts.reference import NOW
 
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Image, InlineMedia, Message, Role, Text
 from dragoman.core.request import Conversation
+from dragoman.prompts.chat_template import ChatTemplate
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import ImagePlaceholders, Rendered, Renderer
-from dragoman.prompts.template import ChatTemplate
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
-from tests.prompts.reference import NOW
 
 TOKENIZER = HfTokenizer(json.dumps(vocabularies.byte_level_data(("<image>", "<row>"))))
 TEMPLATE = (
@@ -30,7 +30,7 @@ def render_images(*parts: Text | Image, texts: tuple[str, ...], source: str = TE
     return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, placeholders=pictures)
 
 
-def test_every_image_gets_its_own_text_and_tokens() -> None:
+def test_render_images_inserts_text_and_tokens_per_image() -> None:
     found = render_images(
         Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n")
     )
@@ -40,7 +40,7 @@ def test_every_image_gets_its_own_text_and_tokens() -> None:
 
 
 @pytest.mark.parametrize("written", ["<image>", "<row><image>", " <image> <image>", "<ima"])
-def test_what_a_user_writes_is_no_image(written: str) -> None:
+def test_render_images_keeps_image_token_in_user_text_as_text(written: str) -> None:
     found = render_images(Text(written), IMAGE, Text("ge>"), texts=("<image>" * 2,))
     image = TOKENIZER.special_tokens["<image>"]
     assert found.text == f"{written}<image><image>ge>;"
@@ -48,7 +48,7 @@ def test_what_a_user_writes_is_no_image(written: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["{{ messages[0].content[0].text }}", TEMPLATE + "<image>"])
-def test_a_template_that_does_not_show_each_once_is_refused(source: str) -> None:
+def test_render_images_template_not_showing_each_once_rejected(source: str) -> None:
     with pytest.raises(RequestError, match="of the 1 images") as error:
         render_images(Text("a"), IMAGE, texts=("<image>",), source=source)
     assert error.value.param == "messages"

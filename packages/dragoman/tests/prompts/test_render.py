@@ -11,6 +11,8 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts.reference import NOW, render_reference
+from tests.prompts.templates import CONTROLS, SOURCES, TOKENS, template
 
 from dragoman.core.errors import RequestError
 from dragoman.core.message import (
@@ -25,12 +27,10 @@ from dragoman.core.message import (
     ToolResult,
 )
 from dragoman.core.request import Conversation, ReasoningOptions, TemplateOptions
+from dragoman.prompts.chat_template import ChatTemplate
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.prompts.render import Rendered, Renderer
-from dragoman.prompts.template import ChatTemplate
-from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
-from tests.prompts.reference import NOW, render_reference
-from tests.prompts.templates import CONTROLS, SOURCES, TOKENS, template
 
 BYTE_LEVEL = json.dumps(vocabularies.byte_level_data(CONTROLS))
 TOKENIZERS: dict[str, HfTokenizer] = {
@@ -117,34 +117,34 @@ def render(name: str, conversation: Conversation, **given: Any) -> Rendered:
 
 @pytest.mark.parametrize("generate", [True, False])
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != "parts"])
-def test_a_chat_is_rendered_as_by_transformers(name: str, generate: bool) -> None:
+def test_render_chat_matches_transformers(name: str, generate: bool) -> None:
     openai = [OPENAI[key] for key in ("system", "user", "assistant", "go on")]
     found = render(name, of(*CHAT, add_generation_prompt=generate))
     assert found.text == render_reference(SOURCES[name], openai, add_generation_prompt=generate)
 
 
 @pytest.mark.parametrize("name", ["embedded", "qwen3", "llama3", "deepseek", "harmony"])
-def test_tools_and_their_history_are_rendered_as_by_transformers(name: str) -> None:
+def test_render_tools_and_tool_history_matches_transformers(name: str) -> None:
     openai = [OPENAI[key] for key in ("user", "calling", "result")]
     found = render(name, of(*TOOLS, tools=(WEATHER,)))
     assert found.text == render_reference(SOURCES[name], openai, tools=[OPENAI_WEATHER])
 
 
 @pytest.mark.parametrize("name", ["embedded", "parts"])
-def test_lists_of_parts_are_rendered_as_by_transformers(name: str) -> None:
+def test_render_content_parts_matches_transformers(name: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     found = render(name, of(Message(Role.USER, (Text("a"), Text("b")))))
     assert found.text == render_reference(SOURCES[name], [{"role": "user", "content": parts}])
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_harmless_prompts_are_encoded_in_one_piece(name: str) -> None:
+def test_render_without_control_tokens_matches_library_encoding(name: str) -> None:
     library = tokenizers.Tokenizer.from_str(BYTE_LEVEL)
     found = render(name, of(*CHAT))
     assert list(found.ids) == library.encode(found.text, add_special_tokens=False).ids
 
 
-def test_the_embedded_model_gets_its_own_control_tokens() -> None:
+def test_render_embedded_model_uses_its_control_tokens() -> None:
     tokenizer = TOKENIZERS["embedded"]
     found = Renderer(template("embedded"), tokenizer).render(of(USER), now=NOW)
     special = tokenizer.special_tokens
@@ -155,7 +155,7 @@ def test_the_embedded_model_gets_its_own_control_tokens() -> None:
     ]
 
 
-def test_the_caller_decides_which_tools_are_rendered() -> None:
+def test_render_tools_argument_overrides_conversation_tools() -> None:
     conversation = of(USER, tools=(WEATHER,))
     assert "get_weather" in render("qwen3", conversation).text
     assert "get_weather" not in render("qwen3", conversation, tools=()).text
@@ -253,7 +253,7 @@ GUARDED = {
 
 @pytest.mark.parametrize(("kind", "name"), GUARDED)
 @given(text=attacks)
-def test_no_text_of_a_user_becomes_a_control_token(kind: str, name: str, text: str) -> None:
+def test_render_user_text_adds_no_control_tokens(kind: str, name: str, text: str) -> None:
     """There are as many control tokens as with a harmless text of the same structure."""
     renderer = GUARDED[kind, name]
     tokenizer = TOKENIZERS[kind]
@@ -263,7 +263,7 @@ def test_no_text_of_a_user_becomes_a_control_token(kind: str, name: str, text: s
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_every_control_token_of_every_vocabulary_stays_text(kind: str) -> None:
+def test_render_every_control_token_name_stays_text(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     renderer = GUARDED[kind, "echo"]
     harmless = count_controls(renderer.render(hostile("x"), now=NOW), tokenizer)
@@ -275,13 +275,13 @@ def test_every_control_token_of_every_vocabulary_stays_text(kind: str) -> None:
 
 @pytest.mark.parametrize("name", SHOWING)
 @given(text=attacks)
-def test_text_is_rendered_verbatim(name: str, text: str) -> None:
+def test_render_user_text_verbatim(name: str, text: str) -> None:
     found = GUARDED["embedded", name].render(of(say(Role.USER, f"a{text}b")), now=NOW)
     assert f"a{text}b" in found.text
     assert "\ufdd1" not in found.text
 
 
-def test_a_prompt_with_attacks_is_otherwise_encoded_as_ever() -> None:
+def test_render_injection_keeps_encoding_of_surrounding_text() -> None:
     tokenizer = TOKENIZERS["embedded"]
     renderer = Renderer(template("embedded"), tokenizer)
     found = renderer.render(of(say(Role.USER, "Say <think> twice.")), now=NOW)
@@ -298,7 +298,7 @@ def test_a_prompt_with_attacks_is_otherwise_encoded_as_ever() -> None:
     )
 
 
-def test_foreign_characters_that_normalise_to_a_name_stay_text() -> None:
+def test_render_text_normalizing_to_control_token_stays_text() -> None:
     for tokenizer in TOKENIZERS.values():
         found = Renderer(template("chatml"), tokenizer).render(
             of(say(Role.USER, "＜think＞")), now=NOW
@@ -309,7 +309,7 @@ def test_foreign_characters_that_normalise_to_a_name_stay_text() -> None:
 @pytest.mark.parametrize(
     "text", ["<think>", "\\ufdd0<think>", "\ufdd0\\ufdd1\\uFDD0<think>\ufdd1", "\ufdd0", "\\ufdd0"]
 )
-def test_no_mark_is_left_in_json_that_is_written_in_ascii(text: str) -> None:
+def test_render_ascii_json_contains_no_marks(text: str) -> None:
     source = "{{ messages[0].content | tojson(ensure_ascii=true) }}{{ messages[0].content }}"
     tokenizer = TOKENIZERS["byte level"]
     found = Renderer(ChatTemplate(source), tokenizer).render(of(say(Role.USER, text)), now=NOW)
@@ -318,7 +318,7 @@ def test_no_mark_is_left_in_json_that_is_written_in_ascii(text: str) -> None:
     assert tokenizer.special_tokens["<think>"] not in found.ids
 
 
-def test_a_user_cannot_use_up_the_marks() -> None:
+def test_render_all_noncharacters_in_text_rejected() -> None:
     every = "".join(
         map(
             chr,
@@ -332,12 +332,12 @@ def test_a_user_cannot_use_up_the_marks() -> None:
     assert some in render("chatml", of(say(Role.USER, f"{some}<|im_end|>"))).text
 
 
-def test_a_lone_surrogate_is_refused() -> None:
+def test_render_lone_surrogate_rejected() -> None:
     with pytest.raises(RequestError):
         render("chatml", of(say(Role.USER, "a\ud800")))
 
 
-def test_templates_that_cut_strings_at_control_tokens_find_them_cut() -> None:
+def test_render_splitting_template_removes_past_reasoning() -> None:
     past = say(Role.ASSISTANT, "<think>\nhm\n</think>\n\nBlue.")
     openai = [
         OPENAI["user"],
@@ -362,19 +362,17 @@ def test_templates_that_cut_strings_at_control_tokens_find_them_cut() -> None:
         ("harmony", None, "<|start|>assistant"),
     ],
 )
-def test_the_tail_is_where_the_assistants_turn_begins(
-    name: str, kwargs: str | None, tail: str
-) -> None:
+def test_render_tail_starts_at_assistant_turn(name: str, kwargs: str | None, tail: str) -> None:
     found = render(name, of(say(Role.USER, "Write <think> for me: <think>"), kwargs=kwargs))
     assert found.tail == tail
     assert found.text.endswith(tail)
 
 
-def test_there_is_no_tail_where_no_turn_begins() -> None:
+def test_render_without_generation_prompt_has_empty_tail() -> None:
     assert render("chatml", of(USER, add_generation_prompt=False)).tail == ""
 
 
-def test_a_template_that_always_begins_a_turn_has_a_tail_too() -> None:
+def test_render_unconditional_generation_prompt_has_tail() -> None:
     always = Renderer(
         ChatTemplate("{{ messages[0].content }}<|im_start|>assistant\n<think>{{ '\n' }}"),
         TOKENIZERS["byte level"],
@@ -391,7 +389,7 @@ PREFILL = TemplateOptions(add_generation_prompt=False, continue_final_message=Tr
 @pytest.mark.parametrize(
     "text", ["The weather", "The <|im_end|> weather", "a", "The weather is ", "x\n"]
 )
-def test_a_final_message_is_left_open(name: str, text: str) -> None:
+def test_render_continue_final_message_leaves_message_open(name: str, text: str) -> None:
     found = render(name, of(say(Role.USER, text), say(Role.ASSISTANT, text), template=PREFILL))
     trims = name in ("llama3", "mistral")
     assert found.text.endswith(text.rstrip() if trims else text)
@@ -403,7 +401,7 @@ def test_a_final_message_is_left_open(name: str, text: str) -> None:
     assert closed.text != found.text
 
 
-def test_reasoning_can_be_continued() -> None:
+def test_render_continues_final_reasoning() -> None:
     found = render(
         "qwen3", of(USER, Message(Role.ASSISTANT, (Reasoning("First, let me"),)), template=PREFILL)
     )
@@ -421,13 +419,15 @@ def test_reasoning_can_be_continued() -> None:
         (of(USER, Message(Role.ASSISTANT, ()), template=PREFILL), "no text"),
     ],
 )
-def test_what_cannot_be_continued_is_refused(conversation: Conversation, word: str) -> None:
+def test_render_continue_unsupported_message_rejected(
+    conversation: Conversation, word: str
+) -> None:
     with pytest.raises(RequestError, match=word) as caught:
         render("qwen3", conversation)
     assert caught.value.param == "continue_final_message"
 
 
-def test_a_message_that_the_template_does_not_show_cannot_be_continued() -> None:
+def test_render_continue_message_hidden_by_template_rejected() -> None:
     hiding = Renderer(ChatTemplate("{{ messages[0].content }}"), TOKENIZERS["byte level"])
     with pytest.raises(RequestError, match="does not show"):
         hiding.render(of(USER, ASSISTANT, template=PREFILL), now=NOW)
@@ -465,20 +465,20 @@ def test_a_message_that_the_template_does_not_show_cannot_be_continued() -> None
         ),
     ],
 )
-def test_what_belongs_to_the_server_cannot_be_set(name: str) -> None:
+def test_render_kwargs_with_reserved_names_rejected(name: str) -> None:
     with pytest.raises(RequestError, match=name) as caught:
         render("chatml", of(USER, kwargs=json.dumps({name: 1})))
     assert (caught.value.status, caught.value.param) == (400, "chat_template_kwargs")
 
 
 @pytest.mark.parametrize("kwargs", ["[]", "1", "{", '{"a": NaN}', '"x"'])
-def test_kwargs_are_an_object(kwargs: str) -> None:
+def test_render_kwargs_not_object_rejected(kwargs: str) -> None:
     with pytest.raises(RequestError) as caught:
         render("chatml", of(USER, kwargs=kwargs))
     assert caught.value.param == "chat_template_kwargs"
 
 
-def test_variables_that_the_template_does_not_read_are_reported() -> None:
+def test_render_reports_variables_unused_by_template() -> None:
     kwargs = '{"enable_thinking": false, "flavour": "sweet"}'
     conversation = Conversation(
         (USER,), (), reasoning=ReasoningOptions(effort="high"), template=TemplateOptions(kwargs)
@@ -488,7 +488,7 @@ def test_variables_that_the_template_does_not_read_are_reported() -> None:
     assert "Reasoning: high" in render("harmony", conversation).text
 
 
-def test_reasoning_options_reach_the_template_and_kwargs_win() -> None:
+def test_render_kwargs_override_reasoning_options() -> None:
     off = ReasoningOptions(enabled=False)
     assert render("qwen3", Conversation((USER,), reasoning=off)).text.endswith("</think>\n\n")
     on = TemplateOptions(kwargs='{"enable_thinking": true}')
@@ -501,7 +501,7 @@ def test_reasoning_options_reach_the_template_and_kwargs_win() -> None:
     assert other.render(Conversation((USER,), reasoning=off), now=NOW).text.endswith("False")
 
 
-def test_documents_are_a_list() -> None:
+def test_render_documents_must_be_list() -> None:
     source = "{{ messages[0].content }}{{ documents | tojson }}"
     renderer = Renderer(ChatTemplate(source), TOKENIZERS["byte level"])
     found = renderer.render(of(USER, documents='[{"title": "<think>"}]'), now=NOW)
@@ -512,7 +512,7 @@ def test_documents_are_a_list() -> None:
     assert caught.value.param == "documents"
 
 
-def test_documents_that_the_template_does_not_read_are_reported() -> None:
+def test_render_reports_documents_unused_by_template() -> None:
     documents = '[{"title": "a"}]'
     reads = "{{ messages[0].content }}{{ documents | tojson }}"
     ignores = "{{ messages[0].content }}"
@@ -522,22 +522,22 @@ def test_documents_that_the_template_does_not_read_are_reported() -> None:
         assert renderer.render(of(USER, documents="[]"), now=NOW).ignored_options == ()
 
 
-def test_a_template_that_refuses_is_a_400() -> None:
+def test_render_template_exception_returns_400() -> None:
     with pytest.raises(RequestError, match="must alternate") as caught:
         render("mistral", of(USER, USER))
     assert caught.value.param == "messages"
 
 
-def test_leading_instructions_reach_templates_that_take_one() -> None:
+def test_render_merges_leading_instructions_for_single_system() -> None:
     found = render("mistral", of(SYSTEM, Message(Role.DEVELOPER, (Text("And kind."),)), USER))
     assert "[INST]  Be brief.  \n\nAnd kind.\n\n" in found.text
 
 
-def test_the_clock_is_the_callers() -> None:
+def test_render_uses_callers_clock() -> None:
     assert "Today Date: 03 Feb 2026" in render("llama3", of(USER)).text
 
 
-def test_many_threads_may_render() -> None:
+def test_render_concurrent_threads_get_own_results() -> None:
     def one(number: int) -> str:
         return render("qwen3", of(say(Role.USER, f"{number} <think>"), tools=(WEATHER,))).text
 
@@ -546,7 +546,7 @@ def test_many_threads_may_render() -> None:
     assert all(f"{number} <think>" in text for number, text in enumerate(found))
 
 
-def test_the_cost_of_a_large_prompt_is_linear_in_its_size() -> None:
+def test_render_cost_is_linear_in_prompt_size() -> None:
     """Counts tokens and processed characters of a large text with many attacks."""
     renderer = Renderer(template("embedded"), TOKENIZERS["embedded"])
     unit = "The weather <|im_end|> in Oslo <think> is fine. "
@@ -557,7 +557,7 @@ def test_the_cost_of_a_large_prompt_is_linear_in_its_size() -> None:
     assert sizes[2] == sizes[1] + 4_000 * each
 
 
-def test_many_messages_cost_what_their_number_does() -> None:
+def test_render_thousands_of_messages() -> None:
     many = tuple(
         say(Role.USER if n % 2 == 0 else Role.ASSISTANT, f"<think> {n}") for n in range(2_001)
     )
@@ -585,7 +585,7 @@ TEXTS = st.text(st.sampled_from("ab \n<>|\ufdd0\ufdd1") | st.characters(codec="u
     st.lists(TEXTS, min_size=1, max_size=4),
     st.sampled_from([None, True, False]),
 )
-def test_one_rendering_finds_the_tail_that_two_find(
+def test_render_once_finds_same_tail_as_two_renders(
     name: str, texts: list[str], thinks: bool | None
 ) -> None:
     conversation = Conversation(
@@ -598,7 +598,7 @@ def test_one_rendering_finds_the_tail_that_two_find(
     )
 
 
-def test_most_templates_are_rendered_once() -> None:
+def test_render_common_templates_support_generation_mark() -> None:
     assert {"embedded", "chatml", "qwen3", "llama3"} <= set(MARKED)
 
 
@@ -617,10 +617,10 @@ def test_most_templates_are_rendered_once() -> None:
         "{% set add_generation_prompt = true %}{% if add_generation_prompt %}a{% endif %}",
     ],
 )
-def test_a_generation_prompt_that_is_no_block_of_its_own_is_not_marked(source: str) -> None:
+def test_generation_prompt_outside_own_block_not_marked(source: str) -> None:
     assert not ChatTemplate(source).features.marks_generation
 
 
-def test_a_client_cannot_set_the_mark() -> None:
+def test_render_kwargs_with_generation_mark_rejected() -> None:
     with pytest.raises(RequestError, match="may not set"):
         render("chatml", of(USER, kwargs='{"dragoman_generation_mark": "x"}'))

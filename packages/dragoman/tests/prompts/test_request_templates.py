@@ -11,10 +11,10 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, TemplateOptions
+from dragoman.isolation.worker_pool import WorkerLimits
+from dragoman.prompts.chat_template import ChatTemplate
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.request_templates import RequestTemplates
-from dragoman.prompts.template import ChatTemplate
-from dragoman.isolation.pool import WorkerLimits
 from tests.prompts import vocabularies
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -36,7 +36,7 @@ async def render_text(templates: RequestTemplates, source: str, talk: Conversati
     return (await templates.render(renderer, renderer.steps(talk, now=NOW))).text
 
 
-async def test_it_renders_as_in_the_server(templates: RequestTemplates) -> None:
+async def test_request_template_renders_same_as_server(templates: RequestTemplates) -> None:
     source = "{{ bos_token }}{{ messages[0].content }} {{ strftime_now('%Y') }}<end>"
     assert await render_text(templates, source) == "<s>hello 2026<end>"
     talk = Conversation((*TALK.messages, Message(Role.ASSISTANT, (Text("Hi"),))), template=PREFILL)
@@ -45,7 +45,7 @@ async def test_it_renders_as_in_the_server(templates: RequestTemplates) -> None:
     assert await render_text(templates, source, talk) == here == "hello<end>Hi"
 
 
-async def test_what_it_refuses_is_a_request_error(templates: RequestTemplates) -> None:
+async def test_request_template_failure_raises_request_error(templates: RequestTemplates) -> None:
     with pytest.raises(RequestError, match="No thanks") as refused:
         await render_text(templates, "{{ raise_exception('No thanks') }}")
     assert refused.value.param == "messages"
@@ -54,7 +54,7 @@ async def test_what_it_refuses_is_a_request_error(templates: RequestTemplates) -
     assert wrong.value.param == "chat_template"
 
 
-async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(
+async def test_request_template_timeout_kills_worker_and_next_succeeds(
     templates: RequestTemplates,
 ) -> None:
     with pytest.raises(RequestError, match="too much time") as caught:
@@ -63,7 +63,7 @@ async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(
     assert await render_text(templates, "x") == "x"
 
 
-async def test_a_template_is_compiled_once(templates: RequestTemplates) -> None:
+async def test_request_template_is_compiled_once(templates: RequestTemplates) -> None:
     renderer = await templates.renderer(BASE, "x")
     assert await templates.renderer(BASE, "x") is renderer
     for number in range(40):
@@ -71,7 +71,7 @@ async def test_a_template_is_compiled_once(templates: RequestTemplates) -> None:
     assert await templates.renderer(BASE, "x") is not renderer
 
 
-async def test_a_request_that_is_cancelled_takes_its_process_along() -> None:
+async def test_request_template_cancel_kills_worker() -> None:
     templates = RequestTemplates(WorkerLimits(seconds=600.0))
     waiting = asyncio.create_task(render_text(templates, LOOP))
     while not templates.pool.pids:  # noqa: ASYNC110 - it starts in a thread

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from dragoman.core.errors import RequestError
-from dragoman.core.message import Message, Role, ToolCall
-from dragoman.prompts.render import MessageOptions, build_message_values
-from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
 from tests.prompts.reference import NOW, render_reference
 from tests.prompts.templates import SOURCES, template
 from tests.prompts.vocabularies import EMBEDDED
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import Message, Role, ToolCall
+from dragoman.prompts.chat_template import ChatTemplate, TemplateLimits
+from dragoman.prompts.template_loader import load_template
+from dragoman.prompts.template_messages import MessageOptions, build_message_values
 
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 
@@ -59,21 +60,21 @@ def render(source: str, limits: TemplateLimits | None = None, **variables: Any) 
         "}}{{ -1 | abs }}",
     ],
 )
-def test_templates_render_as_in_transformers(source: str) -> None:
+def test_template_render_matches_transformers(source: str) -> None:
     messages = [{"role": "system", "content": "Sys <b>"}, {"role": "user", "content": "Hello é"}]
     ours = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     values = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
     assert ours.render(values, now=NOW) == render_reference(source, messages)
 
 
-def test_marks_of_what_is_trained_on_mean_nothing_here() -> None:
+def test_template_generation_tags_are_ignored() -> None:
     assert (
         render("a{% generation %}b{% generation %}c{% endgeneration %}{% endgeneration %}d")
         == "abcd"
     )
 
 
-def test_what_a_template_raises_reaches_the_client() -> None:
+def test_template_raise_exception_returns_message_to_client() -> None:
     with pytest.raises(RequestError) as caught:
         render("{{ raise_exception('No system messages, please.') }}")
     error = caught.value
@@ -98,7 +99,7 @@ def test_what_a_template_raises_reaches_the_client() -> None:
         "{{ 'a'.encode('nothing') }}",
     ],
 )
-def test_a_template_that_fails_at_the_messages_is_a_400(source: str) -> None:
+def test_template_runtime_error_returns_400(source: str) -> None:
     with pytest.raises(RequestError) as caught:
         render(source, messages=[USER])
     assert (caught.value.status, caught.value.param) == (400, "messages")
@@ -119,7 +120,7 @@ def test_a_template_that_fails_at_the_messages_is_a_400(source: str) -> None:
         "{% extends 5 %}{% block a %}{% endblock %}{% block a %}{% endblock %}",
     ],
 )
-def test_a_template_that_does_not_compile_is_a_400(source: str) -> None:
+def test_template_compile_error_returns_400(source: str) -> None:
     with pytest.raises(RequestError) as caught:
         ChatTemplate(source)
     assert (caught.value.status, caught.value.param) == (400, "chat_template")
@@ -142,7 +143,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("source", ESCAPES)
-def test_nothing_of_python_is_in_reach(source: str) -> None:
+def test_sandbox_hides_python_internals(source: str) -> None:
     text = ""
     with suppress(RequestError):
         text = render(source, messages=[USER])
@@ -203,21 +204,21 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("source", BOMBS)
-def test_a_template_that_runs_away_is_stopped(source: str) -> None:
+def test_template_step_limit_stops_endless_template(source: str) -> None:
     limits = TemplateLimits(characters=1_000_000, steps=20_000, seconds=60)
     with pytest.raises(RequestError) as caught:
         render(source, limits, messages=[USER])
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
-def test_a_template_that_takes_too_long_is_stopped_by_the_clock() -> None:
+def test_template_time_limit_stops_slow_template() -> None:
     ticks = iter(range(10**9))
     slow = ChatTemplate("{% for a in range(99999) %}{% endfor %}", clock=lambda: float(next(ticks)))
     with pytest.raises(RequestError, match="longer than 10 seconds"):
         slow.render({}, now=NOW)
 
 
-def test_the_budget_grows_with_the_input() -> None:
+def test_template_character_budget_scales_with_input() -> None:
     source = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
     limits = TemplateLimits(characters=1_000)
     template = ChatTemplate(source, limits=limits)
@@ -228,7 +229,7 @@ def test_the_budget_grows_with_the_input() -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_steps_grow_as_the_messages_do(name: str) -> None:
+def test_template_steps_per_message_stay_below_limit(name: str) -> None:
     """Templates of real models need few steps per message, far below the limit."""
     messages = [USER, {"role": "assistant", "content": "Hi"}] * 200 + [USER]
     template = ChatTemplate(
@@ -237,7 +238,7 @@ def test_steps_grow_as_the_messages_do(name: str) -> None:
     assert template.render({"messages": messages, "tools": None}, now=NOW)
 
 
-def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -> None:
+def test_template_concurrent_threads_have_separate_budgets() -> None:
     template = ChatTemplate(
         "{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000)
     )
@@ -263,7 +264,7 @@ def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -
         ("harmony", True, False, True, True, True),
     ],
 )
-def test_what_a_template_takes_is_found_out(
+def test_template_features_detect_accepted_inputs(
     name: str, strings: bool, parts: bool, null_content: bool, developer: bool, tools: bool
 ) -> None:
     traits = template(name).features
@@ -287,7 +288,7 @@ TEXT_ARGUMENTS = """\
 """Functionary v3.2 renders the arguments of a call as the client sent them."""
 
 
-def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> None:
+def test_template_needing_string_arguments_gets_strings() -> None:
     created = ChatTemplate(TEXT_ARGUMENTS)
     assert created.features.needs_string_arguments
     assert created.features.accepts_null_content
@@ -297,7 +298,7 @@ def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> Non
     assert created.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
 
 
-def test_what_a_template_reads_is_found_out() -> None:
+def test_template_features_detect_variables_read() -> None:
     thinking = {name for name in SOURCES if template(name).features.supports_thinking}
     effort = {name for name in SOURCES if template(name).features.supports_reasoning_effort}
     reasoning = {name for name in SOURCES if template(name).features.supports_reasoning}
@@ -308,14 +309,14 @@ def test_what_a_template_reads_is_found_out() -> None:
     assert ChatTemplate("{{ messages[0].content | replace('a', '') }}").features.replaces_text
 
 
-def test_the_embedded_template_is_loaded_from_its_directory() -> None:
+def test_load_template_embedded_model_directory() -> None:
     loaded = load_template(EMBEDDED)
     assert loaded is not None
     assert loaded.special_tokens["eos_token"] == "<|im_end|>"
     assert loaded.features.supports_tools
 
 
-def test_a_template_in_the_configuration_is_loaded(tmp_path: Path) -> None:
+def test_load_template_from_tokenizer_config(tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "chat_template": "{{ bos_token }}x",
         "bos_token": {"content": "<s>", "special": True},
@@ -327,7 +328,7 @@ def test_a_template_in_the_configuration_is_loaded(tmp_path: Path) -> None:
     assert load_template(tmp_path, "tool_use") is None
 
 
-def test_one_of_several_templates_is_loaded_by_its_name(tmp_path: Path) -> None:
+def test_load_template_selects_named_template(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     loaded = [load_template(tmp_path, name) for name in ("default", "tool_use", "rag")]
@@ -338,7 +339,7 @@ def test_one_of_several_templates_is_loaded_by_its_name(tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_that_sees_may_have_its_template_in_a_file_of_the_processor(tmp_path: Path) -> None:
+def test_load_template_prefers_processor_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "text", "bos_token": "<s>"}')
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ bos_token }}<image>"}')
     loaded = load_template(tmp_path)
@@ -350,7 +351,7 @@ def test_a_model_that_sees_may_have_its_template_in_a_file_of_the_processor(tmp_
     assert load_template(tmp_path, "tool_use") is None
 
 
-def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
+def test_load_template_missing_returns_none(tmp_path: Path) -> None:
     assert load_template(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="tokenizer_config"):
@@ -365,7 +366,7 @@ def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
         "{{ ('a '*9999)|wordwrap(1, wrapstring='x' * 999) }}",
     ],
 )
-def test_filters_that_widen_lines_are_charged_before_they_run(
+def test_template_widening_filters_charged_before_execution(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (
@@ -391,7 +392,7 @@ def test_filters_that_widen_lines_are_charged_before_they_run(
         ("{{ '>>>' + call.function.name + '\n' + call.function.arguments }}", True),
     ],
 )
-def test_a_template_that_concatenates_arguments_needs_them_as_text(arguments: str, needed: bool):
+def test_template_features_detect_concatenated_arguments(arguments: str, needed: bool):
     source = (
         "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}" + arguments
     )

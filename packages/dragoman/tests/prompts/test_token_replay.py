@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prompts.reference import NOW
+from tests.prompts.templates import template
 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
 from dragoman.prompts.render import Rendered, Renderer
-from dragoman.prompts.tokenizer import SampledPrefixes, find_ids_since_control
+from dragoman.prompts.token_replay import SampledPrefixes, find_ids_since_control
 from tests.prompts import vocabularies
-from tests.prompts.reference import NOW
-from tests.prompts.templates import template
 
 TOKENIZER = vocabularies.embedded()
 RENDERER = Renderer(template("embedded"), TOKENIZER)
@@ -42,7 +42,7 @@ def by_letters(text: str) -> tuple[int, ...]:
     return tuple(id for letter in text for id in TOKENIZER.encode(letter, special=False))
 
 
-def test_an_answer_is_spelled_as_it_was_sampled():
+def test_token_replay_reuses_sampled_ids_of_reply():
     run = (*opening(), *by_letters("Hello there"), END)
     plain = render_next()
     found = render_next(run)
@@ -51,12 +51,12 @@ def test_an_answer_is_spelled_as_it_was_sampled():
     assert any(found.ids[i : i + len(run)] == run for i in range(len(found.ids)))
 
 
-def test_another_text_is_spelled_by_the_tokenizer():
+def test_token_replay_different_text_uses_tokenizer():
     assert render_next((*opening(), *by_letters("Hello their"), END)).ids == render_next().ids
     assert render_next((*opening(), *by_letters("Hello there!"), END)).ids == render_next().ids
 
 
-def test_equal_texts_are_replayed_in_the_sampled_order():
+def test_token_replay_equal_texts_in_sampled_order():
     spelled = SampledPrefixes(
         [(1, 2), (0, 3)], frozenset([0]), lambda id: {1: b"a", 2: b"b", 3: b"ab"}[id]
     )
@@ -67,7 +67,7 @@ def test_equal_texts_are_replayed_in_the_sampled_order():
     ]
 
 
-def test_ids_of_another_vocabulary_are_never_taken():
+def test_token_replay_ignores_ids_outside_vocabulary():
     run = (
         *opening(),
         *TOKENIZER.encode("Hello there", special=False),
@@ -89,7 +89,7 @@ runs = st.lists(st.integers(0, TOKENIZER.vocab_size + 5)) | texts.map(by_letters
 
 
 @given(st.lists(runs.map(tuple)), texts, texts)
-def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
+def test_token_replay_preserves_text_and_control_tokens(
     sampled: list[tuple[int, ...]], answer: str, question: str
 ):
     spelled = [(*opening(), *run, END) for run in sampled]
@@ -106,7 +106,7 @@ def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
 @pytest.mark.parametrize(
     ("prompt", "tail"), [((), ()), ((5,), (5,)), ((0, 5, 6), (5, 6)), ((5, 0), ())]
 )
-def test_an_answer_goes_on_from_what_is_behind_the_last_control_token(
+def test_find_ids_since_control_returns_ids_after_last_control(
     prompt: tuple[int, ...], tail: tuple[int, ...]
 ):
     assert find_ids_since_control(prompt, frozenset([0])) == tail

@@ -13,18 +13,6 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-
-from dragoman.core.engine import Tokenizer
-from dragoman.core.errors import RequestError
-from dragoman.prompts.tokenizer import (
-    ENTRY_CHARS,
-    EncodingCache,
-    HfTokenizer,
-    MIN_SCANNED_CHARS,
-    TokenizerError,
-    load_tokenizer,
-)
-from tests.prompts import vocabularies
 from tests.prompts.vocabularies import (
     CONTROLS,
     Data,
@@ -33,6 +21,13 @@ from tests.prompts.vocabularies import (
     byte_level_data,
     sentencepiece_data,
 )
+
+from dragoman.core.errors import RequestError
+from dragoman.core.tokenizer import Tokenizer
+from dragoman.prompts.encoding_cache import ENTRY_CHARS, EncodingCache
+from dragoman.prompts.hf_tokenizer import MIN_SCANNED_CHARS, HfTokenizer, load_tokenizer
+from dragoman.prompts.tokenizer_file import TokenizerError
+from tests.prompts import vocabularies
 
 KINDS = vocabularies.all_kinds()
 CLASSIC = ["embedded", "byte level", "sentencepiece", "metaspace first", "metaspace always"]
@@ -67,7 +62,7 @@ def control_ids(tokenizer: HfTokenizer) -> set[int]:
     return {tokenizer.special_tokens[name] for name in tokenizer.control_tokens.names}
 
 
-def test_it_is_a_tokenizer_of_the_core() -> None:
+def test_hf_tokenizer_implements_core_protocol() -> None:
     tokenizer: Tokenizer = KINDS["embedded"]
     assert tokenizer.vocab_size > 256
     assert tokenizer.special_tokens["<|im_end|>"] == 2
@@ -75,13 +70,13 @@ def test_it_is_a_tokenizer_of_the_core() -> None:
 
 @every_kind
 @given(text=hostile_texts)
-def test_plain_text_never_becomes_a_control_token(kind: str, text: str) -> None:
+def test_encode_plain_text_yields_no_control_tokens(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]
     assert control_ids(tokenizer).isdisjoint(tokenizer.encode(text, special=False))
 
 
 @every_kind
-def test_every_control_token_can_be_encoded_or_escaped(kind: str) -> None:
+def test_encode_control_token_depends_on_special_flag(kind: str) -> None:
     tokenizer = KINDS[kind]
     for name in tokenizer.control_tokens.names:
         id = tokenizer.special_tokens[name]
@@ -92,7 +87,7 @@ def test_every_control_token_can_be_encoded_or_escaped(kind: str) -> None:
 
 @every_kind
 @given(text=hostile_texts)
-def test_a_text_is_what_its_tokens_are(kind: str, text: str) -> None:
+def test_encode_decode_round_trips_text(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]
     if kind == "unigram":  # its normaliser changes more than is worth repeating here
         text = "".join(char for char in text if char.isascii() and char.isprintable())
@@ -108,7 +103,7 @@ def test_a_text_is_what_its_tokens_are(kind: str, text: str) -> None:
 
 @pytest.mark.parametrize("kind", CLASSIC)
 @given(text=hostile_texts)
-def test_text_is_encoded_as_the_library_does(kind: str, text: str) -> None:
+def test_encode_matches_tokenizers_library(kind: str, text: str) -> None:
     data = {
         "embedded": (vocabularies.EMBEDDED / "tokenizer.json").read_text(),
         "byte level": json.dumps(byte_level_data()),
@@ -124,7 +119,7 @@ def test_text_is_encoded_as_the_library_does(kind: str, text: str) -> None:
 
 @every_kind
 @given(text=hostile_texts)
-def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
+def test_encode_broken_without_marks_equals_encode(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]
     mark = "\ufdd0"
     ids = tokenizer.encode_broken(text, mark)
@@ -135,7 +130,7 @@ def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["embedded", "byte level", "metaspace first"])
-def test_a_mark_breaks_one_control_token_and_leaves_the_others(kind: str) -> None:
+def test_encode_broken_escapes_only_marked_control_token(kind: str) -> None:
     tokenizer = KINDS[kind]
     mark = "\ufdd0"
     ids = tokenizer.encode_broken(f"<think>hi<{mark}think> the</think>", mark)
@@ -145,7 +140,7 @@ def test_a_mark_breaks_one_control_token_and_leaves_the_others(kind: str) -> Non
     assert tokenizer.decode(ids) == "<think>hi<think> the</think>"
 
 
-def test_a_piece_within_a_text_gets_no_blank_of_its_own() -> None:
+def test_encode_broken_inner_piece_gets_no_leading_space() -> None:
     tokenizer = KINDS["metaspace first"]
     ids = tokenizer.encode_broken("<s>hi<\ufdd0s>", "\ufdd0")
     assert tokenizer.token_bytes(ids[1]) == b"hi"
@@ -173,13 +168,13 @@ def tokenizer_json(kind: str) -> str:
 
 
 @every_kind
-def test_the_longest_token_is_in_bytes(kind: str) -> None:
+def test_longest_token_counts_bytes(kind: str) -> None:
     tokenizer = KINDS[kind]
     lengths = [len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size)]
     assert tokenizer.longest_token == max(lengths)
 
 
-def test_bytes_are_exact_where_characters_are_cut() -> None:
+def test_token_bytes_split_characters_are_exact() -> None:
     for kind in ("byte level", "sentencepiece"):
         tokenizer = KINDS[kind]
         pieces = [tokenizer.token_bytes(id) for id in tokenizer.encode("𝄞", special=False)]
@@ -187,7 +182,7 @@ def test_bytes_are_exact_where_characters_are_cut() -> None:
         assert b"\xf0" in pieces
 
 
-def test_ids_that_no_token_has_are_empty() -> None:
+def test_token_bytes_unknown_ids_are_empty() -> None:
     tokenizer = KINDS["embedded"]
     assert [tokenizer.token_bytes(id) for id in (-1, tokenizer.vocab_size, 10**9)] == [
         b"",
@@ -197,7 +192,7 @@ def test_ids_that_no_token_has_are_empty() -> None:
     assert tokenizer.decode([-1, 10**9]) == ""
 
 
-def test_the_begin_token_is_added_on_request() -> None:
+def test_encode_add_special_tokens_prepends_bos() -> None:
     tokenizer = KINDS["sentencepiece"]
     bos = tokenizer.special_tokens["<s>"]
     assert tokenizer.encode("hi", special=False, add_special_tokens=True)[0] == bos
@@ -205,7 +200,7 @@ def test_the_begin_token_is_added_on_request() -> None:
     assert bos not in tokenizer.encode("<s>hi", special=False)
 
 
-def test_special_is_what_the_vocabulary_marks_so() -> None:
+def test_is_special_follows_vocabulary_flag() -> None:
     tokenizer = KINDS["byte level"]
     special = tokenizer.special_tokens
     assert tokenizer.is_special(special["<think>"])
@@ -214,13 +209,13 @@ def test_special_is_what_the_vocabulary_marks_so() -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True) == "[INST]"
 
 
-def test_half_a_surrogate_pair_is_refused() -> None:
+def test_encode_lone_surrogate_rejected() -> None:
     for special in (False, True):
         with pytest.raises(RequestError, match="surrogate"):
             KINDS["embedded"].encode("a\ud800b", special=special)
 
 
-def test_added_blanks_and_single_letters_are_plain_text() -> None:
+def test_encode_non_special_added_tokens_are_plain_text() -> None:
     data = byte_level_data()
     more = [added(271, "<x>"), added(272, "    ", special=False), added(999, "字", special=False)]
     data["added_tokens"] += more
@@ -234,7 +229,7 @@ def test_added_blanks_and_single_letters_are_plain_text() -> None:
     assert tokenizer.vocab_size == 274
 
 
-def test_control_tokens_that_merges_would_build_are_out_of_reach() -> None:
+def test_encode_plain_text_cannot_merge_into_control_token() -> None:
     data = byte_level_data()
     model = data["model"]
     model["ignore_merges"] = False
@@ -247,7 +242,7 @@ def test_control_tokens_that_merges_would_build_are_out_of_reach() -> None:
     assert tokenizer.decode(tokenizer.encode("<s>", special=False)) == "<s>"
 
 
-def test_truncation_and_padding_of_the_file_do_not_count() -> None:
+def test_encode_ignores_truncation_and_padding_of_file() -> None:
     data = byte_level_data()
     data["truncation"] = {
         "direction": "Right",
@@ -258,7 +253,7 @@ def test_truncation_and_padding_of_the_file_do_not_count() -> None:
     assert len(build_tokenizer(data).encode("abcdef", special=False)) == 6
 
 
-def test_many_threads_may_encode() -> None:
+def test_encode_concurrent_threads_get_own_results() -> None:
     tokenizer = KINDS["embedded"]
     texts = [f"hello the {n} <think> " * 50 for n in range(40)]
     with ThreadPoolExecutor(4) as pool:
@@ -293,12 +288,12 @@ def build_data(**changes: object) -> Data:
         (json.dumps(byte_level_data() | {"added_tokens": [{"id": "x"}]}), "added_tokens"),
     ],
 )
-def test_a_file_that_nothing_can_be_generated_with_is_refused(data: str, word: str) -> None:
+def test_tokenizer_unusable_for_generation_rejected(data: str, word: str) -> None:
     with pytest.raises(TokenizerError, match=word):
         HfTokenizer(data)
 
 
-def test_a_directory_is_read_with_the_tokens_that_only_its_configuration_knows(
+def test_load_tokenizer_adds_tokens_from_config(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_data()))
@@ -315,14 +310,14 @@ def test_a_directory_is_read_with_the_tokens_that_only_its_configuration_knows(
     "config",
     ["{", '{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": []}'],
 )
-def test_a_broken_configuration_is_an_error(config: str, tmp_path: Path) -> None:
+def test_load_tokenizer_invalid_config_raises_error(config: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_data()))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(TokenizerError, match="tokenizer_config"):
         load_tokenizer(tmp_path)
 
 
-def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
+def test_load_tokenizer_missing_file_raises_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_tokenizer(tmp_path)
 
@@ -338,7 +333,7 @@ FILLER = "The weather in Oslo is fine. " * (MIN_SCANNED_CHARS // 20)
     filler=st.sampled_from(("", FILLER)),
     has_mark=st.booleans(),
 )
-def test_cached_pieces_have_the_ids_of_the_whole(
+def test_encode_broken_cached_matches_uncached(
     kind: str, beginning: str, ends: list[str], filler: str, has_mark: bool
 ) -> None:
     tokenizer = KINDS[kind]
@@ -352,9 +347,7 @@ def test_cached_pieces_have_the_ids_of_the_whole(
 
 @pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}])
 @given(text=hostile_texts)
-def test_control_tokens_that_look_around_are_found_by_the_library(
-    flags: dict[str, bool], text: str
-) -> None:
+def test_encode_broken_stripping_tokens_match_encode(flags: dict[str, bool], text: str) -> None:
     tokenizer = STRIPPING[next(iter(flags))]
     whole = f"{FILLER}{text}"
     assert tokenizer.encode_broken(whole, "\ufdd0", cache_owner="a") == tokenizer.encode(
@@ -388,7 +381,7 @@ def find_and_count(
     return cache.find_or_encode(owner, text, is_first, encode), len(calls)
 
 
-def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
+def test_encoding_cache_entry_per_owner_and_position() -> None:
     cache = EncodingCache(10 * ENTRY_CHARS)
     assert find_and_count(cache, "a", "text") == ([4, 0], 1)
     assert find_and_count(cache, "a", "text") == ([4, 0], 0)
@@ -396,7 +389,7 @@ def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
     assert find_and_count(cache, "a", "text", is_first=True) == ([4, 1], 1)
 
 
-def test_the_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:
+def test_encoding_cache_full_evicts_least_recently_used() -> None:
     size = 3 * (30 + ENTRY_CHARS) + 10
     cache = EncodingCache(size)
     for name in "abc":

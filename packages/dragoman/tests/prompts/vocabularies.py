@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import dragoman.engines.tiny
-from dragoman.prompts.tokenizer import HfTokenizer, build_byte_alphabet, load_tokenizer
+from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.prompts.tokenizer_file import build_byte_alphabet
 
 EMBEDDED = Path(dragoman.engines.tiny.__file__).parent / "data"
 Data = dict[str, Any]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.launch.multiprocess.processes import Client
+
 from tests.loopback import find_free_port
 
 STARTUP = 400.0

@@ -13,15 +13,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.ray.affinity import (
-    LoadEstimates,
-    RECENT,
-    RoutingKey,
-    TaggedIdGenerator,
-    compute_tag,
-    find_key,
-    rank_replicas,
-)
+from dragoman.ray.load_estimates import RECENT, LoadEstimates
+from dragoman.ray.replica_ranking import rank_replicas
+from dragoman.ray.replica_tag import TaggedIdGenerator, compute_tag
+from dragoman.ray.routing_key import RoutingKey, find_key
 
 SYSTEM = "You are an agent."
 FIRST = "Fix the bug in main.py."
@@ -96,14 +91,14 @@ TURNS = {
 
 
 @pytest.mark.parametrize("turns", TURNS.values(), ids=TURNS)
-def test_turns_of_a_conversation_have_one_key(turns: tuple[bytes, bytes]) -> None:
+def test_routing_key_equal_for_turns_of_conversation(turns: tuple[bytes, bytes]) -> None:
     first, second = map(find_key, turns)
     assert first is not None
     assert first == second
 
 
 @pytest.mark.parametrize("turns", TURNS.values(), ids=TURNS)
-def test_another_conversation_has_another_key(turns: tuple[bytes, bytes]) -> None:
+def test_routing_key_differs_for_other_conversation(turns: tuple[bytes, bytes]) -> None:
     other = turns[1].replace(FIRST.encode(), b"Write a poem.")
     assert find_key(turns[0]) != find_key(other)
     assert find_key(turns[0]) != find_key(turns[0].replace(b'"model": "m"', b'"model": "adapter"'))
@@ -123,7 +118,7 @@ def test_another_conversation_has_another_key(turns: tuple[bytes, bytes]) -> Non
         encode(prompt="Hello", system="Be brief."),
     ],
 )
-def test_prompts_without_messages_have_a_key(body: bytes) -> None:
+def test_routing_key_prompt_without_messages_exists(body: bytes) -> None:
     key = find_key(body)
     assert key is not None
     assert key == find_key(body)
@@ -133,12 +128,12 @@ def test_prompts_without_messages_have_a_key(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[1]", b"\xff\xfe", b"{" * 50_000, b'{"a":' + b"[" * 50_000, b'{"model']
 )
-def test_a_body_without_a_prompt_has_no_key(body: bytes) -> None:
+def test_routing_key_body_without_prompt_is_none(body: bytes) -> None:
     assert find_key(body) is None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_accepted(body: bytes) -> None:
+def test_routing_key_accepts_arbitrary_bytes(body: bytes) -> None:
     find_key(body)
 
 
@@ -156,12 +151,12 @@ def test_any_bytes_are_accepted(body: bytes) -> None:
         ),
     )
 )
-def test_any_json_is_accepted_and_needs_no_end(fields: dict[str, object]) -> None:
+def test_routing_key_accepts_truncated_json(fields: dict[str, object]) -> None:
     body = json.dumps(fields).encode()
     assert find_key(body) == find_key(body[:-1])
 
 
-def test_a_body_that_is_cut_off_keeps_its_key() -> None:
+def test_routing_key_truncated_body_equals_full_body() -> None:
     whole = encode(
         instructions=SYSTEM,
         input=[say("user", FIRST), *([say("assistant", REPLY), say("user", "x")] * 50)],
@@ -170,7 +165,7 @@ def test_a_body_that_is_cut_off_keeps_its_key() -> None:
     assert find_key(whole[:-1]) == find_key(whole)
 
 
-def test_a_compressed_body_has_the_key_of_its_content() -> None:
+def test_routing_key_compressed_body_equals_content() -> None:
     body = TURNS["Chat"][0]
     assert find_key(gzip.compress(body)) == find_key(body)
     assert find_key(zstandard.compress(body)) == find_key(body)
@@ -178,7 +173,7 @@ def test_a_compressed_body_has_the_key_of_its_content() -> None:
     assert find_key(b"\x28\xb5\x2f\xfdbroken") is None
 
 
-def test_the_session_of_the_client_comes_before_its_prompt() -> None:
+def test_routing_key_client_session_takes_precedence() -> None:
     named = find_key(encode(prompt_cache_key="thread-7", input="a"))
     assert named is not None
     assert named == find_key(encode(prompt_cache_key="thread-7", input="b"))
@@ -197,7 +192,7 @@ def test_the_session_of_the_client_comes_before_its_prompt() -> None:
     )
 
 
-def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
+def test_routing_key_by_model_equal_for_same_adapter() -> None:
     requests = [
         body.replace(b'"m"', b'"adapter"')
         for body in (encode(input="a"), encode(prompt_cache_key="t", input="b"))
@@ -223,7 +218,7 @@ def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
         ("msg_", {"thread": {"type": "continue", "previous_message_id": "ID"}, "messages": []}),
     ],
 )
-def test_a_continuation_goes_to_the_replica_of_its_response(
+def test_rank_replicas_continuation_prefers_replica_of_response(
     prefix: str, body: dict[str, object]
 ) -> None:
     replicas = [f"replica{number}" for number in range(8)]
@@ -233,7 +228,7 @@ def test_a_continuation_goes_to_the_replica_of_its_response(
         assert rank_replicas(key, dict.fromkeys(replicas, 0.0))[0] == replica
 
 
-def test_ids_are_as_long_and_as_distinct_as_others() -> None:
+def test_tagged_ids_are_unique_and_standard_length() -> None:
     ids = TaggedIdGenerator("abc")
     values = {ids.new("resp_") for _ in range(1000)}
     assert len(values) == 1000
@@ -243,7 +238,7 @@ def test_ids_are_as_long_and_as_distinct_as_others() -> None:
     )
 
 
-def test_an_id_of_a_replica_that_is_gone_still_has_one_place() -> None:
+def test_rank_replicas_id_of_removed_replica_is_stable() -> None:
     key = find_key(
         encode(previous_response_id=TaggedIdGenerator("gone").new("resp_"), input="more")
     )
@@ -253,7 +248,7 @@ def test_an_id_of_a_replica_that_is_gone_still_has_one_place() -> None:
     assert foreign == RoutingKey(None, "id resp_from_elsewhere")
 
 
-def test_keys_are_spread_evenly_and_few_move_when_a_replica_is_added() -> None:
+def test_rank_replicas_added_replica_moves_few_keys() -> None:
     keys = [RoutingKey(text=str(number)) for number in range(3000)]
     before = {key: rank_replicas(key, dict.fromkeys("abc", 0.0))[0] for key in keys}
     after = {key: rank_replicas(key, dict.fromkeys("abcd", 0.0))[0] for key in keys}
@@ -263,7 +258,7 @@ def test_keys_are_spread_evenly_and_few_move_when_a_replica_is_added() -> None:
     assert 600 < len(moved) < 900
 
 
-def test_an_overloaded_replica_is_passed_over() -> None:
+def test_rank_replicas_skips_overloaded_replica() -> None:
     key = RoutingKey(text="popular")
     favourite, second = rank_replicas(key, dict.fromkeys("abc", 10.0))[:2]
     assert rank_replicas(key, {**dict.fromkeys("abc", 10.0), favourite: 20.0})[0] == favourite
@@ -272,7 +267,7 @@ def test_an_overloaded_replica_is_passed_over() -> None:
     assert ranked[-1] == favourite
 
 
-def test_without_a_key_the_least_loaded_replica_is_first() -> None:
+def test_rank_replicas_without_key_orders_by_load() -> None:
     assert rank_replicas(None, {"a": 3.0, "b": 1.0, "c": 2.0}) == ["b", "c", "a"]
     assert {rank_replicas(None, {"a": 0.0, "b": 0.0})[0] for _ in range(50)} == {"a", "b"}
     assert rank_replicas(None, {}) == []
@@ -286,7 +281,7 @@ class Clock:
         return self.time
 
 
-def test_what_was_sent_since_the_last_report_counts_as_load() -> None:
+def test_load_estimate_includes_requests_since_last_report() -> None:
     clock = Clock()
     loads = LoadEstimates(clock)
     loads.report("a", 2, 10)
@@ -305,7 +300,7 @@ def test_what_was_sent_since_the_last_report_counts_as_load() -> None:
     assert loads.estimate("ab") == {"a": 3.0, "b": 0.0}
 
 
-def test_short_requests_end_between_two_reports() -> None:
+def test_load_estimate_accounts_for_short_requests() -> None:
     clock = Clock()
     loads = LoadEstimates(clock)
     loads.report("a", 1, 0)
@@ -320,7 +315,7 @@ def test_short_requests_end_between_two_reports() -> None:
     assert loads.estimate("a")["a"] > 15
 
 
-def test_a_replica_that_has_gone_is_forgotten() -> None:
+def test_load_estimate_drops_removed_replica() -> None:
     loads = LoadEstimates(Clock())
     loads.report("a", 9, 1)
     assert loads.estimate("b") == {"b": 0.0}

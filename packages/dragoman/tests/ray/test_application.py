@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dragoman.ray.options import BODY_VARIABLE, HAPROXY_VARIABLE
+from dragoman.ray.environment import BODY_VARIABLE, HAPROXY_VARIABLE
 from dragoman.settings import SettingsError
 
 pytest.importorskip("ray.serve", reason="needs ray[serve]")
@@ -29,7 +29,7 @@ def build(**args: object) -> Any:
     return import_module("dragoman.ray").app(args)
 
 
-def test_arguments_are_settings_and_those_of_ray() -> None:
+def test_build_application_splits_server_and_ray_arguments() -> None:
     deployment = build(
         model="tiny", replicas="3", cpus=0.5, **{"max-connections": "99"}
     )._bound_deployment
@@ -41,7 +41,7 @@ def test_arguments_are_settings_and_those_of_ray() -> None:
     assert (policy.min_replicas, policy.max_replicas, policy.target_ongoing_requests) == (1, 4, 7)
 
 
-def test_what_vllm_needs_for_several_nodes_reaches_the_replicas() -> None:
+def test_build_application_passes_vllm_args_to_replicas() -> None:
     arguments = {"distributed_executor_backend": "ray", "tensor_parallel_size": 8}
     deployment = build(
         model="vllm:./Llama-405B", vllm_args=json.dumps(arguments), gpus=0
@@ -51,14 +51,14 @@ def test_what_vllm_needs_for_several_nodes_reaches_the_replicas() -> None:
     assert (settings.model, json.loads(settings.vllm_args)) == ("vllm:./Llama-405B", arguments)
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_build_application_invalid_argument_error_names_it() -> None:
     with pytest.raises(SettingsError, match=r"modell: unknown setting\. Did you mean model\?"):
         build(modell="tiny")
     with pytest.raises(SettingsError, match="ray: replicas: Expected `int` >= 1"):
         build(model="tiny", replicas=0)
 
 
-def test_behind_haproxy_access_must_be_decided_and_the_router_must_see_bodies(
+def test_build_application_haproxy_requires_auth_and_body_access(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(HAPROXY_VARIABLE, "1")
@@ -72,7 +72,7 @@ def test_behind_haproxy_access_must_be_decided_and_the_router_must_see_bodies(
     assert router._bound_deployment.name == "DragomanRouter"
 
 
-def test_the_manifest_for_kuberay_has_the_form_that_ray_expects() -> None:
+def test_kuberay_manifest_matches_ray_schema() -> None:
     manifest = Path(__file__).parents[2] / "deploy/kuberay/rayservice.yaml"
     _, service = yaml.safe_load_all(manifest.read_text())
     schema: Any = import_module("ray.serve.schema").ServeDeploySchema

@@ -47,7 +47,7 @@ def stream_story(client: httpx2.Client, text: str, session: str = "") -> str:
     return last["response"]["id"]
 
 
-def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -> None:
+def test_autoscaling_up_and_down_causes_no_errors(cluster: Cluster) -> None:
     # A Ray worker gets its name shortly after the replica answers.
     wait_until(lambda: len(cluster.list_replicas()) == 1)
     ids: list[str] = []
@@ -83,6 +83,6 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
         assert {client.get(f"/v1/responses/{id}").status_code for id in ids} == {200}
 
 
-def test_the_session_header_is_seen_behind_the_proxy_in_python(cluster: Cluster) -> None:
+def test_python_proxy_routes_by_session_header(cluster: Cluster) -> None:
     with httpx2.Client(base_url=cluster.url, timeout=120) as client:
         assert len({stream_story(client, text, "one")[5:11] for text in ("a", "b")}) == 1

@@ -78,7 +78,7 @@ def say(role: str, content: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("model", ["tiny", "sim", "script"])
-def test_official_clients_get_answers_streamed_and_whole(cluster: Cluster, model: str) -> None:
+def test_deploy_official_sdks_get_streamed_and_full_responses(cluster: Cluster, model: str) -> None:
     with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="-", max_retries=0) as client:
         chat = client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=8
@@ -119,13 +119,13 @@ def test_official_clients_get_answers_streamed_and_whole(cluster: Cluster, model
         ("/tokenize", {"prompt": "Hi"}),
     ],
 )
-def test_the_other_dialects_are_answered(
+def test_deploy_serves_other_dialects(
     client: httpx2.Client, path: str, body: dict[str, object]
 ) -> None:
     assert post(client, path, model="tiny", **body)
 
 
-def test_a_compressed_body_reaches_the_replica_whole(client: httpx2.Client) -> None:
+def test_deploy_forwards_compressed_and_large_bodies(client: httpx2.Client) -> None:
     text = "word " * 20_000
     body = json.dumps({"model": "sim", "messages": [say("user", text)], "max_tokens": 2}).encode()
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
@@ -139,7 +139,7 @@ def test_a_compressed_body_reaches_the_replica_whole(client: httpx2.Client) -> N
     assert answer.status_code == 200, answer.text
 
 
-def test_errors_are_those_of_the_server(client: httpx2.Client) -> None:
+def test_deploy_returns_error_responses_of_server(client: httpx2.Client) -> None:
     answer = client.post(
         "/v1/messages", json={"model": "none", "max_tokens": 1, "messages": [say("user", "x")]}
     )
@@ -183,7 +183,7 @@ def replay_agents(ask: Iterator[httpx2.Client], label: str) -> float:
     return cached / total
 
 
-def test_the_router_finds_more_in_the_prefix_cache_than_round_robin(
+def test_deploy_router_beats_round_robin_in_prefix_cache_hits(
     client: httpx2.Client, direct_clients: list[httpx2.Client]
 ) -> None:
     assert len(direct_clients) == 2
@@ -196,7 +196,7 @@ def test_the_router_finds_more_in_the_prefix_cache_than_round_robin(
     assert routed > round_robin + 0.1
 
 
-def test_what_continues_a_response_is_computed_where_the_response_was(
+def test_deploy_continuation_runs_on_replica_of_response(
     client: httpx2.Client,
 ) -> None:
     for number in range(4):
@@ -217,7 +217,7 @@ def test_what_continues_a_response_is_computed_where_the_response_was(
         )
 
 
-def test_a_conversation_stays_on_its_replica(client: httpx2.Client) -> None:
+def test_deploy_conversation_stays_on_one_replica(client: httpx2.Client) -> None:
     conversation = post(client, "/v1/conversations")["id"]
     tags = {
         post(client, "/v1/responses", model="script", input=text, conversation=conversation)["id"][
@@ -228,7 +228,7 @@ def test_a_conversation_stays_on_its_replica(client: httpx2.Client) -> None:
     assert tags == {conversation[5:11]}
 
 
-def test_the_session_header_chooses_the_replica(client: httpx2.Client) -> None:
+def test_deploy_session_header_selects_replica(client: httpx2.Client) -> None:
     def find_tag(session: str, text: str) -> str:
         answer = client.post(
             "/v1/responses",
@@ -258,7 +258,7 @@ def read_events(client: httpx2.Client, path: str) -> list[dict[str, Any]]:
         return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
 
 
-def test_a_background_response_is_followed_from_both_replicas(
+def test_deploy_background_response_streams_from_both_replicas(
     client: httpx2.Client, direct_clients: list[httpx2.Client]
 ) -> None:
     response = post(client, "/v1/responses", model="script", input="slowly", background=True)
@@ -270,7 +270,7 @@ def test_a_background_response_is_followed_from_both_replicas(
     assert client.get(path).json()["status"] == "completed"
 
 
-def test_a_background_response_is_cancelled_through_the_other_replica(
+def test_deploy_background_response_cancel_via_other_replica(
     direct_clients: list[httpx2.Client],
 ) -> None:
     one, other = direct_clients
@@ -279,7 +279,7 @@ def test_a_background_response_is_cancelled_through_the_other_replica(
     assert one.get(f"/v1/responses/{response['id']}").json()["status"] == "cancelled"
 
 
-def test_a_websocket_goes_through(cluster: Cluster) -> None:
+def test_deploy_forwards_websocket(cluster: Cluster) -> None:
     with connect(cluster.url.replace("http", "ws") + "/v1/responses") as socket:
         socket.send(json.dumps({"type": "response.create", "model": "script", "input": "Hi"}))
         types = [json.loads(socket.recv(30))["type"]]
@@ -288,12 +288,12 @@ def test_a_websocket_goes_through(cluster: Cluster) -> None:
         assert "response.output_text.delta" in types
 
 
-def test_each_replica_has_its_own_metrics(direct_clients: list[httpx2.Client]) -> None:
+def test_deploy_each_replica_exposes_metrics(direct_clients: list[httpx2.Client]) -> None:
     for replica in direct_clients:
         assert "vllm:num_requests_running" in replica.get("/metrics").text
 
 
-def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> None:
+def test_deploy_killed_replica_loses_no_stored_responses(cluster: Cluster) -> None:
     """The last test: the replica that replaces the killed one takes seconds to start."""
 
     has_begun = threading.Semaphore(0)

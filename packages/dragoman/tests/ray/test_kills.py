@@ -13,7 +13,6 @@ import signal
 from collections import Counter
 
 import pytest
-
 from tests.launch.multiprocess.load import Load, is_settled, read_response, start_endless
 from tests.store.cluster import MISSING, programs
 from tests.store.cluster import cluster as run_postgresql
@@ -98,17 +97,17 @@ def replace_all(cluster: Cluster) -> None:
     wait_until(lambda: len(cluster.list_ready()) > 1)
 
 
-def test_replicas_killed_under_load_lose_nothing() -> None:
+def test_two_replicas_killed_under_load_lose_no_responses() -> None:
     kill_processes(4, 2, others_every=4)
 
 
 @pytest.mark.long
-def test_four_replicas_killed_again_and_again_lose_nothing() -> None:
+def test_four_replicas_killed_repeatedly_lose_no_responses() -> None:
     kill_processes(KILLS, 4, others_every=10)
 
 
 @pytest.mark.long
-def test_replicas_that_share_postgresql_lose_nothing() -> None:
+def test_replicas_on_postgresql_killed_lose_no_responses() -> None:
     pytest.importorskip("asyncpg")
     found = programs()
     if found is None:

@@ -14,24 +14,22 @@ from typer.testing import CliRunner
 from dragoman.cli import create_app
 from dragoman.commands.serve import run_server
 from dragoman.launch.models import build_models
-from dragoman.ray.options import (
-    BODY_VARIABLE,
-    HAPROXY_VARIABLE,
-    StateHome,
-    check_settings,
-    choose_connections,
-    choose_environment,
-    find_state_home,
-    override_ray,
-)
-from dragoman.ray.replica import (
+from dragoman.ray.autoscaling import (
     KV_USAGE,
-    LoadPolicy,
     REQUESTS,
     WAITING_TOKENS,
+    LoadPolicy,
     build_policy_arguments,
     measure_load,
 )
+from dragoman.ray.environment import (
+    BODY_VARIABLE,
+    HAPROXY_VARIABLE,
+    choose_connections,
+    choose_environment,
+)
+from dragoman.ray.settings_check import check_settings, override_ray
+from dragoman.ray.state_home import StateHome, find_state_home
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import RaySettings, Settings, SettingsError, load_keywords, load_settings
 
@@ -40,7 +38,7 @@ def make_settings(**ray: object) -> Settings:
     return override_ray(load_keywords({"model": "tiny"}), ray)
 
 
-def test_a_settings_file_has_a_section_for_ray(tmp_path: Path) -> None:
+def test_settings_file_ray_section_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
     file.write_text("model: tiny\nray:\n  replicas: 2\n  max-replicas: 8\n  routing: session\n")
     settings = load_settings({"config": str(file)}, {})
@@ -63,12 +61,12 @@ def test_a_settings_file_has_a_section_for_ray(tmp_path: Path) -> None:
         ([], "Expected `object`, got `array`"),
     ],
 )
-def test_an_invalid_section_is_rejected_with_the_reason(section: object, error: str) -> None:
+def test_ray_section_invalid_error_includes_reason(section: object, error: str) -> None:
     with pytest.raises(SettingsError, match=error):
         load_keywords({"model": "tiny", "ray": section})
 
 
-def test_overrides_are_checked_as_the_section() -> None:
+def test_override_ray_invalid_value_rejected() -> None:
     with pytest.raises(SettingsError, match="ray: replicas: Expected `int`"):
         make_settings(replicas="two")
 
@@ -82,14 +80,14 @@ def test_overrides_are_checked_as_the_section() -> None:
         ({"ssl_certfile": "a", "ssl_keyfile": "b"}, "ssl_certfile: clients connect to Ray's proxy"),
     ],
 )
-def test_what_the_proxy_of_ray_does_is_no_setting_of_a_replica(
+def test_check_settings_proxy_options_rejected_for_replicas(
     settings: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(SettingsError, match=error):
         check_settings(load_keywords({"model": "tiny"} | settings), is_exposed=False)
 
 
-def test_a_proxy_that_others_reach_needs_a_key_or_a_decision() -> None:
+def test_check_settings_exposed_proxy_requires_key_or_no_auth() -> None:
     with pytest.raises(SettingsError, match="api_key: with HAProxy"):
         check_settings(make_settings(), is_exposed=True)
     check_settings(make_settings(), is_exposed=False)
@@ -100,7 +98,7 @@ def test_a_proxy_that_others_reach_needs_a_key_or_a_decision() -> None:
 POSTGRES = "postgresql://db/dragoman"
 
 
-def test_replicas_on_several_nodes_need_postgresql_and_a_secret() -> None:
+def test_state_home_multiple_nodes_requires_postgres_and_secret() -> None:
     settings = override_ray(load_keywords({"model": "tiny", "secret_key": "s"}), {"replicas": 2})
     with pytest.raises(
         SettingsError, match=r"^store: replicas on several nodes need PostgreSQL\.$"
@@ -128,7 +126,7 @@ def test_replicas_on_several_nodes_need_postgresql_and_a_secret() -> None:
     assert find_state_home(shared, ["a", "b"]) == StateHome()
 
 
-def test_on_one_node_replicas_share_a_file_and_stay_there() -> None:
+def test_state_home_single_node_pins_replicas_to_shared_file() -> None:
     home = find_state_home(make_settings(replicas=2), ["a"])
     assert home.node == "a"
     assert "PostgreSQL" in home.reason
@@ -136,14 +134,14 @@ def test_on_one_node_replicas_share_a_file_and_stay_there() -> None:
     assert find_state_home(make_settings(replicas=2), []) == StateHome()
 
 
-def test_the_memory_of_one_replica_is_no_store_of_two() -> None:
+def test_state_home_memory_store_rejects_two_replicas() -> None:
     settings = load_keywords({"model": "tiny", "store": "memory"})
     assert find_state_home(settings, ["a"]) == StateHome()
     with pytest.raises(SettingsError, match="`memory` works with one replica only"):
         find_state_home(override_ray(settings, {"replicas": 2}), ["a"])
 
 
-def test_haproxy_is_chosen_before_ray_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_environment_sets_haproxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (HAPROXY_VARIABLE, BODY_VARIABLE, "RAY_USAGE_STATS_ENABLED"):
         monkeypatch.delenv(name, raising=False)
     chosen = choose_environment(make_settings(haproxy=True))
@@ -153,7 +151,7 @@ def test_haproxy_is_chosen_before_ray_is_imported(monkeypatch: pytest.MonkeyPatc
     assert HAPROXY_VARIABLE not in choose_environment(make_settings(haproxy=True))
 
 
-def test_haproxy_accepts_no_more_connections_than_it_may_open_files_for() -> None:
+def test_choose_connections_respects_open_file_limit() -> None:
     assert choose_connections(-1) == choose_connections(20_000) == 4096
     # It needs 2.5 open files per connection, and 36 more.
     assert 0.9 * 4096 < choose_connections(4096) * 2.5 + 36 < 4096
@@ -185,7 +183,7 @@ def decide(
     return number
 
 
-def test_the_scarcest_resource_decides_how_many_replicas_there_are() -> None:
+def test_load_policy_scales_by_scarcest_resource() -> None:
     assert decide(2) == 1
     assert decide(2, requests=32) == 2
     assert decide(2, requests=33) == 3
@@ -197,7 +195,7 @@ def test_the_scarcest_resource_decides_how_many_replicas_there_are() -> None:
     assert decide(4, requests=16, waiting_tokens=100) == 2
 
 
-def test_a_policy_without_reports_goes_by_the_requests_that_ray_counts() -> None:
+def test_load_policy_without_reports_uses_ray_request_count() -> None:
     policy = LoadPolicy(target_requests=10, target_waiting_tokens=1000, target_kv_usage=0.5)
     context: Any = SimpleNamespace(
         current_num_replicas=1, total_num_requests=25.0, aggregated_metrics=None
@@ -205,19 +203,19 @@ def test_a_policy_without_reports_goes_by_the_requests_that_ray_counts() -> None
     assert policy(context)[0] == 3
 
 
-def test_an_idle_server_has_no_load() -> None:
+def test_measure_load_idle_server_is_zero() -> None:
     models = build_models(load_keywords({"model": "sim", "store": "none"}), SystemClock())
     assert measure_load(models) == {REQUESTS: 0.0, WAITING_TOKENS: 0.0, KV_USAGE: 0.0}
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_the_command_says_what_is_missing() -> None:
+def test_deploy_command_without_ray_names_missing_extra() -> None:
     result = CliRunner().invoke(create_app(run_server, {}), ["deploy", "tiny"])
     assert result.exit_code == 2
     assert "pip install '.[ray]'" in result.output
 
 
-def test_the_page_lists_every_setting_with_its_default() -> None:
+def test_ray_docs_list_every_setting_with_default() -> None:
     page = (Path(__file__).parents[2] / "docs/ray.md").read_text()
     section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
     rows = [row.split("|") for row in section.splitlines() if row.startswith("| `")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.recording import (
+from dragoman.recording.cassette import (
     CassetteError,
     CassetteHeader,
     RecordedChunk,
@@ -14,18 +14,20 @@ from dragoman.recording import (
     decode_data,
     encode_data,
     encode_line,
+    read_cassette,
+)
+from dragoman.recording.redaction import (
     filter_request_headers,
     filter_response_headers,
-    hash_request,
-    read_cassette,
     redact_query,
 )
+from dragoman.recording.replay import hash_request
 
 HEAD = encode_line(CassetteHeader(1, "http://upstream"))
 
 
 @given(st.binary())
-def test_every_byte_comes_back(raw: bytes) -> None:
+def test_cassette_round_trips_every_byte(raw: bytes) -> None:
     exchange = RecordedExchange(
         at=0.0, method="POST", path="/", body=encode_data(raw), status=200, head_at=0.1, end_at=0.3,
         pieces=[RecordedChunk(0.2, encode_data(raw))],
@@ -35,7 +37,7 @@ def test_every_byte_comes_back(raw: bytes) -> None:
     assert found == exchange
 
 
-def test_text_is_written_as_text() -> None:
+def test_cassette_encodes_text_as_plain_text() -> None:
     line = encode_line(
         RecordedExchange(
             at=0,
@@ -62,13 +64,13 @@ def test_text_is_written_as_text() -> None:
         "x-whatever",
     ],
 )
-def test_a_header_outside_the_allow_list_is_not_recorded(name: str) -> None:
+def test_request_headers_outside_allow_list_not_recorded(name: str) -> None:
     assert filter_request_headers([(name, "sk-secret"), ("content-type", "application/json")]) == [
         ("content-type", "application/json")
     ]
 
 
-def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
+def test_response_headers_cookies_and_accounts_not_recorded() -> None:
     headers = [
         ("set-cookie", "a"),
         ("openai-organization", "acme"),
@@ -77,7 +79,7 @@ def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
     assert filter_response_headers(headers) == [("x-ratelimit-remaining-requests", "3")]
 
 
-def test_counts_of_tokens_are_recorded_and_tokens_are_not() -> None:
+def test_response_headers_token_counts_recorded_but_not_secrets() -> None:
     counts = [
         ("x-ratelimit-remaining-tokens", "9"),
         ("anthropic-ratelimit-tokens-limit", "9"),
@@ -90,13 +92,13 @@ def test_counts_of_tokens_are_recorded_and_tokens_are_not() -> None:
     )
 
 
-def test_neither_are_secrets_of_a_query() -> None:
+def test_redact_query_removes_secrets() -> None:
     assert redact_query("key=AIza1&beta=true&access_token=t&X-Amz-Signature=s") == (
         "key=&beta=true&access_token=&X-Amz-Signature="
     )
 
 
-def test_the_same_question_is_the_same_however_it_is_written() -> None:
+def test_hash_request_ignores_order_and_whitespace() -> None:
     same = hash_request("POST", "/v1/x", "a=1&b=2&key=one", b'{"a": 1, "b": [1, 2]}')
     assert hash_request("POST", "/v1/x", "b=2&a=1&key=other", b'{"b":[1,2],"a":1}') == same
     for other in (
@@ -108,7 +110,7 @@ def test_the_same_question_is_the_same_however_it_is_written() -> None:
     assert hash_request("POST", "/", "", b"\xff{") != hash_request("POST", "/", "", b"\xff}")
 
 
-def test_a_deeply_nested_body_has_a_hash() -> None:
+def test_hash_request_accepts_deeply_nested_body() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     assert hash_request("POST", "/", "", deep) != hash_request("POST", "/", "", b"[" + deep + b"]")
 
@@ -139,6 +141,6 @@ def test_a_deeply_nested_body_has_a_hash() -> None:
         ),
     ],
 )
-def test_an_invalid_recording_is_an_error(lines: list[bytes], why: str) -> None:
+def test_read_cassette_invalid_lines_raise_error(lines: list[bytes], why: str) -> None:
     with pytest.raises(CassetteError, match=why):
         read_cassette(lines)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from dragoman.recording import RecordedChunk, RecordedExchange, RecordingProxy
+from dragoman.recording.cassette import RecordedChunk, RecordedExchange
+from dragoman.recording.proxy import RecordingProxy
 
 from .asgi import ask, jumping
 
@@ -82,7 +83,7 @@ def build_stream(clock: Clock) -> httpx2.Response:
     )
 
 
-def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> None:
+def test_recorder_forwards_chunks_and_records_times() -> None:
     set_up = bench(build_stream)
     received = jumping(ask(set_up.recorder, body=b'{"stream": true}', query="beta=1&key=k"))
     assert received.body == b"data: a\n\ndata: \xc3\xa5\n\n"
@@ -105,7 +106,7 @@ def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> N
     assert exchange.answer_headers == [("content-type", "text/event-stream")]
 
 
-def test_client_headers_are_forwarded_and_only_harmless_ones_recorded() -> None:
+def test_recorder_forwards_headers_and_records_only_allowed() -> None:
     set_up = bench(build_stream)
     sent = {
         "authorization": "Bearer sk-1",
@@ -130,14 +131,14 @@ def test_client_headers_are_forwarded_and_only_harmless_ones_recorded() -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."]
 )
-def test_no_path_leads_away_from_the_upstream(path: str) -> None:
+def test_recorder_path_cannot_escape_upstream_base(path: str) -> None:
     set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"ok")))
     assert jumping(ask(set_up.recorder, path, method="GET", body=b"")).body == b"ok"
     assert set_up.seen[0].url.host == "upstream"
     assert path == "/.." or set_up.seen[0].url.raw_path.startswith(b"/base/")
 
 
-def test_an_upstreams_error_is_an_answer_as_any() -> None:
+def test_recorder_forwards_and_records_upstream_error() -> None:
     set_up = bench(
         lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}"))
     )
@@ -146,7 +147,7 @@ def test_an_upstreams_error_is_an_answer_as_any() -> None:
     assert set_up.sink.exchanges[0].status == 429
 
 
-def test_a_truncated_upstream_response_stays_truncated() -> None:
+def test_recorder_truncated_upstream_response_stays_truncated() -> None:
     set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"half", None)))
     received = jumping(ask(set_up.recorder))
     assert received.body == b"half"
@@ -154,7 +155,7 @@ def test_a_truncated_upstream_response_stays_truncated() -> None:
     assert set_up.sink.exchanges[0].ended == "cut"
 
 
-def test_an_unreachable_upstream_is_an_error_and_not_recorded() -> None:
+def test_recorder_unreachable_upstream_returns_502_unrecorded() -> None:
     def absent(_: Clock) -> httpx2.Response:
         raise httpx2.ConnectError("http://user:password@upstream")
 
@@ -166,7 +167,7 @@ def test_an_unreachable_upstream_is_an_error_and_not_recorded() -> None:
     assert set_up.sink.exchanges == []
 
 
-def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
+def test_recorder_client_disconnect_closes_upstream() -> None:
     closed: list[bool] = []
 
     class Endless(httpx2.AsyncByteStream):
@@ -186,7 +187,7 @@ def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
     assert set_up.sink.exchanges[0].ended == "left"
 
 
-def test_a_host_that_is_not_ours_and_a_body_too_large_are_refused() -> None:
+def test_recorder_rejects_foreign_host_and_large_body() -> None:
     set_up = bench(build_stream)
     assert jumping(ask(set_up.recorder, headers={"host": "evil.example"})).status == 421
     assert jumping(ask(set_up.recorder, body=b"x" * (32 * 2**20 + 1))).status == 413

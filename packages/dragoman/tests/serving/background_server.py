@@ -6,14 +6,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
-from dragoman.serving.clock import Clock, RandomIdGenerator
-from dragoman.serving.service import ServingOptions
-from dragoman.store import MemoryStore, Store
 from tests.serving.harness import ServerHarness, Still, tokenizer
 from tests.serving.responses.harness import lifespan
+
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import Clock, RandomIdGenerator
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.store import MemoryStore, Store
 
 
 @asynccontextmanager

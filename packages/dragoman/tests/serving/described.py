@@ -16,10 +16,10 @@ from typing import Any
 import jsonschema_rs
 
 from dragoman.launch import build_models
-from dragoman.pipeline.metrics import ModelMetrics
+from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import Route
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.route import Route
 from dragoman.serving.routes.openapi.document import describe_api, to_path_template
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import Settings

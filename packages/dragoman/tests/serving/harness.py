@@ -13,12 +13,12 @@ import openai
 from starlette.types import ASGIApp, Message, Scope
 
 from dragoman.engines import tiny
-from dragoman.engines.scripted import Script, ScriptEntry, ScriptedEngine
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
+from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.prompts.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.request_log import RequestLog
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 
 
 class Counting:

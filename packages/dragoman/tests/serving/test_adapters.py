@@ -8,14 +8,14 @@ from pathlib import Path
 
 import httpx2
 import msgspec
+from tests.serving.harness import tokenizer
 
 from dragoman.core.errors import RequestError
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.pipeline.models import EventBackend, ModelSpec, Models, ServedModel
-from dragoman.pipeline.served_model import Adapters
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.lora_adapters import Adapters
+from dragoman.pipeline.model_registry import EventBackend, Models, ModelSpec, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import tokenizer
+from dragoman.serving.serving_options import ServingOptions
 
 
 class Loader:
@@ -55,7 +55,7 @@ async def load(http: httpx2.AsyncClient, path: object) -> httpx2.Response:
     )
 
 
-async def test_only_adapters_beneath_the_directory_are_loaded(tmp_path: Path):
+async def test_adapter_load_outside_lora_dir_rejected(tmp_path: Path):
     root = tmp_path / "adapters"
     inside = tmp_path / "adapters" / "sql"
     outside = tmp_path / "secret"
@@ -75,7 +75,7 @@ async def test_only_adapters_beneath_the_directory_are_loaded(tmp_path: Path):
     assert loader.loaded == [str(inside)] * 2
 
 
-async def test_without_the_directory_nothing_is_loaded_at_run_time(tmp_path: Path):
+async def test_adapter_load_without_lora_dir_returns_403(tmp_path: Path):
     loader = Loader()
     async with client(loader, None) as http:
         refused = await load(http, build_adapter(tmp_path / "sql"))
@@ -83,7 +83,7 @@ async def test_without_the_directory_nothing_is_loaded_at_run_time(tmp_path: Pat
     assert loader.loaded == []
 
 
-async def test_without_a_loaded_model_the_load_is_to_be_retried():
+async def test_adapter_load_with_unloaded_model_returns_503():
     def build() -> ServedModel:
         raise AssertionError("the model is not loaded for an adapter")
 

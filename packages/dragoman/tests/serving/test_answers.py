@@ -10,10 +10,10 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import ServerHarness, build_server
+from dragoman.serving.serving_options import ServingOptions
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 HELLO = ScriptEntry((Say("Hello there"),), repeat=True)
@@ -24,7 +24,7 @@ async def stream(it: ServerHarness, **body: Any) -> list[ChatCompletionChunk]:
     return [chunk async for chunk in chunks]
 
 
-async def test_a_whole_answer() -> None:
+async def test_chat_completion_returns_text_and_usage() -> None:
     reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI)
     assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (
         "Hello there",
@@ -34,7 +34,7 @@ async def test_a_whole_answer() -> None:
     assert reply.usage.completion_tokens > 1
 
 
-async def test_a_streamed_answer_says_the_same() -> None:
+async def test_chat_stream_returns_text_and_usage() -> None:
     chunks = await stream(build_server(HELLO), stream_options={"include_usage": True})
     texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
     assert "".join(texts) == "Hello there"
@@ -42,14 +42,14 @@ async def test_a_streamed_answer_says_the_same() -> None:
     assert chunks[-1].choices == []
 
 
-async def test_all_choices_are_answered() -> None:
+async def test_chat_completion_n_returns_all_choices() -> None:
     reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI, n=3)
     assert [(c.index, c.message.content) for c in reply.choices] == [
         (i, "Hello there") for i in range(3)
     ]
 
 
-async def test_reasoning_and_calls_are_separate_parts() -> None:
+async def test_chat_completion_separates_reasoning_and_tool_calls() -> None:
     tools: Any = [
         {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     ]
@@ -70,7 +70,7 @@ async def test_reasoning_and_calls_are_separate_parts() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_stop_string_ends_the_text_and_is_named(streamed: bool) -> None:
+async def test_chat_stop_string_ends_text(streamed: bool) -> None:
     it = build_server(HELLO, options=ServingOptions())
     ask: dict[str, Any] = {"model": "m", "messages": HI, "stop": ["there"], "stream": streamed}
     answer = await it.post("/v1/chat/completions", ask)
@@ -79,13 +79,13 @@ async def test_a_stop_string_ends_the_text_and_is_named(streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_refusal_is_a_true_400_also_when_streaming(streamed: bool) -> None:
+async def test_engine_rejection_before_stream_returns_400(streamed: bool) -> None:
     it = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
 
 
-async def test_trap_17_a_failure_in_mid_stream_is_an_error_without_done() -> None:
+async def test_stream_failure_sends_error_without_done() -> None:
     it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, "stream": True})
     last = answer.text.strip().split("\n\n")[-1]
@@ -94,7 +94,7 @@ async def test_trap_17_a_failure_in_mid_stream_is_an_error_without_done() -> Non
         await stream(build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke")))))
 
 
-async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
+async def test_engine_failure_without_stream_returns_5xx() -> None:
     it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
     with pytest.raises(openai.InternalServerError, match="the engine broke"):
         await it.openai().chat.completions.create(model="m", messages=HI)
@@ -102,7 +102,7 @@ async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
     assert reply.choices[0].message.content == "Hello there"
 
 
-async def test_several_prompts_answer_in_order() -> None:
+async def test_completion_multiple_prompts_keep_order() -> None:
     reply = (
         await build_server(HELLO)
         .openai()
@@ -113,7 +113,7 @@ async def test_several_prompts_answer_in_order() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_answers_headers(streamed: bool) -> None:
+async def test_chat_completion_sets_response_headers(streamed: bool) -> None:
     answer = await build_server(HELLO).post(
         "/v1/chat/completions",
         {"model": "m", "messages": HI, "stream": streamed},
@@ -127,14 +127,14 @@ async def test_the_answers_headers(streamed: bool) -> None:
     )
 
 
-async def test_an_unfit_request_id_is_replaced() -> None:
+async def test_request_id_invalid_is_replaced() -> None:
     answer = await build_server(HELLO).post(
         "/v1/chat/completions", {"model": "m", "messages": HI}, {"x-request-id": "a b\t<script>"}
     )
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_what_is_ignored_is_named_in_a_warning() -> None:
+async def test_ignored_field_named_in_warning_header() -> None:
     ask = {"model": "m", "messages": HI, "frobnicate": 1, "min_tokens": 3}
     answer = await build_server(HELLO).post("/v1/chat/completions", ask)
     assert answer.status_code == 200
@@ -142,14 +142,14 @@ async def test_what_is_ignored_is_named_in_a_warning() -> None:
     assert "min_tokens" in answer.headers["x-dragoman-warnings"]
 
 
-async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
+async def test_strict_mode_rejects_unsupported_tool() -> None:
     it = build_server(HELLO, options=ServingOptions(strict=True))
     ask: dict[str, Any] = {"model": "m", "messages": HI, "tools": [{"type": "web_search"}]}
     assert (await it.post("/v1/chat/completions", ask)).status_code == 400
     assert it.engine.num_requests == 0
 
 
-async def test_a_very_large_body_is_read_all_the_same() -> None:
+async def test_large_body_over_context_returns_context_error() -> None:
     ask: dict[str, Any] = {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}] * 10_000,
@@ -160,7 +160,7 @@ async def test_a_very_large_body_is_read_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"frobnicate": 1}, {"min_tokens": 3}])
-async def test_strict_mode_rejects_ignored_fields_before_the_engine_is_called(
+async def test_strict_mode_rejects_ignored_field_before_engine_call(
     extra: dict[str, int],
 ) -> None:
     it = build_server(HELLO, options=ServingOptions(strict=True))

@@ -7,7 +7,6 @@ from typing import Any
 
 import anthropic
 import pytest
-
 from tests.serving.background_server import working
 from tests.serving.harness import build_server
 from tests.serving.test_message_batches import sdk
@@ -16,7 +15,7 @@ VERSION = {"anthropic-version": "2023-06-01"}
 NOW = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
-async def test_a_file_comes_back_as_it_was():
+async def test_anthropic_file_upload_retrieve_download_delete():
     async with working() as server:
         files = sdk(server).files
         file = await files.upload(
@@ -41,7 +40,7 @@ async def test_a_file_comes_back_as_it_was():
                 await ask(file.id)
 
 
-async def test_files_are_listed_newest_first():
+async def test_anthropic_files_list_newest_first():
     async with working() as server:
         files = sdk(server).files
         ids = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
@@ -63,7 +62,7 @@ async def test_files_are_listed_newest_first():
         )
 
 
-async def test_either_vendors_clients_see_the_same_files():
+async def test_files_shared_between_openai_and_anthropic_sdks():
     async with working(engine={"directives": True}) as server:
         theirs = sdk(server)
         ours = server.openai()
@@ -74,7 +73,7 @@ async def test_either_vendors_clients_see_the_same_files():
         assert (await ours.files.content(uploaded.id)).content == b"hello"
 
 
-async def test_a_name_that_is_a_broken_url_can_be_listed():
+async def test_file_name_with_invalid_url_is_listed():
     async with working() as server:
         file = await server.openai().files.create(
             file=("http://[x/a.pdf", b"%PDF", ""), purpose="user_data"
@@ -83,7 +82,7 @@ async def test_a_name_that_is_a_broken_url_can_be_listed():
         assert (await sdk(server).files.retrieve_metadata(file.id)).filename == "http://[x/a.pdf"
 
 
-async def test_a_message_reads_what_was_uploaded():
+async def test_message_document_block_reads_uploaded_file():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
         file = await client.files.upload(file=("a.pdf", b"%PDF-1.4", "application/pdf"))
@@ -105,7 +104,7 @@ async def test_a_message_reads_what_was_uploaded():
         ("&".join(f"ids[]={number}" for number in range(101)), "ids: expected at most 100"),
     ],
 )
-async def test_a_list_that_cannot_be_is_refused_in_their_envelope(query: str, why: str):
+async def test_anthropic_files_list_invalid_query_uses_error_envelope(query: str, why: str):
     async with working() as server:
         refused = await server.get(f"/v1/files?{query}", VERSION)
         assert (refused.status_code, refused.json()["error"]["type"]) == (
@@ -115,7 +114,7 @@ async def test_a_list_that_cannot_be_is_refused_in_their_envelope(query: str, wh
         assert why in refused.json()["error"]["message"]
 
 
-async def test_an_upload_needs_a_file_but_no_name_for_it():
+async def test_anthropic_file_upload_requires_file_but_no_name():
     async with working() as server:
         assert (await sdk(server).files.upload(file=b"\xff")).filename == "unnamed.bin"
         with pytest.raises(
@@ -132,7 +131,7 @@ async def test_an_upload_needs_a_file_but_no_name_for_it():
         assert refused.json()["error"]["message"].startswith("file: Field required")
 
 
-async def test_errors_of_shared_paths_have_the_clients_envelope():
+async def test_shared_path_errors_use_envelope_of_client():
     server = build_server()
     for path in ("/v1/models/none", "/v1/nowhere", "/v1/v1/messages"):
         assert (await server.get(path, VERSION)).json()["type"] == "error"

@@ -11,17 +11,17 @@ import httpx2
 import openai
 import pytest
 from openai.types import Batch, BatchRequestCounts
+from tests.serving.background_server import working
+from tests.serving.harness import Still, build_server
+from tests.serving.responses.harness import lifespan
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import Bounds, MemoryStore, SqliteStore
-from tests.serving.background_server import working
-from tests.serving.harness import Still, build_server
-from tests.serving.responses.harness import lifespan
 
 CHAT = "/v1/chat/completions"
 NONE = BatchRequestCounts(total=0, completed=0, failed=0)
@@ -66,7 +66,7 @@ async def results(client: openai.AsyncOpenAI, file: str | None) -> dict[str, Any
     return {row["custom_id"]: row for row in map(json.loads, lines)}
 
 
-async def test_every_line_gets_its_answer():
+async def test_batch_every_line_gets_result():
     async with working(engine={"directives": True}) as server:
         client = server.openai()
         batch = await begin(
@@ -101,7 +101,7 @@ async def test_every_line_gets_its_answer():
         assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
 
 
-async def test_a_bad_line_is_an_error_of_its_own():
+async def test_batch_invalid_line_fails_alone():
     async with working() as server:
         client = server.openai()
         batch = await begin(
@@ -125,9 +125,7 @@ async def test_a_bad_line_is_an_error_of_its_own():
         ("/v1/responses", {"input": "a"}, "response"),
     ],
 )
-async def test_other_endpoints_answer_as_they_do_otherwise(
-    endpoint: str, body: dict[str, Any], object: str
-):
+async def test_batch_supports_other_endpoints(endpoint: str, body: dict[str, Any], object: str):
     async with working() as server:
         client = server.openai()
         request = {
@@ -143,7 +141,7 @@ async def test_other_endpoints_answer_as_they_do_otherwise(
         assert batch.usage.output_tokens > 0
 
 
-async def test_embeddings_are_supported_too():
+async def test_batch_supports_embeddings():
     models = build_models(Settings(), SystemClock())
     app = create_app(models, store=MemoryStore())
     async with lifespan(app):
@@ -167,7 +165,7 @@ async def test_embeddings_are_supported_too():
         assert rows["a"]["response"]["body"]["data"][0]["object"] == "embedding"
 
 
-async def test_a_line_that_is_too_long_is_an_error():
+async def test_batch_line_too_long_fails():
     async with working(options=ServingOptions(max_body_bytes=2000)) as server:
         client = server.openai()
         batch = await until(client, (await begin(client, line("a", "x" * 3000))).id, *ENDED)
@@ -193,9 +191,7 @@ async def test_a_line_that_is_too_long_is_an_error():
         (json.dumps(line("a", stream=True)).encode(), ["invalid_request"]),
     ],
 )
-async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(
-    content: bytes, codes: list[str]
-):
+async def test_batch_invalid_file_fails_with_line_numbers(content: bytes, codes: list[str]):
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=("x", content), purpose="batch")
@@ -211,7 +207,7 @@ async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(
         assert batch.output_file_id is None
 
 
-async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
+async def test_batch_cancel_keeps_results_and_frees_engine():
     async with working(
         options=ServingOptions(batch_concurrency=1), engine={"directives": True}
     ) as server:
@@ -238,7 +234,7 @@ async def wait_for_count(client: openai.AsyncOpenAI, id: str, completed: int) ->
             await asyncio.sleep(0.005)
 
 
-async def test_a_finished_batch_cannot_be_cancelled():
+async def test_batch_cancel_after_completion_returns_409():
     async with working() as server:
         client = server.openai()
         batch = await begin(client, line("a"))
@@ -249,7 +245,7 @@ async def test_a_finished_batch_cannot_be_cancelled():
             await client.batches.cancel(batch.id)
 
 
-async def test_what_is_not_done_in_time_expires():
+async def test_batch_window_elapsed_expires_unfinished_lines():
     clock = Passing()
     async with working(
         clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}
@@ -272,7 +268,7 @@ async def test_what_is_not_done_in_time_expires():
         assert set(await results(client, batch.output_file_id)) == {"done"}
 
 
-async def test_results_expire_after_the_end_of_the_batch_not_during_it():
+async def test_batch_output_expiry_starts_at_batch_end():
     clock = Passing()
     expiry = {"anchor": "created_at", "seconds": 3600}
     async with working(
@@ -293,7 +289,7 @@ async def test_results_expire_after_the_end_of_the_batch_not_during_it():
             await client.files.retrieve(file.id)
 
 
-async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
+async def test_batch_resumes_after_server_restart(tmp_path: Path):
     slow = line("slow", "[[delay 1000]][[say never]]")
     lines = [line(f"r{number}") for number in range(8)]
     path = tmp_path / "x.db"
@@ -315,7 +311,7 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
         assert len(lines_out) == 9
 
 
-async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
+async def test_batch_two_servers_process_each_line_once(tmp_path: Path):
     stores = [SqliteStore(tmp_path / "x.db", now=Still().now) for _ in range(2)]
     async with working(store=stores[0]) as one, working(store=stores[1]) as two:
         batches = [
@@ -327,7 +323,7 @@ async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
         assert one.engine.num_requests + two.engine.num_requests == 40
 
 
-async def test_a_line_that_finds_no_room_waits():
+async def test_batch_line_retries_after_503():
     options = ServingOptions(batch_concurrency=4)
     async with working(
         ScriptEntry((Fail(503, "later"),)), ScriptEntry((Say("at last"),)), options=options
@@ -338,7 +334,7 @@ async def test_a_line_that_finds_no_room_waits():
         assert rows["a"]["response"]["body"]["choices"][0]["message"]["content"] == "at last"
 
 
-async def test_the_requests_of_a_batch_come_after_all_others():
+async def test_batch_requests_have_lower_priority_than_direct():
     async with working() as server:
         client = server.openai()
         await until(client, (await begin(client, line("a", priority=-5))).id, *ENDED)
@@ -347,7 +343,7 @@ async def test_the_requests_of_a_batch_come_after_all_others():
         assert batched > 2**31 > direct == 0
 
 
-async def test_a_batch_is_its_owners_own():
+async def test_batch_of_other_key_not_found():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await begin(server.openai("a"), line("x"))
         batch = await until(server.openai("a"), batch.id, *ENDED)
@@ -364,7 +360,7 @@ async def test_a_batch_is_its_owners_own():
             )
 
 
-async def test_batches_are_listed_newest_first_in_pages():
+async def test_batches_list_newest_first_paginated():
     async with working() as server:
         client = server.openai()
         ids = [(await begin(client, line("x"))).id for _ in range(3)]
@@ -384,7 +380,7 @@ async def test_batches_are_listed_newest_first_in_pages():
         ),
     ],
 )
-async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
+async def test_batch_create_invalid_field_rejected_by_name(wrong: dict[str, Any], param: str):
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=b"x", purpose="batch")
@@ -399,12 +395,12 @@ async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
         assert caught.value.param == param
 
 
-async def test_a_server_that_keeps_nothing_has_no_batches():
+async def test_batches_list_without_store_returns_400():
     with pytest.raises(openai.BadRequestError, match="requires a store"):
         await build_server().openai().batches.list()
 
 
-async def test_a_batch_that_outgrows_the_store_fails():
+async def test_batch_exceeding_storage_limit_fails():
     store = MemoryStore(Bounds(nbytes=6000), now=Still().now)
     async with working(store=store) as server:
         client = server.openai()

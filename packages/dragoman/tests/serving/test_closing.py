@@ -16,7 +16,7 @@ import pytest
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ async def chat(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("model", ["tiny", "sim"])
-async def test_json_that_is_cut_is_valid(model: str):
+async def test_close_at_limit_returns_valid_json(model: str):
     async with serving(model) as client:
         for seed in range(4):
             answer = await chat(client, **CLOSE, seed=seed, temperature=1, n=2)
@@ -77,7 +77,7 @@ async def test_json_that_is_cut_is_valid(model: str):
             json.loads(choice["message"]["content"])
 
 
-async def test_it_can_be_the_servers_default():
+async def test_close_at_limit_as_server_default():
     async with serving(by_default=True) as client:
         json.loads((await chat(client)).json()["choices"][0]["message"]["content"])
         own = {"structured_outputs": {"close_at_limit": False}}
@@ -102,7 +102,7 @@ async def test_it_can_be_the_servers_default():
         json.loads(message["content"][0]["text"])
 
 
-async def test_a_call_and_a_thought_are_closed_too():
+async def test_close_at_limit_closes_tool_call_and_reasoning():
     call: Json = {"type": "function", "function": {"name": "tell", "parameters": STORY}}
     async with serving() as client:
         answer = await chat(
@@ -121,7 +121,7 @@ async def test_a_call_and_a_thought_are_closed_too():
         jsonschema_rs.validate(STORY, json.loads(answer.json()["choices"][0]["message"]["content"]))
 
 
-async def test_logprobs_and_streams_are_those_of_the_tokens_that_were_appended():
+async def test_close_at_limit_logprobs_and_stream_include_added_tokens():
     async with serving() as client:
         answer = (await chat(client, **CLOSE, logprobs=True)).json()["choices"][0]
         tokens = [token["token"] for token in answer["logprobs"]["content"]]
@@ -139,7 +139,7 @@ async def test_logprobs_and_streams_are_those_of_the_tokens_that_were_appended()
         assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
-async def test_an_engine_that_cannot_close_says_so():
+async def test_close_at_limit_unsupported_engine_warns():
     async with serving("scripted") as client:
         body = {"model": "m", "messages": [{"role": "user", "content": "[[say {}]]"}], **CLOSE}
         answer = await client.post("/v1/chat/completions", json=body)

@@ -31,11 +31,11 @@ def head(origins: CorsPolicy, origin: str | None) -> dict[bytes, bytes]:
     return dict(origins.build_headers(build_request_headers(origin)))
 
 
-def test_by_default_an_answer_says_nothing_of_it():
+def test_cors_default_policy_adds_no_headers():
     assert CorsPolicy().build_headers(build_request_headers(APP)) == []
 
 
-def test_a_listed_origin_is_echoed_with_vary():
+def test_cors_allowed_origin_echoed_with_vary():
     origins = CorsPolicy([APP, "http://localhost:3000"])
     assert head(origins, APP)[b"access-control-allow-origin"] == APP.encode()
     assert head(origins, APP)[b"vary"] == b"origin"
@@ -43,13 +43,13 @@ def test_a_listed_origin_is_echoed_with_vary():
     assert head(origins, OTHER) == head(origins, None) == {b"vary": b"origin"}
 
 
-def test_a_star_is_sent_to_every_origin():
+def test_cors_wildcard_sent_to_every_origin():
     assert head(CorsPolicy(["*"]), OTHER) == head(CorsPolicy(["*"]), None)
     assert head(CorsPolicy(["*"]), OTHER)[b"access-control-allow-origin"] == b"*"
 
 
 @pytest.mark.parametrize("allowed", [[APP], ["*"]])
-def test_a_preflight_of_an_allowed_origin_is_answered(allowed: list[str]):
+def test_cors_preflight_allowed_origin_returns_headers(allowed: list[str]):
     wish = build_request_headers(
         APP, **ASKS, access_control_request_headers="authorization,content-type,x-stainless-os"
     )
@@ -61,7 +61,7 @@ def test_a_preflight_of_an_allowed_origin_is_answered(allowed: list[str]):
     assert b"access-control-allow-private-network" not in headers
 
 
-def test_a_page_from_outside_may_ask_a_server_within():
+def test_cors_preflight_private_network_allowed():
     wish = build_request_headers(APP, **ASKS, access_control_request_private_network="true")
     headers = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
     assert headers[b"access-control-allow-private-network"] == b"true"
@@ -77,7 +77,7 @@ def test_a_page_from_outside_may_ask_a_server_within():
         ([APP], "POST", build_request_headers(APP, **ASKS)),
     ],
 )
-def test_anything_else_is_a_request_like_others(allowed: list[str], method: str, headers: Headers):
+def test_cors_non_preflight_request_not_handled(allowed: list[str], method: str, headers: Headers):
     assert CorsPolicy(allowed).build_preflight_headers(method, headers, ["POST"]) is None
 
 
@@ -112,7 +112,7 @@ def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
         (["null"], "null", False, True),
     ],
 )
-def test_what_a_browser_does_not_ask_for_beforehand(
+def test_cors_check_origin_without_preflight(
     allowed: list[str], origin: str | None, named: bool, passes: bool
 ):
     if passes:
@@ -125,7 +125,7 @@ def test_what_a_browser_does_not_ask_for_beforehand(
 @pytest.mark.parametrize(
     "origin", ["app.example", "https://app.example/", "https://a b", "https://u@a", '["*"]', ""]
 )
-def test_what_no_browser_sends_is_a_mistake(origin: str):
+def test_cors_policy_invalid_origin_raises_error(origin: str):
     with pytest.raises(ValueError, match="origin is SCHEME"):
         CorsPolicy([origin])
 
@@ -138,7 +138,7 @@ def client(*allowed: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000")
 
 
-async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_then_sends():
+async def test_cors_preflight_needs_no_key_and_401_has_headers():
     async with client(APP) as http:
         preflight = await http.options("/v1/chat/completions", headers={"origin": APP, **ASKS})
         assert (preflight.status_code, preflight.headers["access-control-allow-methods"]) == (
@@ -150,7 +150,7 @@ async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_the
             assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, APP)
 
 
-async def test_a_page_of_another_origin_gets_no_cors_headers():
+async def test_cors_preflight_other_origin_returns_403():
     async with client(APP) as http:
         preflight = await http.options("/v1/chat/completions", headers={"origin": OTHER, **ASKS})
         assert preflight.status_code == 403
@@ -158,13 +158,11 @@ async def test_a_page_of_another_origin_gets_no_cors_headers():
 
 
 @pytest.mark.parametrize(("allowed", "status"), [(APP, 200), ("*", 403)])
-async def test_what_administrators_order_no_page_orders_that_is_not_named(
-    allowed: str, status: int
-):
+async def test_cors_admin_routes_require_named_origin(allowed: str, status: int):
     async with client(allowed) as http:
         assert (await http.options("/pause", headers={"origin": APP, **ASKS})).status_code == status
 
 
-def test_an_invalid_origin_is_a_startup_error():
+def test_cors_setting_invalid_origin_raises_settings_error():
     with pytest.raises(SettingsError, match="--allowed-origins: an origin is"):
         build_serving_options(Settings(allowed_origins=("app.example",)))

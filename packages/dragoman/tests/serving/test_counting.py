@@ -8,19 +8,19 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.serving.background_server import working
+from tests.serving.harness import build_server
 
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.background_server import working
-from tests.serving.harness import build_server
 
 HI = [{"role": "user", "content": "What is the capital of Japan?"}]
 TOOL: dict[str, Any] = {"name": "f", "description": "Finds.", "input_schema": {"type": "object"}}
 
 
-async def test_the_scripted_engine_counts_what_its_usage_says() -> None:
+async def test_count_tokens_scripted_engine_equals_usage() -> None:
     body = {"model": "m", "messages": HI, "tools": [TOOL], "system": "Be brief."}
     async with working() as server:
         counted = await server.post("/v1/messages/count_tokens", body)
@@ -37,14 +37,14 @@ async def test_the_scripted_engine_counts_what_its_usage_says() -> None:
         assert server.engine.num_requests == 2
 
 
-async def test_a_prompt_beyond_the_context_is_counted() -> None:
+async def test_count_tokens_prompt_over_context_is_counted() -> None:
     async with working(engine={"max_model_len": 16}) as server:
         body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100}]}
         assert (await server.post("/v1/messages", {**body, "max_tokens": 9})).status_code == 400
         assert (await server.post("/v1/messages/count_tokens", body)).json()["input_tokens"] > 100
 
 
-async def test_the_scripted_engine_has_room_for_an_agents_prompt() -> None:
+async def test_scripted_engine_max_model_len_fits_agent_prompt() -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
     await models.start()
     model = await models.load_and_find("scripted")
@@ -61,14 +61,14 @@ async def test_the_scripted_engine_has_room_for_an_agents_prompt() -> None:
         ("/detokenize", {"tokens": [5], "personality": {}}),
     ],
 )
-async def test_an_unknown_field_is_named(path: str, body: dict[str, Any]) -> None:
+async def test_count_tokens_unknown_field_warns_by_name(path: str, body: dict[str, Any]) -> None:
     answer = await build_server().post(path, body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-dragoman-warnings"] == "personality is ignored: unknown field"
 
 
 @pytest.mark.parametrize("model", ["tiny", "sim"])
-async def test_what_a_prompt_wrote_to_the_cache_is_what_the_next_one_reads(model: str) -> None:
+async def test_usage_cache_write_tokens_match_next_cached_tokens(model: str) -> None:
     models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))

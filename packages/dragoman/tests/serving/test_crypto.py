@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.base import Purpose
+from dragoman.dialects.sealing import Purpose
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.crypto import Sealer
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 
 from .harness import ServerHarness, build_server
 
@@ -26,7 +26,7 @@ FOREIGN = (Sealer(b"a key").for_owner("you"), Sealer(b"another").for_owner("me")
 
 
 @given(st.text(), st.sampled_from(Purpose))
-def test_what_was_sealed_is_opened_by_its_owner_for_its_purpose_alone(text: str, purpose: Purpose):
+def test_unseal_requires_same_owner_and_purpose(text: str, purpose: Purpose):
     sealed = OWN.seal(purpose, text)
     assert sealed.isascii()
     assert OWN.unseal(purpose, sealed) == text
@@ -35,24 +35,24 @@ def test_what_was_sealed_is_opened_by_its_owner_for_its_purpose_alone(text: str,
 
 
 @given(st.data())
-def test_what_is_damaged_is_not_opened(data: st.DataObject):
+def test_unseal_damaged_data_returns_none(data: st.DataObject):
     raw = bytearray(base64.b64decode(OWN.seal(Purpose.REASONING, "hm")))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     assert OWN.unseal(Purpose.REASONING, base64.b64encode(raw).decode()) is None
 
 
 @given(st.text() | st.binary(max_size=40).map(lambda raw: base64.b64encode(raw).decode()))
-def test_nothing_else_is_opened_or_taken_for_a_signature(text: str):
+def test_unseal_and_verify_reject_arbitrary_text(text: str):
     assert OWN.unseal(Purpose.REASONING, text) is None
     assert not OWN.verify_signature("hm", text)
 
 
-def test_a_seal_tells_not_even_whether_two_texts_are_the_same():
+def test_seal_same_text_twice_differs():
     assert OWN.seal(Purpose.REASONING, "hm") != OWN.seal(Purpose.REASONING, "hm")
 
 
 @given(st.text(), st.text())
-def test_a_signature_is_that_of_one_thought_and_one_owner(thought: str, other: str):
+def test_verify_signature_requires_same_text_and_owner(thought: str, other: str):
     signature = OWN.sign(thought)
     assert OWN.verify_signature(thought, signature)
     assert OWN.verify_signature(other, signature) == (thought == other)
@@ -93,12 +93,12 @@ async def test_encrypted_reasoning_round_trips_only_for_its_owner():
 
 
 @pytest.mark.parametrize("summary", [None, "auto"])
-async def test_nothing_is_encrypted_unless_requested(summary: str | None):
+async def test_encrypted_reasoning_absent_unless_requested(summary: str | None):
     answer = await respond(two_keys(), "mine", "hi", include=[], reasoning={"summary": summary})
     assert "encrypted_content" not in answer.text
 
 
-async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
+async def test_encrypted_reasoning_contains_no_plaintext():
     reasoning, *_ = (await respond(two_keys(), "mine", "hi", reasoning={"summary": "auto"})).json()[
         "output"
     ]
@@ -107,7 +107,7 @@ async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
 
 @pytest.mark.parametrize("display", ["omitted", "summarized"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_thinking_block_round_trips_only_for_its_owner(display: str, streamed: bool):
+async def test_thinking_block_signature_of_other_owner_rejected(display: str, streamed: bool):
     it = two_keys("strict")
     ask: dict[str, Any] = {
         "model": "m",

@@ -21,14 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
+from tests.http.wire import Wire, answers, serving
 
-from dragoman.constraints.bounded import BoundedCompiler
-from dragoman.core.engine import (
-    Capabilities,
+from dragoman.constraints.bounded_compiler import BoundedCompiler
+from dragoman.core.capabilities import Capabilities, Feature
+from dragoman.core.engine import Health
+from dragoman.core.events import FinishReason
+from dragoman.core.token_engine import (
     Ended,
     Failed,
-    Feature,
-    Health,
     OutputCallback,
     Sampled,
     Scheduled,
@@ -36,17 +37,15 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
-from dragoman.pipeline.choice import Vocabulary
-from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
 from dragoman.prompts.render import Renderer
-from dragoman.prompts.template import load_template
+from dragoman.prompts.template_loader import load_template
 from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore
-from tests.http.wire import Wire, answers, serving
 
 from .harness import Counting, Still, scope, tokenizer
 
@@ -263,7 +262,7 @@ def strip_signatures(body: bytes) -> bytes:
 @given(
     steps=step_lists, turns=st.lists(st.booleans(), max_size=5), is_scheduled_alone=st.booleans()
 )
-def test_both_drivers_send_the_same(
+def test_direct_and_task_delivery_send_same_bytes(
     path: str,
     stream: bool,
     steps: list[Step],
@@ -286,7 +285,7 @@ def test_both_drivers_send_the_same(
     asyncio.run(both())
 
 
-async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
+async def test_direct_delivery_used_for_fast_client() -> None:
     """Otherwise the test above would compare one path with itself."""
     steps: list[Step] = [SCHEDULED, *(([(0, build_sampled(word))], 6) for word in WORDS)]
     client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
@@ -294,7 +293,7 @@ async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
     assert client.n_direct >= len(texts) - 1
 
 
-async def test_tokens_of_one_iteration_are_one_write() -> None:
+async def test_direct_delivery_writes_once_per_iteration() -> None:
     """A server that falls behind writes less often, not later."""
     steps: list[Step] = [
         SCHEDULED,
@@ -306,7 +305,7 @@ async def test_tokens_of_one_iteration_are_one_write() -> None:
 
 
 @pytest.mark.parametrize("direct", [False, True])
-async def test_what_is_stored_has_every_token(direct: bool) -> None:
+async def test_direct_delivery_stores_every_token(direct: bool) -> None:
     engine = Stepping()
     app = cast(Any, build_app(engine))
     call = {
@@ -339,7 +338,7 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
     assert stored["choices"][0]["message"]["content"] == TOKENIZER.decode(WORDS)
 
 
-async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(
+async def test_direct_delivery_pipeline_error_fails_only_its_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad = build_sampled("no id")
@@ -385,7 +384,7 @@ async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerato
         stream.writer.close()
 
 
-async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
+async def test_direct_delivery_slow_reader_does_not_delay_others() -> None:
     """Each fast client has its token before the next step, while the slow one has
     stopped reading.
     """
@@ -414,7 +413,7 @@ async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
         assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_disconnect_between_two_tokens_frees_the_engine() -> None:
+async def test_direct_delivery_disconnect_aborts_engine_request() -> None:
     engine = Stepping()
     async with (
         serving(build_app(engine)) as wire,

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
+from tests.serving.harness import ServerHarness, build_server, scope
 
 from dragoman.engines.scripted import Say, ScriptEntry, Wait
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, find_on_disconnect
-from dragoman.serving.body import ClientGone
-from dragoman.serving.disconnect import StreamTimeouts, cancel_on_disconnect, with_disconnect_events
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import ServerHarness, build_server, scope
+from dragoman.serving.disconnect import ClientGone, cancel_on_disconnect, with_disconnect_events
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -90,7 +90,7 @@ def talk(it: ServerHarness, line: Line) -> asyncio.Task[None]:
 @pytest.mark.parametrize(
     "entries", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))]
 )
-async def test_leaving_closes_the_engine_before_and_while_it_speaks(
+async def test_disconnect_before_or_during_output_aborts_engine(
     streamed: bool, entries: tuple[Any, ...], extended: bool
 ) -> None:
     sleep = Asleep()
@@ -103,7 +103,7 @@ async def test_leaving_closes_the_engine_before_and_while_it_speaks(
     assert (it.engine.num_closed_early, it.engine.num_running) == (1, 0)
 
 
-async def test_leaving_with_several_prompts_closes_all_of_them(extended: bool) -> None:
+async def test_disconnect_multiple_prompts_aborts_all(extended: bool) -> None:
     sleep = Asleep()
     it = build_server(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
     line = Line({"model": "m", "prompt": ["a", "b", "c"]}, extended)
@@ -118,7 +118,7 @@ async def _run(it: ServerHarness, line: Line, path: str) -> None:
     await it.app(line.scope(path), line.inbox.get, line.send)
 
 
-async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: bool) -> None:
+async def test_idle_stream_sends_headers_and_keepalives(extended: bool) -> None:
     sleep = Asleep()
     patience = StreamTimeouts(headers=0.001, keepalive=0.001)
     it = build_server(
@@ -134,7 +134,7 @@ async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: 
     await asyncio.wait_for(task, 10)
 
 
-async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
+async def test_stalled_client_is_dropped(extended: bool) -> None:
     patience = StreamTimeouts(headers=0.001, keepalive=0.001, stall=0.002)
     it = build_server(
         ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience)
@@ -151,7 +151,7 @@ async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
     assert len(line.sent) == 2
 
 
-async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> None:
+async def test_disconnect_during_request_body_skips_engine(extended: bool) -> None:
     it = build_server(ScriptEntry((Say("Hello"),)))
     line = Line(ASK, extended)
     line.inbox.get_nowait()
@@ -161,7 +161,7 @@ async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> 
     assert (it.engine.num_requests, line.sent) == (0, [])
 
 
-async def test_embeddings_of_a_disconnected_client_are_not_computed(extended: bool) -> None:
+async def test_disconnect_cancels_embeddings(extended: bool) -> None:
     line = Line(ASK, extended)
     begun = asyncio.Event()
     ended = asyncio.Event()
@@ -192,7 +192,7 @@ async def test_embeddings_of_a_disconnected_client_are_not_computed(extended: bo
     assert ended.is_set()
 
 
-async def test_a_server_that_ends_a_request_is_not_taken_for_its_client(extended: bool) -> None:
+async def test_server_cancel_is_not_treated_as_client_disconnect(extended: bool) -> None:
     sleep = Asleep()
     it = build_server(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
     task = talk(it, Line({**ASK, "stream": True}, extended))

@@ -163,7 +163,7 @@ def _without(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
-async def test_the_stream_folds_to_the_whole_answer(client: httpx2.AsyncClient, name: str) -> None:
+async def test_stream_accumulates_to_full_response(client: httpx2.AsyncClient, name: str) -> None:
     body = CASES[name]
     assert comparable(await accumulate_stream(client, **body)) == comparable(
         await get_full(client, **body)
@@ -171,7 +171,7 @@ async def test_the_stream_folds_to_the_whole_answer(client: httpx2.AsyncClient, 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClient) -> None:
+async def test_required_tool_call_validates_against_schema(client: httpx2.AsyncClient) -> None:
     answer = await get_full(client, **CASES["required call"])
     choice = answer["choices"][0]
     for call in choice["message"]["tool_calls"]:
@@ -182,9 +182,7 @@ async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClie
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("mode", ["required", "auto"])
-async def test_a_custom_tool_gets_what_matches_its_regex(
-    client: httpx2.AsyncClient, mode: str
-) -> None:
+async def test_custom_tool_input_matches_regex(client: httpx2.AsyncClient, mode: str) -> None:
     tool = custom("regex", "ab[cd]{3}|x")
     body = {
         "messages": user("How is the weather in Rome?"),
@@ -201,14 +199,14 @@ async def test_a_custom_tool_gets_what_matches_its_regex(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_unenforced_grammar_is_warned_of(client: httpx2.AsyncClient) -> None:
+async def test_custom_tool_unenforced_grammar_warns(client: httpx2.AsyncClient) -> None:
     body = {"messages": user("Hello"), "tools": [custom("lark", 'start: "a"')], "max_tokens": 5}
     answer = await client.post("/v1/chat/completions", json=body)
     assert "tools[0].custom.format is not enforced" in answer.headers["x-dragoman-warnings"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_without_parallel_calls_there_is_at_most_one(client: httpx2.AsyncClient) -> None:
+async def test_parallel_tool_calls_false_returns_one_call(client: httpx2.AsyncClient) -> None:
     for seed in range(3):
         body = {
             **CASES["required call"],
@@ -220,20 +218,20 @@ async def test_without_parallel_calls_there_is_at_most_one(client: httpx2.AsyncC
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_tool_choice_none_calls_nothing(client: httpx2.AsyncClient) -> None:
+async def test_tool_choice_none_returns_no_tool_calls(client: httpx2.AsyncClient) -> None:
     body = {**CASES["free call"], "tool_choice": "none"}
     assert "tool_calls" not in (await get_full(client, **body))["choices"][0]["message"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_json_schema_answer_validates(client: httpx2.AsyncClient) -> None:
+async def test_json_schema_output_validates(client: httpx2.AsyncClient) -> None:
     for name in ("schema", "schema and reasoning"):
         message = (await get_full(client, **CASES[name]))["choices"][0]["message"]
         jsonschema_rs.validate(PERSON, json.loads(message["content"]))
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_reasoning_is_apart_from_content(client: httpx2.AsyncClient) -> None:
+async def test_reasoning_separate_from_content(client: httpx2.AsyncClient) -> None:
     answer = await get_full(client, **CASES["reasoning"])
     message = answer["choices"][0]["message"]
     assert message["reasoning_content"] == message["reasoning"] != ""
@@ -242,7 +240,7 @@ async def test_reasoning_is_apart_from_content(client: httpx2.AsyncClient) -> No
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_logprobs_are_those_of_the_content(client: httpx2.AsyncClient) -> None:
+async def test_logprobs_cover_only_content_tokens(client: httpx2.AsyncClient) -> None:
     """As at OpenAI: neither reasoning, markers nor the end token have an entry."""
     for name in ("logprobs", "reasoning"):
         choice = (await get_full(client, **CASES[name]))["choices"][0]
@@ -253,7 +251,7 @@ async def test_logprobs_are_those_of_the_content(client: httpx2.AsyncClient) -> 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_logprobs_beside_token_ids_are_those_of_all_tokens(
+async def test_logprobs_with_token_ids_cover_all_tokens(
     client: httpx2.AsyncClient,
 ) -> None:
     """As in vLLM: trainers read both and pair them."""
@@ -264,7 +262,7 @@ async def test_logprobs_beside_token_ids_are_those_of_all_tokens(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", ["ids", "reasoning", "stop"])
-async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient, name: str) -> None:
+async def test_stream_token_ids_equal_full_response(client: httpx2.AsyncClient, name: str) -> None:
     body = {"max_tokens": 60, "seed": 5, **CASES[name], "return_token_ids": True}
     answer = await get_full(client, **body)
     stream = await client.post("/v1/chat/completions", json={**body, "stream": True})
@@ -280,7 +278,7 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None:
+async def test_thinking_token_budget_limits_reasoning(client: httpx2.AsyncClient) -> None:
     body = {**CASES["reasoning"], "thinking_token_budget": 3, "temperature": 0}
     answer = await get_full(client, **body)
     # Three reasoning tokens and the forced end delimiter.
@@ -288,7 +286,7 @@ async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) -> None:
+async def test_completion_echo_logprobs_scores_prompt_ids(client: httpx2.AsyncClient) -> None:
     """Batched ids, echo, logprobs 1, one token: as lm-eval sends them and slices the
     response.
     """
@@ -304,7 +302,7 @@ async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) ->
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_best_of_keeps_the_likeliest(client: httpx2.AsyncClient) -> None:
+async def test_best_of_returns_highest_mean_logprob(client: httpx2.AsyncClient) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "logprobs": 0}
     best = (await client.post("/v1/completions", json={**body, "best_of": 4})).json()
     each = (await client.post("/v1/completions", json={**body, "n": 4})).json()
@@ -318,7 +316,7 @@ async def test_best_of_keeps_the_likeliest(client: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_tokenize_and_detokenize_are_each_others_inverse(client: httpx2.AsyncClient) -> None:
+async def test_tokenize_detokenize_round_trips_text(client: httpx2.AsyncClient) -> None:
     text = "Hello <|im_start|>user é 😀"
     tokens = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert (await client.post("/detokenize", json={"tokens": tokens})).json()["prompt"] == text

@@ -20,7 +20,7 @@ import pytest_asyncio
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 from ..engines.encoder.directories import CLS, SCORER, SEP, WORDS, write_encoder
@@ -56,7 +56,7 @@ def sdk(http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
     )
 
 
-async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(
+async def test_embeddings_base64_equals_float_encoding(
     http: httpx2.AsyncClient,
 ):
     """Trap 12: base64 that is ignored gives vectors of a quarter of their dimensions."""
@@ -70,7 +70,7 @@ async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(
     assert default.usage.prompt_tokens == default.usage.total_tokens == 8 + 3 + 5
 
 
-async def test_coheres_route_has_the_same_vectors(http: httpx2.AsyncClient):
+async def test_cohere_embed_returns_same_vectors(http: httpx2.AsyncClient):
     texts = ["the cat sat on the mat", "Tokyo"]
     floats = vectors(await post(http, input=texts))
     for path in ("/v2/embed", "/cohere/v2/embed"):
@@ -91,7 +91,7 @@ def vectors(answer: httpx2.Response) -> list[list[float]]:
     return [each["embedding"] for each in answer.json()["data"]]
 
 
-async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(
+async def test_embeddings_text_gets_special_tokens_but_ids_do_not(
     http: httpx2.AsyncClient,
 ):
     the = WORDS.index("the")
@@ -102,12 +102,12 @@ async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(
     assert vectors(await post(http, add_special_tokens=False)) == bare != framed
 
 
-async def test_a_text_that_names_a_control_token_is_text(http: httpx2.AsyncClient):
+async def test_embeddings_control_token_in_text_stays_text(http: httpx2.AsyncClient):
     answer = await post(http, input="[SEP]")
     assert answer.json()["usage"]["prompt_tokens"] == 5, "[CLS], three unknown pieces, [SEP]"
 
 
-async def test_what_is_too_long_is_refused_unless_it_may_be_cut(http: httpx2.AsyncClient):
+async def test_embeddings_oversized_input_rejected_unless_truncated(http: httpx2.AsyncClient):
     words = "cat " * 30
     long = await post(http, input=["cat", words])
     assert long.status_code == 400
@@ -127,19 +127,19 @@ async def test_what_is_too_long_is_refused_unless_it_may_be_cut(http: httpx2.Asy
     assert (await post(http, truncate_prompt_tokens=2)).status_code == 400
 
 
-async def test_dimensions_that_cannot_be_had_are_refused(http: httpx2.AsyncClient):
+async def test_embeddings_unsupported_dimensions_rejected(http: httpx2.AsyncClient):
     assert (await post(http, dimensions=32)).status_code == 200
     for dimensions in (8, 33):
         refused = await post(http, dimensions=dimensions)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
 
 
-async def test_a_foreign_id_is_refused(http: httpx2.AsyncClient):
+async def test_embeddings_unknown_token_id_rejected(http: httpx2.AsyncClient):
     refused = await post(http, input=[1, 10_000])
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
 
 
-async def test_an_encoder_does_not_generate(http: httpx2.AsyncClient):
+async def test_encoder_model_rejects_generation(http: httpx2.AsyncClient):
     for path, payload in {
         "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
         "/completions": {"prompt": "Hi"},
@@ -155,25 +155,27 @@ async def test_an_encoder_does_not_generate(http: httpx2.AsyncClient):
     assert counted.status_code == 400
 
 
-async def test_no_requested_option_is_ignored_silently(http: httpx2.AsyncClient, directory: Path):
+async def test_embeddings_unknown_field_warned_or_rejected(
+    http: httpx2.AsyncClient, directory: Path
+):
     answer = await post(http, colour="blue")
     assert answer.headers["x-dragoman-warnings"] == "colour is ignored: unknown field"
     async with serving(str(directory), strict=True) as strict:
         assert (await post(strict, colour="blue")).status_code == 400
 
 
-async def test_a_cross_encoder_makes_no_vectors(tmp_path: Path):
+async def test_embeddings_cross_encoder_rejected(tmp_path: Path):
     async with serving(str(write_encoder(tmp_path, SCORER))) as http:
         refused = await post(http)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
 
 
-async def test_a_generating_engine_without_vectors_says_so():
+async def test_embeddings_unsupported_engine_rejected():
     refused = await build_server().post("/v1/embeddings", {"model": "m", "input": "x"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
 
 
-async def test_the_embedded_model_has_vectors_that_can_be_shortened():
+async def test_embeddings_tiny_model_supports_dimensions():
     async with serving("tiny") as http:
         texts = ["The capital of Japan is Tokyo.", "Tokyo is the capital of Japan.", "Count to 12."]
         whole = np.array(vectors(await post(http, input=texts)))
@@ -186,14 +188,14 @@ async def test_the_embedded_model_has_vectors_that_can_be_shortened():
     assert whole[0] @ whole[1] > whole[0] @ whole[2]
 
 
-async def test_many_calls_at_once_each_get_their_own(http: httpx2.AsyncClient):
+async def test_embeddings_concurrent_calls_get_own_vectors(http: httpx2.AsyncClient):
     texts = [f"{'cat ' * (n % 5)}{WORDS[5 + n % 14]}" for n in range(40)]
     alone = [vectors(await post(http, input=text)) for text in texts]
     together = await asyncio.gather(*(post(http, input=text) for text in texts))
     assert [vectors(each) for each in together] == alone
 
 
-async def test_a_client_that_leaves_gets_no_answer_and_no_5xx(directory: Path):
+async def test_embeddings_disconnected_client_gets_no_response(directory: Path):
     models = build_models(Settings(model=str(directory)), SystemClock())
     app = create_app(models)
     await models.start()

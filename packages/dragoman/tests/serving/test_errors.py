@@ -8,11 +8,11 @@ import json
 from typing import Any
 
 import pytest
-
-from dragoman.dialects.base import Profile
-from dragoman.engines.scripted import Fail, Say, ScriptEntry
-from dragoman.serving.service import ServingOptions
 from tests.serving.harness import build_server
+
+from dragoman.dialects.interfaces import Profile
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.serving.serving_options import ServingOptions
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 CHAT = "/v1/chat/completions"
@@ -41,7 +41,7 @@ def check(answer: Any, status: int) -> dict[str, Any]:
         b'{"a":' * 5_000,
     ],
 )
-async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
+async def test_invalid_body_returns_400(raw: bytes) -> None:
     it = build_server(HELLO)
     async with it.http() as client:
         answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
@@ -58,7 +58,7 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_bad_field_is_a_400_that_names_it(
+async def test_invalid_field_returns_400_with_param(
     field: str, value: object, streamed: bool
 ) -> None:
     it = build_server(HELLO)
@@ -69,17 +69,17 @@ async def test_a_bad_field_is_a_400_that_names_it(
     assert it.engine.num_requests == 0
 
 
-async def test_an_unknown_model_is_a_404() -> None:
+async def test_unknown_model_returns_404() -> None:
     error = check(await build_server(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
-async def test_the_only_model_need_not_be_named() -> None:
+async def test_request_without_model_uses_only_model() -> None:
     answer = await build_server(HELLO).post(CHAT, {"messages": HI})
     assert answer.json()["model"] == "m"
 
 
-async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
+async def test_unknown_route_returns_404_in_envelope() -> None:
     check(await build_server(HELLO).post("/v1/nope", {}), 404)
     check(await build_server(HELLO).get("/nope"), 404)
 
@@ -97,12 +97,12 @@ async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
         ("/v1", None),
     ],
 )
-async def test_the_404_of_a_wrong_base_url_names_the_route(path: str, expected: str | None) -> None:
+async def test_wrong_base_url_404_suggests_route(path: str, expected: str | None) -> None:
     message = check(await build_server(HELLO).get(path), 404)["message"]
     assert message.endswith(f"Did you mean {expected}?") if expected else "mean" not in message
 
 
-async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
+async def test_wrong_method_returns_405_in_envelope() -> None:
     check(await build_server(HELLO).get("/v1/completions"), 405)
 
 
@@ -115,7 +115,7 @@ async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
         ("PATCH", "/v1/messages", {"POST"}),
     ],
 )
-async def test_a_405_lists_the_methods_that_the_path_supports(
+async def test_wrong_method_405_lists_allowed_methods(
     method: str, path: str, allowed: set[str]
 ) -> None:
     async with build_server(HELLO).http() as client:
@@ -124,12 +124,12 @@ async def test_a_405_lists_the_methods_that_the_path_supports(
     assert set(response.headers["allow"].split(", ")) == allowed
 
 
-async def test_a_wrong_media_type_is_refused() -> None:
+async def test_wrong_media_type_returns_415() -> None:
     async with build_server(HELLO).http() as client:
         check(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
 
 
-async def test_a_body_over_the_cap_is_a_413() -> None:
+async def test_oversized_body_returns_413() -> None:
     it = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
     check(
         await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}),
@@ -138,7 +138,7 @@ async def test_a_body_over_the_cap_is_a_413() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
-async def test_without_its_key_a_route_is_a_401(path: str) -> None:
+async def test_missing_api_key_returns_401(path: str) -> None:
     it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     error = check(await it.get(path), 401)
     assert error["code"] == "invalid_api_key"
@@ -146,11 +146,11 @@ async def test_without_its_key_a_route_is_a_401(path: str) -> None:
     assert (await it.get("/v1/models", {"x-api-key": "secret"})).status_code == 200
 
 
-async def test_a_foreign_host_is_misdirected() -> None:
+async def test_foreign_host_header_returns_421() -> None:
     check(await build_server(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
 
 
-async def test_trap_30_context_overflow_has_the_form_that_clients_look_for() -> None:
+async def test_context_overflow_error_has_openai_format() -> None:
     it = build_server(HELLO, max_model_len=16)
     error = check(
         await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400
@@ -159,12 +159,12 @@ async def test_trap_30_context_overflow_has_the_form_that_clients_look_for() -> 
     assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
 
 
-async def test_trap_29_a_responses_body_is_rejected_with_the_right_route() -> None:
+async def test_responses_body_on_chat_route_suggests_responses_route() -> None:
     error = check(await build_server(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
     assert "/v1/responses" in error["message"]
 
 
-async def test_health_is_public_and_head_is_get() -> None:
+async def test_health_needs_no_key_and_head_is_supported() -> None:
     it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     assert (await it.get("/health")).status_code == 200
     async with it.http() as client:
@@ -173,7 +173,7 @@ async def test_health_is_public_and_head_is_get() -> None:
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-async def test_sglangs_stream_fails_in_the_envelope_of_the_whole(profile: Profile) -> None:
+async def test_sglang_stream_error_equals_full_response_error(profile: Profile) -> None:
     it = build_server(
         ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True),
         options=ServingOptions(profile=profile),

@@ -89,7 +89,7 @@ REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("entry", "fields", "param"), REFUSED)
-async def test_openais_envelope_names_what_was_sent(
+async def test_openai_error_param_names_sent_field(
     client: httpx2.AsyncClient,
     entry: tuple[str, dict[str, Any]],
     fields: dict[str, Any],
@@ -110,7 +110,7 @@ async def test_openais_envelope_names_what_was_sent(
         (ANTHROPIC, "max_tokens=2"),
     ],
 )
-async def test_two_fields_that_contradict_are_both_named(
+async def test_contradicting_fields_error_names_both(
     client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], name: str
 ) -> None:
     answer = await post(client, entry, {"min_tokens": 17})
@@ -135,7 +135,7 @@ async def test_two_fields_that_contradict_are_both_named(
         ),
     ],
 )
-async def test_anthropics_message_begins_with_what_was_sent(
+async def test_anthropic_error_message_starts_with_sent_field(
     client: httpx2.AsyncClient, fields: dict[str, Any], name: str
 ) -> None:
     answer = await post(client, ANTHROPIC, fields)
@@ -153,7 +153,7 @@ async def test_anthropics_message_begins_with_what_was_sent(
         ({"parameters": {"guided_json": NOT}}, "parameters.guided_json"),
     ],
 )
-async def test_tgis_message_has_what_was_sent(
+async def test_tgi_error_message_names_sent_field(
     client: httpx2.AsyncClient, fields: dict[str, Any], name: str
 ) -> None:
     answer = await post(client, TGI, fields)
@@ -190,7 +190,7 @@ async def test_tgis_message_has_what_was_sent(
         ),
     ],
 )
-async def test_a_warning_names_what_was_sent(
+async def test_warning_names_sent_field(
     client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], fields: dict[str, Any], name: str
 ) -> None:
     answer = await post(client, entry, fields)
@@ -199,7 +199,7 @@ async def test_a_warning_names_what_was_sent(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_warning_names_the_legacy_field(client: httpx2.AsyncClient) -> None:
+async def test_warning_names_legacy_field(client: httpx2.AsyncClient) -> None:
     unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     answer = await post(client, CHAT, {"functions": [{"name": "f", "parameters": unique}]})
     assert answer.headers["x-dragoman-warnings"].startswith(
@@ -221,7 +221,7 @@ ONE_CALL: dict[str, Any] = {
         (ANTHROPIC, ONE_CALL, "tool_choice.disable_parallel_tool_use: "),
     ],
 )
-async def test_a_script_is_refused_by_the_name_of_the_field(
+async def test_parallel_tool_calls_error_names_field_of_dialect(
     entry: tuple[str, dict[str, Any]], fields: dict[str, Any], name: str
 ) -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
@@ -247,7 +247,7 @@ async def test_a_script_is_refused_by_the_name_of_the_field(
         (("/api/generate", {"model": "tiny", "prompt": "Hi"}), "options"),
     ],
 )
-async def test_a_list_in_place_of_an_object_is_no_fault_of_the_body(
+async def test_list_instead_of_object_error_names_field(
     client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], name: str
 ) -> None:
     answer = await post(client, entry, {name: []})
@@ -285,7 +285,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
         ),
     ],
 )
-async def test_ollamas_message_says_what_was_sent(
+async def test_ollama_error_message_starts_with_sent_field(
     client: httpx2.AsyncClient, path: str, body: dict[str, Any], begin: str
 ) -> None:
     answer = await client.post(path, json={"model": "tiny", **body})

@@ -6,16 +6,16 @@ import gc
 
 import openai
 import pytest
-
-from dragoman.serving.service import ServingOptions
-from dragoman.store import MemoryStore
 from tests.serving.background_server import working
 from tests.serving.harness import Still, build_server
+
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.store import MemoryStore
 
 CONTENT = b'{"custom_id": "a"}\n' * 100_000
 
 
-async def test_a_file_comes_back_as_it_was():
+async def test_file_upload_retrieve_download_round_trips():
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=("x.jsonl", CONTENT), purpose="batch")
@@ -34,7 +34,7 @@ async def test_a_file_comes_back_as_it_was():
         assert answer.response.headers["content-type"] == "application/octet-stream"
 
 
-async def test_files_are_listed_by_purpose_in_pages():
+async def test_files_list_filters_by_purpose_and_paginates():
     async with working() as server:
         client = server.openai()
         ids = [
@@ -54,7 +54,7 @@ async def test_files_are_listed_by_purpose_in_pages():
         assert ([file.id for file in page.data], page.has_more) == ([ids[1].id, ids[2].id], True)
 
 
-async def test_a_deleted_file_is_gone():
+async def test_file_delete_then_access_returns_404():
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=b"x", purpose="user_data")
@@ -65,7 +65,7 @@ async def test_a_deleted_file_is_gone():
                 await ask(file.id)
 
 
-async def test_a_file_is_its_owners_own():
+async def test_file_of_other_key_returns_404():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         file = await server.openai("a").files.create(file=b"x", purpose="user_data")
         other = server.openai("b")
@@ -76,7 +76,7 @@ async def test_a_file_is_its_owners_own():
         assert (await server.openai("a").files.content(file.id)).content == b"x"
 
 
-async def test_a_file_can_expire():
+async def test_file_expires_after_sets_expires_at():
     async with working() as server:
         file = await server.openai().files.create(
             file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
@@ -90,9 +90,7 @@ async def test_a_file_can_expire():
 
 @pytest.mark.parametrize("seconds", ["000000003600" + "9" * 9, "000000003600" + "0" * 5000, "٣٦٠٠"])
 @pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
-async def test_seconds_that_are_no_plain_number_are_the_clients_fault(
-    seconds: str, headers: dict[str, str]
-):
+async def test_file_upload_malformed_numbers_return_400(seconds: str, headers: dict[str, str]):
     fields = {
         "purpose": "batch",
         "expires_after[anchor]": "created_at",
@@ -108,7 +106,7 @@ async def test_seconds_that_are_no_plain_number_are_the_clients_fault(
     assert listed.status_code == 400
 
 
-async def test_a_file_that_is_too_large_leaves_nothing():
+async def test_file_upload_too_large_returns_413_and_stores_none():
     store = MemoryStore(now=Still().now)
     async with working(store=store, options=ServingOptions(max_file_bytes=10_000)) as server:
         with pytest.raises(openai.APIStatusError) as caught:
@@ -136,14 +134,14 @@ async def test_a_file_that_is_too_large_leaves_nothing():
         ),
     ],
 )
-async def test_an_invalid_form_is_a_400(kind: str, body: bytes, status: int):
+async def test_file_upload_invalid_form_returns_400(kind: str, body: bytes, status: int):
     async with working() as server, server.http() as client:
         answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
+async def test_file_upload_truncated_form_closes_temporary_file():
     """Found by the fuzzer: the file of the last part stayed open until garbage
     collection (a ResourceWarning).
     """
@@ -155,6 +153,6 @@ async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
     gc.collect()
 
 
-async def test_a_server_that_keeps_nothing_says_so():
+async def test_files_list_without_store_returns_400():
     with pytest.raises(openai.BadRequestError, match="requires a store"):
         await build_server().openai().files.list()

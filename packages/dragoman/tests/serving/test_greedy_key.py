@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.types import Message
+from tests.serving.harness import scope
 
 from dragoman.launch import build_models, build_serving_options
 from dragoman.serving.app import Application, create_app
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
-from tests.serving.harness import scope
 from tests.virtual_time import VirtualClock, run_in_virtual_time
 
 KEYS = 10
@@ -119,7 +119,7 @@ async def ask(app: Application, key: str, prompt: list[int], outcome: Outcome) -
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(limit: str) -> None:
+def test_greedy_key_limited_raises_other_ttft_at_most_10_percent(limit: str) -> None:
     fair = run_in_virtual_time(serve_keys(RATE, LIMITS[limit]))
     greedy = run_in_virtual_time(serve_keys(100 * RATE, LIMITS[limit]))
     assert (fair.failed, greedy.failed) == (0, 0)
@@ -129,7 +129,7 @@ def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(lim
 
 
 @pytest.mark.parametrize(("factor", "limit"), [(20, 0.2), (100, 0.6)])
-def test_the_others_are_served_without_limits_too(factor: int, limit: float) -> None:
+def test_greedy_key_unlimited_does_not_starve_others(factor: int, limit: float) -> None:
     """Only weighted fair queueing: none of their requests is rejected or waits for an
     empty engine.
     """

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from dragoman.engines import tiny
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 
 from .test_vllm import post, serving
 
@@ -106,7 +106,7 @@ async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["tiny", f"transformers:{tiny.find_bundled_model()}"])
-async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
+async def test_grpo_training_with_weight_updates_increases_reward(model: str):
     trainer = Trainer()
     tokenizer = load_tokenizer(tiny.find_bundled_model())
     rewards: list[float] = []

@@ -9,26 +9,19 @@ from typing import Any
 
 import pytest
 
-from dragoman.constraints.bounded import BoundedCompiler
-from dragoman.core.engine import (
-    Capabilities,
-    Ended,
-    Feature,
-    Health,
-    OutputCallback,
-    Sampled,
-    Scheduled,
-    TokenRequest,
-)
+from dragoman.constraints.bounded_compiler import BoundedCompiler
+from dragoman.core.capabilities import Capabilities, Feature
+from dragoman.core.engine import Health
 from dragoman.core.events import FinishReason
+from dragoman.core.token_engine import Ended, OutputCallback, Sampled, Scheduled, TokenRequest
 from dragoman.engines import tiny
 from dragoman.parsers import registry
-from dragoman.pipeline.choice import Vocabulary
-from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.model_registry import Models, ServedModel, TokenBackend
 from dragoman.prompts.render import Renderer
-from dragoman.prompts.template import load_template
+from dragoman.prompts.template_loader import load_template
 from dragoman.serving.app import create_app
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 
 from .harness import Counting, Still, tokenizer
 
@@ -100,20 +93,20 @@ async def post(app: Any, path: str, **extra: object) -> Any:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_engine_that_knows_them_gets_them_and_its_own_come_back(path: str):
+async def test_kv_transfer_params_passed_to_engine_and_returned(path: str):
     whole = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER)
     assert whole.json()["kv_transfer_params"] == {"asked": TRANSFER, "remote_block_ids": [1, 2]}
     assert "x-dragoman-warnings" not in whole.headers
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_in_a_stream_they_come_once_at_the_end(path: str):
+async def test_kv_transfer_params_in_stream_sent_once_at_end(path: str):
     streamed = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER, stream=True)
     assert streamed.text.count('"kv_transfer_params":{"asked":{"do_remote_decode":true}') == 1
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_engine_that_does_not_is_never_given_them_in_silence(path: str):
+async def test_kv_transfer_params_unsupported_engine_warns_or_rejects(path: str):
     ignored = await post(app(), path, kv_transfer_params=TRANSFER)
     assert "kv_transfer_params is ignored" in ignored.headers["x-dragoman-warnings"]
     assert "kv_transfer_params" not in ignored.json()
@@ -125,7 +118,7 @@ CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
-async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(
+async def test_kv_transfer_prompt_token_ids_replace_prompt(
     path: str,
 ):
     """A router passes them to the decode stage, which does not tokenize the
@@ -143,7 +136,7 @@ async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_t
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [1.5], "5", [10**9], [True]])
-async def test_invalid_ids_are_rejected_by_name(ids: object):
+async def test_kv_transfer_invalid_prompt_token_ids_rejected_by_name(ids: object):
     answer = await post(app(), "/v1/chat/completions", kv_transfer_params={"prompt_token_ids": ids})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "kv_transfer_params.prompt_token_ids"

@@ -57,7 +57,7 @@ def alternatives(logprobs: Any) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_every_token_has_the_labels_and_itself(path: str):
+async def test_logprob_token_ids_returned_for_every_token(path: str):
     async with serving() as client:
         (choice,) = (await post(client, path, logprob_token_ids=LABELS)).json()["choices"]
         stream = await post(client, path, logprob_token_ids=LABELS, stream=True)
@@ -92,7 +92,7 @@ async def test_every_token_has_the_labels_and_itself(path: str):
         ("chat/completions", {"logprob_token_ids": [5] * 1025}, "logprob_token_ids"),
     ],
 )
-async def test_what_cannot_be_scored_is_refused_by_name(
+async def test_logprob_token_ids_invalid_request_rejected_by_name(
     path: str, fields: dict[str, Any], param: str
 ):
     async with serving() as client:
@@ -101,7 +101,7 @@ async def test_what_cannot_be_scored_is_refused_by_name(
     assert answer.json()["error"]["param"] == param
 
 
-async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_them():
+async def test_logprob_token_ids_empty_ignored_unsupported_rejected():
     async with serving() as client:
         plain, empty = (
             await post(client, "completions"),
@@ -114,7 +114,7 @@ async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_th
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_tokens_as_ids_are_all_of_them(path: str):
+async def test_return_tokens_as_token_ids_covers_all_tokens(path: str):
     """Control tokens are not in the text, but AReaL trains on the ids from the
     logprobs.
     """

@@ -13,24 +13,24 @@ import httpx2
 import openai
 import pytest
 from starlette.types import ASGIApp
+from tests.engines.upstream.relays import engine
+from tests.http.wire import serving
+from tests.serving.harness import Still, tokenizer
+from tests.serving.responses.harness import lifespan
 
 from dragoman.core.message import File, Image, InlineMedia, RemoteMedia, Text, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
-from dragoman.serving.fetch import Fetcher
 from dragoman.serving.media import MAX_IMAGES, MediaOptions, MediaResolver
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.media_fetcher import Fetcher
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.engines.upstream.relays import engine
-from tests.http.wire import serving
 from tests.pictures import PIXEL, PIXEL_URL, data_url, png
-from tests.serving.harness import Still, tokenizer
-from tests.serving.responses.harness import lifespan
 
 RED = PIXEL
 BLUE = png(2, 2, (0, 0, 255))
@@ -132,7 +132,7 @@ def message(**source: Any) -> Any:
     return [{"role": "user", "content": parts}]
 
 
-async def test_chat_with_the_official_sdk():
+async def test_chat_image_with_openai_sdk():
     async with sight() as server:
         client = server.openai()
         whole = await client.chat.completions.create(
@@ -146,7 +146,7 @@ async def test_chat_with_the_official_sdk():
         assert server.media_parts == [SEEN]
 
 
-async def test_responses_with_the_official_sdk_and_their_past():
+async def test_responses_image_kept_in_history_with_openai_sdk():
     async with sight() as server:
         client = server.openai()
         image: Any = {"image_url": PIXEL_URL, "detail": "low"}
@@ -165,7 +165,7 @@ async def test_responses_with_the_official_sdk_and_their_past():
         }
 
 
-async def test_messages_with_the_official_sdk():
+async def test_messages_image_with_anthropic_sdk():
     async with sight() as server:
         client = server.anthropic
         data = PIXEL_URL.partition(",")[2]
@@ -187,7 +187,7 @@ async def test_messages_with_the_official_sdk():
         assert server.media_parts[-1].content == (SEEN,)
 
 
-async def test_files_that_were_uploaded_are_read_where_they_are_named():
+async def test_uploaded_files_resolved_in_all_dialects():
     async with sight() as server:
         client = server.openai()
         file = await client.files.create(file=("a.png", RED), purpose="vision")
@@ -203,7 +203,7 @@ async def test_files_that_were_uploaded_are_read_where_they_are_named():
         assert server.media_parts == [File(InlineMedia(b"%PDF", "application/pdf"), "a.pdf")]
 
 
-async def test_a_file_of_another_owner_or_kind_is_refused():
+async def test_image_file_of_other_owner_or_type_rejected():
     async with sight(options=ServingOptions(api_key=("a", "b"))) as server:
         theirs = await server.openai("a").files.create(file=("a.png", RED), purpose="vision")
         text = await server.openai("b").files.create(file=("a.png", b"text"), purpose="vision")
@@ -218,7 +218,7 @@ async def test_a_file_of_another_owner_or_kind_is_refused():
         assert server.calls == 0
 
 
-async def test_what_is_named_is_bounded_all_together():
+async def test_image_files_over_total_size_limit_rejected():
     async with sight() as server:
         client = server.openai()
         large = RED + bytes(17 * 1024 * 1024)
@@ -231,7 +231,7 @@ async def test_what_is_named_is_bounded_all_together():
         assert (error.value.code, server.calls) == ("image_too_large", 0)
 
 
-async def test_urls_are_refused_unless_a_setting_allows_them():
+async def test_image_url_rejected_by_default():
     async with sight() as server:
         with pytest.raises(openai.BadRequestError, match="--media-urls") as error:
             await server.openai().chat.completions.create(model="m", messages=chat(URL))
@@ -242,7 +242,7 @@ async def test_urls_are_refused_unless_a_setting_allows_them():
         )
 
 
-async def test_urls_are_fetched_where_that_is_allowed():
+async def test_image_url_fetched_if_allowed():
     async with sight(fetching()) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL, URL))
         assert server.media_parts == [SEEN, SEEN]
@@ -250,7 +250,7 @@ async def test_urls_are_fetched_where_that_is_allowed():
             await server.openai().chat.completions.create(model="m", messages=chat("http://"))
 
 
-async def test_urls_can_be_left_to_the_upstream():
+async def test_image_url_passed_to_upstream():
     passes = MediaResolver(MediaOptions("pass"))
     async with sight(passes, behind=passes) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL))
@@ -258,7 +258,7 @@ async def test_urls_can_be_left_to_the_upstream():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
+async def test_invalid_image_rejected_before_engine_call(stream: bool):
     async with sight() as server, server.http as http:
         for url, code in (
             ("data:image/png;base64,!", "invalid_value"),
@@ -279,7 +279,7 @@ async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
         assert server.calls == 0
 
 
-async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
+async def test_count_tokens_unsupported_by_upstream_rejected():
     async with sight() as server:
         body = message(type="url", url=PIXEL_URL)
         with pytest.raises(
@@ -328,7 +328,7 @@ async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
         yield http, ids
 
 
-async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
+async def test_text_file_inlined_for_engine_without_file_support():
     async with blind() as (http, ids):
 
         async def counted(path: str, body: Any) -> int:
@@ -355,7 +355,7 @@ async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
         assert len({await counted("/v1/responses/input_tokens", body) for body in bodies}) == 1
 
 
-async def test_any_other_file_is_refused_where_the_engine_reads_none():
+async def test_non_text_file_rejected_by_engine_without_file_support():
     async with blind() as (http, ids):
         sources: list[Any] = [
             {"type": "file", "file_id": ids[1]},

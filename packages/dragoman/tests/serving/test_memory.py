@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tests.engine.serving import Twin, twin
+from tests.serving.harness import scope
 
 from dragoman.http import asgi_extensions
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
-from tests.engine.serving import Twin, twin
-from tests.serving.harness import scope
 
 STREAMS = 150
 ENDLESS = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
@@ -103,7 +103,7 @@ async def measure(
     ("path", "ask", "most"),
     [("/v1/completions", COMPLETION, 8_000), ("/v1/chat/completions", CHAT, 9_000)],
 )
-async def test_a_stream_is_one_task_and_a_few_kilobytes(
+async def test_stream_memory_is_one_task_and_few_kilobytes(
     path: str, ask: dict[str, Any], most: int, direct: bool
 ) -> None:
     # Slowed down, so that a busy machine keeps up: waiting tokens take memory too.

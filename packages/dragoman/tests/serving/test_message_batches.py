@@ -9,12 +9,12 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types.messages import MessageBatch
-
-from dragoman.serving.service import ServingOptions
-from dragoman.store import Change, MemoryStore, Replace, SqliteStore
 from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, Still
 from tests.serving.test_batches import Passing
+
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.store import Change, MemoryStore, Replace, SqliteStore
 
 
 def sdk(it: ServerHarness, key: str = "none") -> anthropic.AsyncAnthropic:
@@ -44,7 +44,7 @@ async def results(client: anthropic.AsyncAnthropic, id: str) -> dict[str, Any]:
     return {row.custom_id: row.result async for row in await client.messages.batches.results(id)}
 
 
-async def test_every_request_gets_its_message():
+async def test_message_batch_every_request_gets_result():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
         created_batch = await client.messages.batches.create(
@@ -69,7 +69,7 @@ async def test_every_request_gets_its_message():
         } == {True}
 
 
-async def test_a_bad_request_is_an_error_of_its_own():
+async def test_message_batch_invalid_request_fails_alone():
     async with working() as server:
         client = sdk(server)
         created_batch = await client.messages.batches.create(
@@ -83,7 +83,7 @@ async def test_a_bad_request_is_an_error_of_its_own():
         assert error.request_id.startswith("req_")
 
 
-async def test_a_canceled_batch_tells_of_all_its_requests():
+async def test_message_batch_cancel_reports_all_requests():
     options = ServingOptions(batch_concurrency=2)
     async with working(options=options, engine={"directives": True}) as server:
         client = sdk(server)
@@ -118,13 +118,13 @@ class Meddling(MemoryStore):
         await super().commit(*changes)
 
 
-async def test_a_batch_that_is_cancelled_in_its_last_moment_ends_all_the_same():
+async def test_message_batch_cancel_during_completion_still_ends():
     async with working(store=Meddling(now=Still().now)) as server:
         batch = await sdk(server).messages.batches.create(requests=[request("a")])
         assert (await ended(sdk(server), batch.id)).request_counts.succeeded == 1
 
 
-async def test_what_is_not_done_in_time_expires():
+async def test_message_batch_window_elapsed_expires_requests():
     clock = Passing()
     async with working(clock=clock, engine={"directives": True}) as server:
         client = sdk(server)
@@ -136,7 +136,7 @@ async def test_what_is_not_done_in_time_expires():
         assert (await results(client, batch.id))["a"].type == "expired"
 
 
-async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
+async def test_message_batch_resumes_on_other_server(tmp_path: Path):
     path = tmp_path / "x.db"
     async with working(
         store=SqliteStore(path, now=Still().now), engine={"directives": True}
@@ -152,7 +152,7 @@ async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
         assert server.engine.num_requests >= 1
 
 
-async def test_a_batch_is_deleted_once_it_has_ended():
+async def test_message_batch_delete_requires_ended_batch():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
         batch = await client.messages.batches.create(
@@ -169,7 +169,7 @@ async def test_a_batch_is_deleted_once_it_has_ended():
             await client.messages.batches.retrieve(batch.id)
 
 
-async def test_a_batch_is_its_owners_own():
+async def test_message_batch_of_other_key_not_found():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await sdk(server, "a").messages.batches.create(requests=[request("a")])
         other = sdk(server, "b").messages.batches
@@ -179,7 +179,7 @@ async def test_a_batch_is_its_owners_own():
                 await ask(batch.id)
 
 
-async def test_lists_go_both_ways():
+async def test_message_batches_list_paginates_both_directions():
     async with working() as server:
         batches = sdk(server).messages.batches
         ids = [(await batches.create(requests=[request("a")])).id for _ in range(4)]
@@ -198,7 +198,7 @@ async def test_lists_go_both_ways():
         ([{"custom_id": "a", "params": 1}], "requests.0.params: "),
     ],
 )
-async def test_a_wrong_batch_names_its_field(requests: Any, where: str):
+async def test_message_batch_create_invalid_field_rejected_by_name(requests: Any, where: str):
     async with working() as server:
         with pytest.raises(anthropic.BadRequestError) as caught:
             await sdk(server).messages.batches.create(requests=requests)

@@ -9,14 +9,14 @@ import anthropic
 import httpx2
 import pytest
 import pytest_asyncio
+from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.harness import ServerHarness, build_server
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
@@ -29,7 +29,7 @@ def sdk(it: ServerHarness) -> anthropic.AsyncAnthropic:
     )
 
 
-async def test_a_whole_message() -> None:
+async def test_message_returns_thinking_text_and_tool_use() -> None:
     entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
     message = await sdk(build_server(entry)).messages.create(
         model="m", max_tokens=50, messages=HI, tools=TOOLS
@@ -38,7 +38,7 @@ async def test_a_whole_message() -> None:
     assert message.stop_reason == "tool_use"
 
 
-async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> None:
+async def test_message_stream_thinking_signature_equals_full_response() -> None:
     it = build_server(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
     async with sdk(it).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
         streamed = await stream.get_final_message()
@@ -56,7 +56,7 @@ async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> Non
         ("/v1/messages", "POST", 400, "invalid_request_error"),
     ],
 )
-async def test_errors_beneath_messages_are_anthropics(
+async def test_messages_route_errors_use_anthropic_envelope(
     path: str, method: str, status: int, kind: str
 ) -> None:
     async with build_server().http() as client:
@@ -69,19 +69,19 @@ async def test_errors_beneath_messages_are_anthropics(
     assert body["request_id"] == answer.headers["request-id"]
 
 
-async def test_without_a_key_the_error_is_anthropics_too() -> None:
+async def test_messages_missing_key_uses_anthropic_envelope() -> None:
     answer = await build_server(options=ServingOptions(api_key=("k",))).post("/v1/messages", ASK)
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
 
 
-async def test_overload_is_a_529() -> None:
+async def test_messages_overload_returns_529() -> None:
     it = build_server(ScriptEntry((Fail(503, "full"),)))
     answer = await it.post("/v1/messages", ASK)
     assert (answer.status_code, answer.json()["error"]["type"]) == (529, "overloaded_error")
 
 
-async def test_a_failure_in_mid_stream_is_an_error_event() -> None:
+async def test_message_stream_failure_sends_error_event() -> None:
     it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/messages", {**ASK, "stream": True})
     assert answer.text.strip().split("\n\n")[-1].startswith("event: error\n")
@@ -97,7 +97,7 @@ async def embedded() -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def test_counted_tokens_are_the_usage_of_the_call(embedded: httpx2.AsyncClient) -> None:
+async def test_message_count_tokens_equals_usage(embedded: httpx2.AsyncClient) -> None:
     body = {"messages": HI, "system": "Answer with one word.", "tools": TOOLS}
     counted = await embedded.post("/v1/messages/count_tokens", json=body)
     answer = await embedded.post("/v1/messages", json={**body, "max_tokens": 1})
@@ -138,7 +138,7 @@ EDITED: Any = {
 }
 
 
-async def test_context_edits_are_reported_streamed_and_whole_and_counted(
+async def test_message_context_edits_reported_and_counted(
     embedded: httpx2.AsyncClient,
 ) -> None:
     client: Any = anthropic.AsyncAnthropic(
@@ -163,7 +163,7 @@ async def test_context_edits_are_reported_streamed_and_whole_and_counted(
     assert counted.input_tokens == usage.input_tokens + cached_tokens
 
 
-async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(
+async def test_message_prompt_tokens_equal_chat_completion(
     embedded: httpx2.AsyncClient,
 ) -> None:
     chat = {"messages": [{"role": "system", "content": "Be brief."}, *HI], "max_tokens": 1}
@@ -177,7 +177,7 @@ async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(
     )
 
 
-async def test_a_call_has_an_id_of_anthropics_kind(embedded: httpx2.AsyncClient) -> None:
+async def test_message_tool_use_id_has_anthropic_prefix(embedded: httpx2.AsyncClient) -> None:
     choice = {"type": "tool", "name": "add"}
     body = {
         "messages": HI,

@@ -28,7 +28,7 @@ async def ask(home: ServerHarness) -> httpx2.Response:
     )
 
 
-async def test_what_an_engine_says_is_counted_under_vllms_names():
+async def test_metrics_use_vllm_names_for_engine_values():
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     usage = (await ask(home)).json()["usage"]
     scraped = await home.get("/metrics")
@@ -46,7 +46,7 @@ async def test_what_an_engine_says_is_counted_under_vllms_names():
     assert read(scraped, "vllm:num_requests_running") == 0
 
 
-async def test_a_request_of_several_choices_is_counted_once():
+async def test_metrics_request_with_multiple_choices_counted_once():
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 3}
     assert len((await home.post("/v1/chat/completions", body)).json()["choices"]) == 3
@@ -55,7 +55,7 @@ async def test_a_request_of_several_choices_is_counted_once():
     assert read(scraped, "vllm:e2e_request_latency_seconds_count") == 1
 
 
-async def test_a_failure_is_counted_as_one():
+async def test_metrics_failed_request_counted_as_error():
     home = build_server(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
     await ask(home)
     assert (
@@ -63,12 +63,12 @@ async def test_a_failure_is_counted_as_one():
     )
 
 
-async def test_unknown_values_are_left_out():
+async def test_metrics_unknown_values_omitted():
     scraped = await build_server(ScriptEntry((Say("x"),))).get("/metrics")
     assert read(scraped, "vllm:kv_cache_usage_perc") is None
 
 
-async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
+async def test_metrics_head_equals_get_and_accept_selects_format():
     home = build_server(ScriptEntry((Say("x"),)))
     async with home.http() as client:
         head, got = await client.head("/metrics"), await client.get("/metrics")
@@ -102,7 +102,7 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
         pytest.param("text/plain;version=1.0.0;escaping=underscores", id="escaped text"),
     ],
 )
-async def test_every_format_has_the_same_names(accept: str):
+async def test_metrics_formats_use_same_names(accept: str):
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     await ask(home)
     async with home.http() as client:
@@ -111,7 +111,7 @@ async def test_every_format_has_the_same_names(accept: str):
     assert "vllm_" not in scraped
 
 
-async def test_requests_are_counted_as_vllm_counts_those_of_http():
+async def test_metrics_http_requests_match_vllm():
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     sent = len((await ask(home)).content)
     await home.post("/v1/chat/completions", {"model": "m"})
@@ -137,7 +137,7 @@ async def test_requests_are_counted_as_vllm_counts_those_of_http():
     assert read(scraped, "http_request_duration_highr_seconds_count") == 4
 
 
-async def test_a_stream_is_counted_when_it_is_over_and_has_no_length():
+async def test_metrics_stream_counted_at_end_without_size():
     home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     await home.post("/v1/chat/completions", body)

@@ -13,28 +13,28 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman_check.rules import ollama as grammar
-from dragoman.core.control import ModelPuller, PullProgress
+from dragoman.core.engine_stats import EngineStats
 from dragoman.core.errors import EngineError, NotFound
 from dragoman.core.events import Event, Started, TextDelta, Token
-from dragoman.core.metrics import EngineStats
+from dragoman.core.model_download import ModelPuller, PullProgress
 from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.metrics import RequestMetrics, measure
-from dragoman.pipeline.models import (
+from dragoman.pipeline.model_registry import (
     EventBackend,
+    Models,
     ModelSpec,
     ModelState,
-    Models,
     ServedModel,
     TokenBackend,
 )
+from dragoman.pipeline.request_metrics import RequestMetrics, measure
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import GenerationConfig, Settings
+from dragoman_check.rules import ollama as grammar
 
 from ..pipeline.failing_engine import Clock, FailingEngine, never
 from .harness import build_server, tokenizer
@@ -116,7 +116,7 @@ async def refuse(
     return response.status_code, response.json()["error"]
 
 
-async def test_a_chat_is_answered_whole_and_streamed(http: httpx2.AsyncClient):
+async def test_ollama_chat_full_response_and_stream(http: httpx2.AsyncClient):
     whole = await answer(http, "/api/chat", model="tiny:latest", messages=HELLO, options=GREEDY)
     assert whole["model"] == "tiny:latest"
     assert whole["message"] == {"role": "assistant", "content": "The capital of Japan is Tokyo."}
@@ -128,7 +128,7 @@ async def test_a_chat_is_answered_whole_and_streamed(http: httpx2.AsyncClient):
     assert whole["eval_duration"] > 0
 
 
-async def test_a_stream_is_the_default_and_nothing_waits_for_the_end(http: httpx2.AsyncClient):
+async def test_ollama_chat_streams_by_default(http: httpx2.AsyncClient):
     response = await http.post(
         "/api/chat", json={"model": "tiny", "messages": HELLO, "options": GREEDY}
     )
@@ -137,7 +137,7 @@ async def test_a_stream_is_the_default_and_nothing_waits_for_the_end(http: httpx
     assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
-async def test_thinking_is_apart_from_the_answer(http: httpx2.AsyncClient):
+async def test_ollama_think_separates_thinking_from_content(http: httpx2.AsyncClient):
     sums = [{"role": "user", "content": "What is 17 + 26?"}]
     for think in (True, "high"):
         message = (await answer(http, "/api/chat", messages=sums, options=GREEDY, think=think))[
@@ -161,7 +161,7 @@ async def test_thinking_is_apart_from_the_answer(http: httpx2.AsyncClient):
     )
 
 
-async def test_a_format_is_enforced(http: httpx2.AsyncClient):
+async def test_ollama_format_enforces_json_schema(http: httpx2.AsyncClient):
     body = {"messages": HELLO, "options": {"seed": 3, "num_predict": 60}}
     value = json.loads(
         (await answer(http, "/api/chat", **body, format=SCHEMA))["message"]["content"]
@@ -175,7 +175,7 @@ async def test_a_format_is_enforced(http: httpx2.AsyncClient):
     assert begun["message"]["content"].lstrip().startswith("{")
 
 
-async def test_a_tool_is_called_and_its_result_is_read(http: httpx2.AsyncClient):
+async def test_ollama_tool_call_and_result_round_trip(http: httpx2.AsyncClient):
     question: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Rome?"}]
     body = {"tools": [WEATHER], "options": GREEDY}
     message = (await answer(http, "/api/chat", messages=question, **body))["message"]
@@ -189,7 +189,7 @@ async def test_a_tool_is_called_and_its_result_is_read(http: httpx2.AsyncClient)
     assert last["message"]["content"]
 
 
-async def test_logprobs_are_those_of_the_tokens(http: httpx2.AsyncClient):
+async def test_ollama_logprobs_match_tokens(http: httpx2.AsyncClient):
     response = await answer(
         http, "/api/chat", messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2
     )
@@ -201,7 +201,7 @@ async def test_logprobs_are_those_of_the_tokens(http: httpx2.AsyncClient):
     assert all("top_logprobs" not in entry for entry in plain["logprobs"])
 
 
-async def test_the_context_of_an_answer_continues_it(http: httpx2.AsyncClient):
+async def test_ollama_generate_context_continues_prompt(http: httpx2.AsyncClient):
     first = await answer(
         http, "/api/generate", prompt="What is the capital of Japan?", options=GREEDY
     )
@@ -216,7 +216,7 @@ async def test_the_context_of_an_answer_continues_it(http: httpx2.AsyncClient):
     assert (status, "vocabulary" in error) == (400, True)
 
 
-async def test_a_raw_prompt_has_no_template_and_no_context(http: httpx2.AsyncClient):
+async def test_ollama_generate_raw_skips_template_and_context(http: httpx2.AsyncClient):
     raw = await answer(
         http, "/api/generate", prompt="Once upon", raw=True, options={**GREEDY, "num_predict": 4}
     )
@@ -224,21 +224,21 @@ async def test_a_raw_prompt_has_no_template_and_no_context(http: httpx2.AsyncCli
     assert (raw["prompt_eval_count"], raw["eval_count"], raw["done_reason"]) == (2, 4, "length")
 
 
-async def test_a_last_message_of_the_assistant_is_continued(http: httpx2.AsyncClient):
+async def test_ollama_chat_continues_final_assistant_message(http: httpx2.AsyncClient):
     begun = [*HELLO, {"role": "assistant", "content": "The capital of"}]
     assert (await answer(http, "/api/chat", messages=begun, options=GREEDY))["message"][
         "content"
     ] == " Japan is Tokyo."
 
 
-async def test_a_suffix_needs_a_model_that_was_trained_for_it(http: httpx2.AsyncClient):
+async def test_ollama_generate_suffix_unsupported_model_rejected(http: httpx2.AsyncClient):
     status, error = await refuse(
         http, "POST", "/api/generate", {"prompt": "def f(", "suffix": "return 1"}
     )
     assert (status, error) == (400, "suffix: 'tiny' does not support insert")
 
 
-async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path: Path):
+async def test_ollama_generate_suffix_builds_infill_prompt(tmp_path: Path):
     for file in tiny.find_bundled_model().glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -277,7 +277,7 @@ async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path
     assert "insert" in details["capabilities"]
 
 
-async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2.AsyncClient):
+async def test_ollama_generate_template_requires_trust_setting(http: httpx2.AsyncClient):
     status, error = await refuse(
         http, "POST", "/api/generate", {"prompt": "a", "template": "{{ messages }}"}
     )
@@ -285,7 +285,7 @@ async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2
     assert "--trust-request-chat-template" in error
 
 
-async def test_a_context_that_is_too_large_is_an_error_without_truncation(
+async def test_ollama_chat_oversized_context_rejected(
     small: httpx2.AsyncClient,
 ):
     body = {"messages": HELLO, "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
@@ -301,7 +301,7 @@ async def test_a_context_that_is_too_large_is_an_error_without_truncation(
     assert (status, "maximum context length" in error) == (400, True)
 
 
-async def test_warnings_have_ollamas_names_and_are_no_line_of_a_stream(small: httpx2.AsyncClient):
+async def test_ollama_warnings_use_option_names_outside_stream(small: httpx2.AsyncClient):
     fields = {"messages": HELLO, "options": {**GREEDY, "num_predict": 8192}}
     body = {"x-dragoman-warnings": "body"}
     streamed = await small.post("/api/chat", json=fields, headers=body)
@@ -313,7 +313,7 @@ async def test_warnings_have_ollamas_names_and_are_no_line_of_a_stream(small: ht
     assert whole["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
 
 
-async def test_truncation_drops_the_oldest_turns_and_says_so(small: httpx2.AsyncClient):
+async def test_ollama_chat_truncate_drops_oldest_turns_with_warning(small: httpx2.AsyncClient):
     turns = [
         {"role": role, "content": "word " * 50} for _ in range(4) for role in ("user", "assistant")
     ]
@@ -324,7 +324,7 @@ async def test_truncation_drops_the_oldest_turns_and_says_so(small: httpx2.Async
     assert "oldest messages were omitted" in response.headers["x-dragoman-warnings"]
 
 
-async def test_vectors_are_those_of_the_other_dialect(http: httpx2.AsyncClient):
+async def test_ollama_embed_equals_openai_embeddings(http: httpx2.AsyncClient):
     texts = ["a cat", "a dog"]
     response = (await http.post("/api/embed", json={"model": "tiny", "input": texts})).json()
     theirs = (await http.post("/v1/embeddings", json={"model": "tiny", "input": texts})).json()
@@ -339,7 +339,7 @@ async def test_vectors_are_those_of_the_other_dialect(http: httpx2.AsyncClient):
     assert (await http.post("/api/embeddings", json={"model": "tiny"})).json() == {"embedding": []}
 
 
-async def test_long_texts_are_truncated_unless_the_client_objects(small: httpx2.AsyncClient):
+async def test_ollama_embed_truncates_by_default(small: httpx2.AsyncClient):
     long = {"model": "tiny", "input": "word " * 400}
     assert len((await small.post("/api/embed", json=long)).json()["embeddings"]) == 1
     status, error = await refuse(small, "POST", "/api/embed", {**long, "truncate": False})
@@ -357,13 +357,13 @@ async def test_long_texts_are_truncated_unless_the_client_objects(small: httpx2.
         (8_190_735_360, "8.2B"),
     ],
 )
-def test_numbers_of_parameters_are_written_as_ollama_does(count: int | None, written: str):
+def test_ollama_parameter_size_format(count: int | None, written: str):
     card = OllamaModelCard("m", "m", 0, parameters=count)
     (listed,) = json.loads(render_tags([card]))["models"]
     assert listed["details"]["parameter_size"] == written
 
 
-async def test_durations_are_those_of_the_pipelines_meter():
+async def test_ollama_durations_measured_by_pipeline():
     """Two seconds in the queue, three until the first token, four more until the last,
     one until the end.
     """
@@ -379,7 +379,7 @@ async def test_durations_are_those_of_the_pipelines_meter():
     assert (metrics.prefill_seconds, metrics.decode_seconds) == (3.0, 4.0)
 
 
-async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
+async def test_ollama_tags_show_and_ps_describe_model(http: httpx2.AsyncClient):
     (listed,) = (await http.get("/api/tags")).json()["models"]
     assert listed["name"] == listed["model"] == "tiny:latest"
     assert len(listed["digest"]) == 64
@@ -413,7 +413,7 @@ async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
 @pytest.mark.parametrize(
     "path", ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"]
 )
-async def test_an_unknown_model_is_not_found_in_ollamas_words(http: httpx2.AsyncClient, path: str):
+async def test_ollama_unknown_model_returns_404(http: httpx2.AsyncClient, path: str):
     status, error = await refuse(
         http, "POST", path, {"model": "llama3.2", "messages": HELLO, "prompt": "a"}
     )
@@ -430,7 +430,7 @@ async def test_an_unknown_model_is_not_found_in_ollamas_words(http: httpx2.Async
         ("POST", "/api/blobs/sha256:0123"),
     ],
 )
-async def test_what_changes_models_is_refused_by_name(
+async def test_ollama_model_changing_routes_rejected(
     http: httpx2.AsyncClient, method: str, path: str
 ):
     status, error = await refuse(http, method, path, {"model": "tiny"})
@@ -438,7 +438,7 @@ async def test_what_changes_models_is_refused_by_name(
     assert error.startswith(f"{method} {path.partition('/sha256')[0]} is not supported: ")
 
 
-async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx2.AsyncClient):
+async def test_ollama_errors_use_envelope_on_unknown_routes(http: httpx2.AsyncClient):
     assert (await refuse(http, "GET", "/api/nothing"))[0] == 404
     assert (await refuse(http, "GET", "/api/chat"))[0] == 405
     assert (await refuse(http, "POST", "/api/chat", []))[0] == 400
@@ -448,7 +448,7 @@ async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx
     assert (status, "options.num_predict" in error) == (400, True)
 
 
-async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx2.AsyncClient):
+async def test_ollama_form_content_type_accepted_without_origin(http: httpx2.AsyncClient):
     """Ollama's documentation has `curl URL -d '{...}'`, which sends a form's content
     type.
     """
@@ -462,7 +462,7 @@ async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx
     assert chat.status_code == 415
 
 
-async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_one(
+async def test_ollama_missing_content_type_accepted_without_origin(
     http: httpx2.AsyncClient,
 ):
     body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
@@ -475,7 +475,7 @@ async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_on
     ).status_code == 403
 
 
-async def test_only_ollama_clients_get_ollama_is_running(http: httpx2.AsyncClient):
+async def test_ollama_root_text_only_for_ollama_user_agents(http: httpx2.AsyncClient):
     for agent in (
         "ollama-python/0.6.3 (x86_64 linux)",
         "ollama/0.12.0 (amd64 linux) Go/1.24",
@@ -487,7 +487,7 @@ async def test_only_ollama_clients_get_ollama_is_running(http: httpx2.AsyncClien
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_a_request_without_a_prompt_loads_the_model(http: httpx2.AsyncClient):
+async def test_ollama_request_without_prompt_loads_model(http: httpx2.AsyncClient):
     loaded = (await http.post("/api/chat", json={"model": "tiny", "messages": []})).json()
     assert (loaded["message"], loaded["done"], loaded["done_reason"]) == (
         {"role": "assistant", "content": ""},
@@ -506,7 +506,7 @@ async def test_a_request_without_a_prompt_loads_the_model(http: httpx2.AsyncClie
     )
 
 
-async def test_what_fails_in_the_middle_is_a_line_of_the_stream():
+async def test_ollama_stream_failure_sends_error_line():
     server = build_server(ScriptEntry((Say("So far"), Fail(503, "out of memory")), repeat=True))
     body = {"model": "m", "messages": HELLO}
     lines = [
@@ -517,7 +517,7 @@ async def test_what_fails_in_the_middle_is_a_line_of_the_stream():
     assert (whole.status_code, whole.json()) == (503, {"error": "out of memory"})
 
 
-async def test_an_engine_of_events_rejects_a_context_and_returns_none():
+async def test_ollama_context_unsupported_by_event_engine_rejected():
     server = build_server(ScriptEntry((Say("Hi"),), repeat=True))
     response = (
         await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})
@@ -530,7 +530,7 @@ async def test_an_engine_of_events_rejects_a_context_and_returns_none():
     )
 
 
-async def test_a_strict_server_rejects_what_others_warn_of():
+async def test_ollama_strict_mode_rejects_ignored_options():
     async with serving(strict=True) as client:
         status, error = await refuse(
             client, "POST", "/api/chat", {"messages": HELLO, "options": {"num_gpu": 1}}
@@ -589,14 +589,14 @@ async def test_keep_alive_loads_and_unloads(path: str):
     assert server.slot.state is ModelState.UNLOADED
 
 
-async def test_a_model_is_unloaded_after_an_answer_that_asks_for_it():
+async def test_ollama_keep_alive_zero_unloads_after_response():
     server = OnDemand()
     response = await server.post("/api/chat", messages=HELLO, keep_alive=0)
     assert response.json()["message"]["content"] == "One two three four."
     assert await server.poll_after(0) is ModelState.UNLOADED
 
 
-async def test_only_administrators_control_how_long_a_model_stays():
+async def test_ollama_keep_alive_requires_admin_key():
     server = OnDemand(api_key=("user",), admin_api_key=("root",))
     warned = await server.post("/api/chat", "user", messages=HELLO, keep_alive=0)
     assert "needs an administrator's key" in warned.headers["x-dragoman-warnings"]
@@ -607,7 +607,7 @@ async def test_only_administrators_control_how_long_a_model_stays():
     assert (await server.client.get("/api/version")).status_code == 200
 
 
-async def test_a_model_that_was_never_loaded_tells_no_capabilities():
+async def test_ollama_show_unloaded_model_omits_capabilities():
     server = OnDemand()
     details = (await server.post("/api/show", model="b:latest")).json()
     assert "capabilities" not in details
@@ -617,7 +617,7 @@ async def test_a_model_that_was_never_loaded_tells_no_capabilities():
     assert names == ["a:latest", "b:latest"]
 
 
-async def test_a_model_that_is_served_is_pulled_at_once():
+async def test_ollama_pull_served_model_succeeds_immediately():
     server = OnDemand()
     response = await server.client.post("/api/pull", json={"model": "a" + LATEST})
     assert response.headers["content-type"] == "application/x-ndjson"
@@ -654,7 +654,7 @@ class Hub:
             self.closed.append(model)
 
 
-async def test_other_models_are_pulled_by_the_downloader():
+async def test_ollama_pull_other_model_uses_downloader():
     hub = Hub()
     server = OnDemand(hub)
     response = await server.client.post("/api/pull", json={"name": "org/name:Q4_K_M"})
@@ -680,7 +680,7 @@ async def test_other_models_are_pulled_by_the_downloader():
     assert (await guarded.post("/api/pull", "root", model="org/name")).status_code == 200
 
 
-async def test_the_settings_of_a_model_are_its_parameters():
+async def test_ollama_show_parameters_list_generation_config():
     models = build_models(
         Settings(override_generation_config=GenerationConfig(temperature=0.5, top_k=7)),
         SystemClock(),

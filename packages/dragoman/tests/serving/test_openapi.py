@@ -14,21 +14,13 @@ from typing import Any
 import httpx2
 import jsonschema
 import pytest
-
-from dragoman.core.errors import RequestError
-from dragoman.dialects.all_dialects import list_parameters
-from dragoman.dialects.base import ReaderOptions
-from dragoman.serving.routes.openapi import generation
-from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
-from dragoman.serving.routes.openapi.schemas import Body
-from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, send_request
 from tests.fuzz.requests import State, draw_request, examples
 from tests.fuzz.test_fuzz import HOLDING, server, undo
 from tests.golden.renderings import GOLDEN, Golden
 from tests.serving.described import (
-    PropertyCounter,
     REF,
+    PropertyCounter,
     check_response,
     document,
     find_errors,
@@ -40,6 +32,14 @@ from tests.serving.described import (
 )
 from tests.serving.harness import build_server
 from tests.serving.test_tenancy import serving, tenant
+
+from dragoman.core.errors import RequestError
+from dragoman.dialects.interfaces import ReaderOptions
+from dragoman.dialects.registry import list_parameters
+from dragoman.serving.routes.openapi import generation
+from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
+from dragoman.serving.routes.openapi.operation import Body
+from dragoman.serving.serving_options import ServingOptions
 
 RUNS = 3
 EACH = 300
@@ -93,7 +93,7 @@ def schema_of(name: str) -> dict[str, Any]:
     return document()["components"]["schemas"][name]
 
 
-def test_every_route_is_described_and_nothing_else() -> None:
+def test_openapi_describes_exactly_registered_routes() -> None:
     """A new route needs an entry in a catalogue of serving/routes/openapi."""
     registered = {
         (method, to_path_template(route.path)) for route in routes() for method in route.handlers
@@ -105,7 +105,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert {each for each in described if not each[0].startswith("X-")} == registered
 
 
-def test_the_document_is_valid() -> None:
+def test_openapi_document_is_valid() -> None:
     """Every reference has a target, every schema is valid, and every operation id is
     unique.
     """
@@ -125,7 +125,7 @@ def test_the_document_is_valid() -> None:
 
 
 @pytest.mark.parametrize("dialect", sorted({row.dialect for row in list_parameters()}))
-def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
+def test_openapi_properties_equal_listed_parameters(dialect: str) -> None:
     rows = {row.name for row in list_parameters() if row.dialect == dialect}
     assert rows == {
         name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]
@@ -133,7 +133,7 @@ def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
-def test_what_the_parameters_examples_send_is_described(name: str) -> None:
+def test_openapi_accepts_parameter_examples(name: str) -> None:
     known = examples.DIALECTS[name]
     (body,) = bodies_of(name)
     for parameter in known.examples:
@@ -145,7 +145,7 @@ WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}],
 
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
-def test_what_the_description_rejects_is_rejected(name: str) -> None:
+def test_openapi_rejected_values_rejected_by_reader(name: str) -> None:
     """The document is not stricter than the reader: each value that it forbids for a
     field is an error.
     """
@@ -179,7 +179,7 @@ def golden_values() -> Iterator[tuple[Golden, dict[str, Any], object]]:
                 yield golden, find_value_schema(content, media), value
 
 
-def test_every_golden_response_and_event_is_described() -> None:
+def test_openapi_describes_golden_responses_and_events() -> None:
     count = 0
     for golden, schema, value in golden_values():
         assert find_errors(schema, value) == [], (
@@ -221,7 +221,7 @@ NOT_IN_GOLDEN = {
 }
 
 
-def test_no_described_property_is_a_relic() -> None:
+def test_openapi_has_no_unused_properties() -> None:
     """Each property of objects that writers build manually occurs in a golden file, or
     is listed as an exception.
     """
@@ -238,7 +238,7 @@ def test_no_described_property_is_a_relic() -> None:
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path) -> None:
+async def test_openapi_describes_responses_to_random_requests(run: int, tmp_path: Path) -> None:
     random = Random(run)
     state = State()
     differences: list[str] = []
@@ -263,7 +263,7 @@ async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path)
     assert not differences, f"{len(differences)} differences:\n" + "\n".join(differences[:20])
 
 
-async def test_the_headers_of_limits_and_of_errors_are_described() -> None:
+async def test_openapi_describes_limit_and_error_headers() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     keys = {
         "a": tenant("a", requests_per_minute=2, tokens_per_minute=1000),
@@ -314,9 +314,7 @@ async def test_the_headers_of_limits_and_of_errors_are_described() -> None:
         ("GET", "/version", set[str]()),
     ],
 )
-def test_the_errors_that_a_route_is_known_for_are_described_by_their_status(
-    method: str, path: str, statuses: set[str]
-) -> None:
+def test_openapi_lists_error_statuses_per_route(method: str, path: str, statuses: set[str]) -> None:
     operation = find_operation(method, path)
     assert operation is not None
     described = {
@@ -350,7 +348,7 @@ EXAMPLE_ROUTES = {
 }
 
 
-def test_every_body_has_an_example() -> None:
+def test_openapi_every_body_has_example() -> None:
     assert (
         {name for name, body in BODIES.items() if body.example is not None}
         == set(EXAMPLE_ROUTES)
@@ -358,7 +356,7 @@ def test_every_body_has_an_example() -> None:
     )
 
 
-async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
+async def test_openapi_examples_succeed_unchanged(tmp_path: Path) -> None:
     async with server(tmp_path) as (app, _):
         for name, (path, model) in EXAMPLE_ROUTES.items():
             (example,) = schema_of(name)["examples"]
@@ -373,7 +371,7 @@ async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
 KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",))
 
 
-async def test_a_key_sees_the_routes_that_it_may_use() -> None:
+async def test_openapi_lists_only_routes_allowed_for_key() -> None:
     served = build_server(options=KEYS)
     assert (await served.get("/openapi.json")).status_code == 401
     user, admin = [
@@ -401,7 +399,7 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
 @pytest.mark.parametrize(
     "path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"]
 )
-async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
+async def test_openapi_etag_match_returns_304(path: str) -> None:
     served = build_server()
     first = await served.get(path)
     assert (first.status_code, (await served.get(path)).content) == (200, first.content)
@@ -419,7 +417,7 @@ async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
     )
 
 
-async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None:
+async def test_docs_page_has_no_external_or_inline_resources() -> None:
     served = build_server(options=KEYS)
     page = await served.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
@@ -432,7 +430,7 @@ async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None
         assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|eval\(|import ", text)
 
 
-async def test_a_mounted_application_describes_the_same() -> None:
+async def test_openapi_mounted_application_returns_same_document() -> None:
     served = build_server()
     scope_path = "/llm/openapi.json"
     plain = (await served.get("/openapi.json")).content

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from dragoman.core.engine import Health
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -76,7 +76,7 @@ async def served() -> AsyncGenerator[Served]:
         await task
 
 
-async def test_the_sdk_streams_over_tcp(served: Served) -> None:
+async def test_tcp_sdk_stream_equals_full_response(served: Served) -> None:
     async with served.client() as client:
         stream = await client.chat.completions.create(
             model="tiny", messages=STORY, stream=True, temperature=0
@@ -87,9 +87,7 @@ async def test_the_sdk_streams_over_tcp(served: Served) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(
-    served: Served, streamed: bool
-) -> None:
+async def test_tcp_disconnect_during_decode_frees_slot(served: Served, streamed: bool) -> None:
     _, writer = await served.raw({**ENDLESS, "stream": streamed})
     await served.until(running=1)
     writer.close()
@@ -97,7 +95,7 @@ async def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_client_that_leaves_the_queue_is_forgotten(served: Served, streamed: bool) -> None:
+async def test_tcp_disconnect_while_queued_removes_request(served: Served, streamed: bool) -> None:
     talking = [await served.raw({**ENDLESS, "stream": True}) for _ in range(2)]
     await served.until(running=2)
     _, queued = await served.raw({**ENDLESS, "stream": streamed})
@@ -109,7 +107,7 @@ async def test_a_client_that_leaves_the_queue_is_forgotten(served: Served, strea
     await served.until(running=0)
 
 
-async def test_a_client_that_leaves_in_its_prefill_frees_its_slot(served: Served) -> None:
+async def test_tcp_disconnect_during_prefill_frees_slot(served: Served) -> None:
     prompt = [{"role": "user", "content": "word " * 9_000}]
     _, writer = await served.raw({"messages": prompt, "stream": True})
     await served.until(running=1)
@@ -117,7 +115,7 @@ async def test_a_client_that_leaves_in_its_prefill_frees_its_slot(served: Served
     await served.until(running=0)
 
 
-async def test_a_queued_stream_hears_that_it_is_waited_for(served: Served) -> None:
+async def test_tcp_queued_stream_gets_response_headers(served: Served) -> None:
     talking = [await served.raw({**ENDLESS, "stream": True}) for _ in range(2)]
     await served.until(running=2)
     reader, queued = await served.raw({**ENDLESS, "stream": True})
@@ -127,7 +125,7 @@ async def test_a_queued_stream_hears_that_it_is_waited_for(served: Served) -> No
     await served.until(running=0)
 
 
-async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served) -> None:
+async def test_tcp_second_turn_hits_prefix_cache(served: Served) -> None:
     async with served.client() as client:
         first = [{"role": "user", "content": "Once upon a time there was a fox. " * 4}]
         reply = await client.chat.completions.create(model="tiny", messages=first, temperature=0)  # pyright: ignore
@@ -141,7 +139,7 @@ async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served)
     assert reply.usage.prompt_tokens // 16 * 16 <= cached < again.usage.prompt_tokens
 
 
-async def test_headers_have_a_limit(served: Served) -> None:
+async def test_tcp_oversized_headers_return_431(served: Served) -> None:
     """vLLM CVE-2025-48956."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 33_000)

@@ -18,7 +18,7 @@ async def begin(turns: StartLimiter, number: int, begun: list[int]) -> None:
     begun.append(number)
 
 
-async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
+async def test_start_limiter_starts_few_per_turn_in_order() -> None:
     turns = StartLimiter(starts_per_turn=3)
     begun = list[int]()
     tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(20)]
@@ -30,7 +30,7 @@ async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
     assert max(after - before for before, after in pairwise(counts)) == 3
 
 
-async def test_a_single_request_does_not_wait() -> None:
+async def test_start_limiter_single_request_does_not_wait() -> None:
     turns = StartLimiter(starts_per_turn=1)
     begun = list[int]()
     for number in range(3):
@@ -41,7 +41,7 @@ async def test_a_single_request_does_not_wait() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_cancelled_waiter_uses_no_start_slot() -> None:
+async def test_start_limiter_cancelled_waiter_uses_no_slot() -> None:
     turns = StartLimiter(starts_per_turn=1)
     begun = list[int]()
     tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(4)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.serving.responses.harness import remembering
 
 from dragoman.engines.scripted import Say, ScriptEntry
-from tests.serving.responses.harness import remembering
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -21,7 +21,7 @@ HI = [{"role": "user", "content": "hi"}]
         "/v1/batches",
     ],
 )
-async def test_an_order_is_asc_or_desc(path: str) -> None:
+async def test_list_routes_invalid_order_or_limit_rejected_by_name(path: str) -> None:
     it = remembering(ScriptEntry((Say("Hello"),), repeat=True))
 
     async def create(route: str, **body: object) -> str:

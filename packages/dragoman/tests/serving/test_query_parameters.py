@@ -42,7 +42,7 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
         ("/api/tags?name=x", ["name"]),
     ],
 )
-async def test_a_parameter_that_no_route_reads_is_named(
+async def test_unknown_query_parameter_named_in_warning(
     client: httpx2.AsyncClient, path: str, ignored: list[str]
 ) -> None:
     answer = await client.get(
@@ -55,7 +55,9 @@ async def test_a_parameter_that_no_route_reads_is_named(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_generation_reports_its_query(client: httpx2.AsyncClient, stream: bool) -> None:
+async def test_unknown_query_parameter_of_chat_named_in_warning(
+    client: httpx2.AsyncClient, stream: bool
+) -> None:
     body = {**CHAT, "stream": stream}
     answer = await client.post(
         "/v1/chat/completions?stream=true&api-version=1", json=body, headers={WARNINGS: "body"}
@@ -65,7 +67,7 @@ async def test_a_generation_reports_its_query(client: httpx2.AsyncClient, stream
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_error_and_a_stored_response_have_no_false_warnings(
+async def test_known_query_parameters_cause_no_warnings(
     client: httpx2.AsyncClient,
 ) -> None:
     refused = await client.get("/v1/chat/completions?limit=0&order=asc")

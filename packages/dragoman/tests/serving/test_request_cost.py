@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.serving.responses.harness import lifespan
 
 import dragoman
 from dragoman.launch import build_models
@@ -25,7 +26,6 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.http import wire
-from tests.serving.responses.harness import lifespan
 
 SOURCE = str(Path(dragoman.__file__).parent)
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -69,7 +69,7 @@ def count_calls() -> Generator[Calls]:
 
 
 @pytest.mark.parametrize("kind", BOUNDS)
-async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
+async def test_request_function_calls_stay_within_bounds(kind: str) -> None:
     models = build_models(
         Settings(model="sim", served_model_name=("m",), time_scale=1000.0), SystemClock()
     )

@@ -18,8 +18,8 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
@@ -30,7 +30,7 @@ from dragoman.launch.server import open_request_log
 from dragoman.serving.call_observer import CallObserver
 from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
-from dragoman_check.load.logs.table import read_json_lines
+from dragoman_check.load.logs.generic_table import read_json_lines
 
 from .harness import build_server
 
@@ -84,7 +84,7 @@ def observe_stream(into: RequestLog, *batches: Event | Exception) -> AsyncGenera
     return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
 
 
-async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
+async def test_request_log_line_has_counts_times_and_finish_reason(into: RequestLog, file: Path):
     assert [event async for (event,) in observe_stream(into, *EVENTS)] == list(EVENTS)
     assert read_log(into, file) == [
         {
@@ -95,16 +95,14 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
     ]  # fmt: skip
 
 
-async def test_counts_that_an_upstream_reports_only_at_the_end_are_logged(
-    into: RequestLog, file: Path
-):
+async def test_request_log_uses_counts_reported_at_end(into: RequestLog, file: Path):
     async for _ in observe_stream(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
         pass
     (line,) = read_log(into, file)
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (7, 4, 3)
 
 
-async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
+async def test_request_log_readable_by_calibrate(into: RequestLog, file: Path):
     async for _ in observe_stream(into, *EVENTS):
         pass
     with pytest.raises(EngineError):
@@ -119,7 +117,7 @@ async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
     )
 
 
-async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog, file: Path):
+async def test_request_log_includes_disconnected_and_failed_requests(into: RequestLog, file: Path):
     left = observe_stream(into, *EVENTS)
     await anext(left)
     await anext(left)
@@ -138,9 +136,7 @@ async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog,
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_served_request_is_logged_without_its_prompt(
-    into: RequestLog, file: Path, streamed: bool
-):
+async def test_request_log_excludes_prompt_and_key(into: RequestLog, file: Path, streamed: bool):
     it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
     await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
@@ -156,14 +152,14 @@ async def test_a_served_request_is_logged_without_its_prompt(
     assert b"a-key" not in content(file)
 
 
-async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, file: Path):
+async def test_request_log_rejected_request_has_status(into: RequestLog, file: Path):
     it = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
     assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
     assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
     assert [line["status"] for line in read_log(into, file)] == [429, 400]
 
 
-async def test_lines_beyond_the_buffer_are_dropped_without_blocking(
+async def test_request_log_full_queue_drops_lines_without_blocking(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """The file is a pipe without a reader."""
@@ -184,6 +180,6 @@ async def test_lines_beyond_the_buffer_are_dropped_without_blocking(
     assert "lines were dropped" in caplog.text
 
 
-def test_an_unwritable_file_is_a_startup_error(tmp_path: Path):
+def test_request_log_unwritable_file_raises_settings_error(tmp_path: Path):
     with pytest.raises(SettingsError, match="request-log"):
         open_request_log(str(tmp_path))

@@ -7,21 +7,21 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from tests.serving.harness import build_server
 
-from dragoman_check.rules.responses import check_stream
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.harness import build_server
+from dragoman_check.rules.responses import check_stream
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
-async def test_a_whole_response() -> None:
+async def test_response_returns_reasoning_message_and_function_call() -> None:
     response = (
         await build_server(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
     )
@@ -30,7 +30,7 @@ async def test_a_whole_response() -> None:
     assert response.status == "completed"
 
 
-async def test_the_streamed_response_ends_with_the_whole_one() -> None:
+async def test_response_stream_final_equals_full_response() -> None:
     it = build_server(ANSWER)
     async with it.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
         streamed = await stream.get_final_response()
@@ -40,13 +40,13 @@ async def test_the_streamed_response_ends_with_the_whole_one() -> None:
     assert streamed.usage == whole.usage
 
 
-async def test_the_stream_keeps_the_grammar_of_the_wire() -> None:
+async def test_response_stream_follows_wire_grammar() -> None:
     answer = await build_server(ANSWER).post("/v1/responses", {**ASK, "stream": True})
     events = check_stream(answer.content)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-async def test_an_unstored_response_has_store_false() -> None:
+async def test_response_without_store_has_store_false() -> None:
     it = build_server(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, "store": True})
     assert answer.json()["store"] is False
@@ -64,7 +64,7 @@ async def test_an_unstored_response_has_store_false() -> None:
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_needs_a_store_is_refused_by_name(
+async def test_response_fields_requiring_store_rejected_by_name(
     field: dict[str, Any], param: str, streamed: bool
 ) -> None:
     it = build_server(ANSWER)
@@ -74,7 +74,7 @@ async def test_what_needs_a_store_is_refused_by_name(
     assert it.engine.num_requests == 0
 
 
-async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
+async def test_response_stream_failure_sends_error_then_failed() -> None:
     it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     kinds = [
@@ -86,13 +86,13 @@ async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() 
     assert "the engine broke" in answer.text
 
 
-async def test_a_refusal_is_a_true_400() -> None:
+async def test_response_stream_rejection_returns_400() -> None:
     it = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().responses.create(model="m", input="hi", stream=True)
 
 
-async def test_a_refusal_of_the_pipeline_names_the_field_of_this_dialect() -> None:
+async def test_response_context_overflow_names_input_field() -> None:
     models = build_models(Settings(max_model_len=64), SystemClock())
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -8,17 +8,18 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.serving.harness import ServerHarness, build_server
 
 from dragoman.launch import build_models
-from dragoman.pipeline.metrics import ModelMetrics
+from dragoman.pipeline.request_metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, Route, TGI
+from dragoman.serving.error_envelope import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.route import Route
 from dragoman.serving.routes.table import Features, build_routes
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.harness import ServerHarness, build_server
 
 
 def build_table() -> dict[str, tuple[Route, ...]]:
@@ -79,7 +80,7 @@ FORMATS = {
 }
 
 
-def test_every_route_declares_its_access_and_its_envelope():
+def test_routes_declare_access_and_envelope():
     assert len(ROUTES) > 80
     for route in ROUTES:
         assert isinstance(route.access, Access), route.path
@@ -88,12 +89,12 @@ def test_every_route_declares_its_access_and_its_envelope():
     assert all(TABLE.values())
 
 
-def test_a_path_is_declared_once():
+def test_routes_have_unique_paths():
     paths = [route.path for route in ROUTES]
     assert len(set(paths)) == len(paths)
 
 
-def test_the_dialects_own_paths_have_the_dialects_envelope():
+def test_routes_of_dialect_use_envelope_of_dialect():
     below = {
         "/v1/messages": ANTHROPIC,
         "/v1/responses": RESPONSES,
@@ -119,7 +120,7 @@ def test_the_dialects_own_paths_have_the_dialects_envelope():
 
 
 @pytest.mark.parametrize("headers", [{}, FROM_ANTHROPIC], ids=["plain", "anthropic"])
-async def test_an_error_of_authentication_comes_in_the_routes_envelope(
+async def test_routes_missing_key_returns_401_in_envelope(
     server: ServerHarness, headers: dict[str, str]
 ):
     for route in ROUTES:
@@ -133,7 +134,7 @@ async def test_an_error_of_authentication_comes_in_the_routes_envelope(
 
 
 @pytest.mark.parametrize("headers", [{}, FROM_ANTHROPIC], ids=["plain", "anthropic"])
-async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(
+async def test_routes_wrong_method_returns_405_in_envelope(
     server: ServerHarness, headers: dict[str, str]
 ):
     for route in ROUTES:
@@ -147,7 +148,7 @@ async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(
         assert find_format(answer) == FORMATS[route.envelope.resolve(headers).name], route.path
 
 
-async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelope(
+async def test_admin_routes_user_key_returns_403_in_envelope(
     server: ServerHarness,
 ):
     routes = [route for route in ROUTES if route.access is Access.ADMIN]
@@ -173,7 +174,7 @@ async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelop
         ("/v1/unknown", "OpenAI"),
     ],
 )
-async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(
+async def test_unknown_path_uses_envelope_of_nearest_parent_route(
     server: ServerHarness, path: str, format: str
 ):
     for headers, status in (({}, 401), (USER, 404)):
@@ -181,7 +182,7 @@ async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(
         assert (answer.status_code, find_format(answer)) == (status, format), path
 
 
-async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(
+async def test_unknown_path_without_parent_uses_client_envelope(
     server: ServerHarness,
 ):
     answer = await send(server, "POST", "/v1/unknown", USER, FROM_ANTHROPIC)

@@ -11,12 +11,13 @@ import httpx2
 import msgspec
 import pytest
 
-from dragoman.core.engine import TokenRequest
-from dragoman.core.request import CURRENT_SPAN, Extras
+from dragoman.core.request import Extras
+from dragoman.core.token_engine import TokenRequest
+from dragoman.core.trace_context import CURRENT_SPAN
 from dragoman.engines import tiny
-from dragoman.engines.base import BaseTokenEngine, TOKEN_CAPABILITIES
+from dragoman.engines.base_engine import TOKEN_CAPABILITIES, BaseTokenEngine
 from dragoman.launch.plugin import build_served_model
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -72,7 +73,7 @@ async def send(engine: Recorder, headers: dict[str, str], **body: Any) -> httpx2
         ({"X-data-parallel-rank": "03"}, {"session_id": ""}, Extras(data_parallel_rank=3)),
     ],
 )
-async def test_a_session_and_a_rank_reach_the_engine(
+async def test_session_and_rank_headers_reach_engine(
     headers: dict[str, str], body: dict[str, Any], extras: Extras
 ) -> None:
     engine = Recorder()
@@ -81,7 +82,7 @@ async def test_a_session_and_a_rank_reach_the_engine(
     assert engine.extras == [extras]
 
 
-async def test_a_session_is_a_hint_and_no_reason_for_a_warning() -> None:
+async def test_session_unsupported_by_engine_ignored_without_warning() -> None:
     engine = WithoutSessions()
     answer = await send(engine, {"x-session-id": "a"}, session_id="b")
     assert answer.status_code == 200
@@ -89,7 +90,7 @@ async def test_a_session_is_a_hint_and_no_reason_for_a_warning() -> None:
     assert engine.extras == [Extras()]
 
 
-async def test_a_trace_of_the_client_is_passed_on() -> None:
+async def test_trace_headers_passed_to_engine() -> None:
     engine = Recorder()
     await send(engine, {"traceparent": PARENT, "tracestate": "vendor=1"})
     await send(engine, {})

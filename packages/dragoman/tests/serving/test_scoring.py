@@ -32,7 +32,7 @@ async def scores(http: httpx2.AsyncClient, **fields: object) -> list[float]:
     return [each["score"] for each in answer.json()["data"]]
 
 
-async def test_scores_of_an_encoder_are_cosines_of_its_embeddings(encoder: str):
+async def test_score_encoder_equals_cosine_of_embeddings(encoder: str):
     async with serving(encoder) as http:
         embedded = await http.post("/embeddings", json={"input": ["the cat", *DOCUMENTS]})
         vectors = np.array([each["embedding"] for each in embedded.json()["data"]])
@@ -43,7 +43,7 @@ async def test_scores_of_an_encoder_are_cosines_of_its_embeddings(encoder: str):
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v2/rerank"])
-async def test_reranking_orders_by_the_same_scores(encoder: str, scorer: str, path: str):
+async def test_rerank_orders_by_scores(encoder: str, scorer: str, path: str):
     for model in (encoder, scorer):
         async with serving(model) as http:
             http.base_url = httpx2.URL("http://localhost")
@@ -65,7 +65,7 @@ async def test_reranking_orders_by_the_same_scores(encoder: str, scorer: str, pa
         ]
 
 
-async def test_a_cross_encoder_reads_both_texts_and_their_order(scorer: str):
+async def test_score_cross_encoder_depends_on_text_order(scorer: str):
     async with serving(scorer) as http:
         there = await scores(http, text_1="the cat", text_2=DOCUMENTS)
         back = await scores(http, text_1=DOCUMENTS, text_2=["the cat"] * 3)
@@ -84,9 +84,7 @@ async def refusal(http: httpx2.AsyncClient, **fields: object) -> dict[str, Any]:
     return answer.json()["error"]
 
 
-async def test_what_is_too_long_is_refused_unless_the_document_may_be_cut(
-    encoder: str, scorer: str
-):
+async def test_score_oversized_document_rejected_unless_truncated(encoder: str, scorer: str):
     words = "cat " * 70
     for model in (encoder, scorer):
         async with serving(model) as http:
@@ -102,7 +100,7 @@ async def test_what_is_too_long_is_refused_unless_the_document_may_be_cut(
             assert error["param"] == "truncate_prompt_tokens"
 
 
-async def test_a_cosine_passes_no_function(encoder: str):
+async def test_score_encoder_with_use_activation_rejected(encoder: str):
     async with serving(encoder) as http:
         assert (await refusal(http, text_1="a", text_2="b", use_activation=True))[
             "param"
@@ -110,7 +108,7 @@ async def test_a_cosine_passes_no_function(encoder: str):
 
 
 @pytest.mark.parametrize("path", ["/moderations", "/classify", "/pooling"])
-async def test_scoring_without_a_suitable_model_is_refused(path: str, encoder: str):
+async def test_score_unsupported_model_returns_404(path: str, encoder: str):
     async with serving(encoder) as http:
         if path != "/moderations":
             http.base_url = httpx2.URL("http://localhost")
@@ -118,7 +116,7 @@ async def test_scoring_without_a_suitable_model_is_refused(path: str, encoder: s
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
 
 
-async def test_the_embedded_model_scores_too():
+async def test_score_tiny_model():
     async with serving("tiny") as http:
         same, other = await scores(
             http, text_1="What is Tokyo?", text_2=["What is Tokyo?", "Count to 12."]

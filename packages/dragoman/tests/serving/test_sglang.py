@@ -10,8 +10,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman_check.rules import sglang as grammar
 from dragoman.engines import tiny
+from dragoman_check.rules import sglang as grammar
 
 from .test_metrics import read
 from .test_vllm import post, serving
@@ -25,7 +25,7 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_ids_in_and_what_is_known_of_each_token_out(http: httpx2.AsyncClient):
+async def test_sglang_generate_ids_returns_token_details(http: httpx2.AsyncClient):
     params = {"max_new_tokens": 6, "temperature": 0}
     fields = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
     result = await post(
@@ -53,7 +53,7 @@ async def test_ids_in_and_what_is_known_of_each_token_out(http: httpx2.AsyncClie
         ({"input_ids": [[5, 6], [7]]}, 1, [2, 1]),
     ],
 )
-async def test_the_stream_equals_the_whole_response(
+async def test_sglang_stream_equals_full_response(
     http: httpx2.AsyncClient, prompt: dict[str, Any], n: int, lengths: list[int]
 ):
     params = {"max_new_tokens": 8, "temperature": 1.0, "sampling_seed": 4, "n": n}
@@ -68,7 +68,7 @@ async def test_the_stream_equals_the_whole_response(
     assert [answer["meta_info"]["prompt_tokens"] for answer in whole] == lengths
 
 
-async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
+async def test_sglang_pause_update_weights_continue(http: httpx2.AsyncClient):
     body = {"input_ids": [5, 6, 7], "sampling_params": LONG, "stream": True}
     running = asyncio.create_task(http.post("/generate", json=body))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
@@ -91,7 +91,7 @@ async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
     assert [span["version"] for span in meta["weight_versions"]] == ["default", "step-1"]
 
 
-async def test_abort_all_ends_running_requests_with_their_partial_output(http: httpx2.AsyncClient):
+async def test_sglang_abort_all_returns_partial_output(http: httpx2.AsyncClient):
     running = asyncio.create_task(post(http, "/generate", text="Once", sampling_params=LONG))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_abort_all_ends_running_requests_with_their_partial_output(http: h
     assert 0 < result["meta_info"]["completion_tokens"] < 400
 
 
-async def test_paused_by_abort_requests_wait(http: httpx2.AsyncClient):
+async def test_sglang_pause_by_abort_keeps_new_requests_waiting(http: httpx2.AsyncClient):
     assert (await http.post("/pause_generation")).status_code == 200
     waiting = asyncio.create_task(
         post(http, "/generate", text="Once", sampling_params={"max_new_tokens": 2})
@@ -114,7 +114,7 @@ async def test_paused_by_abort_requests_wait(http: httpx2.AsyncClient):
     assert (await waiting)["meta_info"]["completion_tokens"] == 2
 
 
-async def test_memory_is_given_back_as_far_as_it_can_be(http: httpx2.AsyncClient):
+async def test_sglang_release_memory_supports_only_kv_cache(http: httpx2.AsyncClient):
     released = await http.post("/release_memory_occupation")
     assert released.status_code == 200
     assert "weights are kept" in released.headers["x-dragoman-warnings"]
@@ -130,7 +130,7 @@ async def test_memory_is_given_back_as_far_as_it_can_be(http: httpx2.AsyncClient
 
 
 @pytest.mark.parametrize("path", ["/update_weights_from_tensor", "/init_weights_update_group"])
-async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(
+async def test_sglang_tensor_weight_updates_rejected_with_alternative(
     http: httpx2.AsyncClient, path: str
 ):
     refused = await http.post(path, json={"serialized_named_tensors": ["gASV"]})
@@ -138,7 +138,7 @@ async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(
     assert "safetensors" in refused.json()["error"]["message"]
 
 
-async def test_other_routes_answer(http: httpx2.AsyncClient):
+async def test_sglang_other_routes_respond(http: httpx2.AsyncClient):
     for path in ("/health_generate", "/flush_cache", "/get_model_info"):
         assert (await http.get(path)).status_code == 200
     wrong = {"model_path": str(tiny.find_bundled_model()), "load_format": "pt"}
@@ -155,7 +155,7 @@ async def test_other_routes_answer(http: httpx2.AsyncClient):
     )
 
 
-async def test_loads_count_what_runs_and_what_waits(http: httpx2.AsyncClient):
+async def test_sglang_loads_count_running_and_waiting_requests(http: httpx2.AsyncClient):
     """slime sends aborts until the loads are zero."""
     idle = (await http.get("/v1/loads?include=core,disagg,queues")).json()
     assert idle["loads"] == [
@@ -174,7 +174,7 @@ async def test_loads_count_what_runs_and_what_waits(http: httpx2.AsyncClient):
     assert (await http.get("/v1/loads?format=prometheus")).status_code == 400
 
 
-async def test_the_parameters_that_slime_always_sends_are_taken(http: httpx2.AsyncClient):
+async def test_sglang_generate_accepts_slime_parameters(http: httpx2.AsyncClient):
     params = {
         "temperature": 1.0,
         "top_p": 1.0,

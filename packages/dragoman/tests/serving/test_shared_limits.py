@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hardening.test_fairness import SteppedEvents
+from tests.serving.responses.harness import lifespan
 
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore, SqliteStore
 from dragoman.tenants import Tenant
-from dragoman.tenants.shared import Batch, BatchResult, LimitsStoreUnavailable, SharedCounters
+from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStoreUnavailable
+from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
-from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.responses.harness import lifespan
 
 from .test_tenancy import CHAT, Moved, Server, serving, tenant
 
@@ -62,7 +63,7 @@ async def replicas(
         yield started
 
 
-async def test_requests_and_tokens_of_both_servers_count(tmp_path: Path) -> None:
+async def test_shared_limits_count_requests_and_tokens_of_both_servers(tmp_path: Path) -> None:
     clock = Moved()
     keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=1000)}
     async with replicas(tmp_path, keys, clock) as servers:
@@ -80,7 +81,7 @@ async def test_requests_and_tokens_of_both_servers_count(tmp_path: Path) -> None
         assert [(await each.server.post("a")).status_code for each in servers] == [200, 429]
 
 
-async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing(tmp_path: Path) -> None:
+async def test_shared_limits_rejected_long_prompt_is_not_charged(tmp_path: Path) -> None:
     clock = Moved()
     async with replicas(
         tmp_path, {"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}, clock
@@ -113,7 +114,7 @@ async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing(tmp_pa
         ),
     ],
 )
-async def test_a_request_takes_one_round_trip_before_it_and_one_after(
+async def test_shared_limits_round_trips_per_request(
     tmp_path: Path, limits: dict[str, Any], expected: int
 ) -> None:
     async with replicas(tmp_path, {"a": tenant("a", **limits)}, Moved(), 1) as (replica,):
@@ -123,7 +124,7 @@ async def test_a_request_takes_one_round_trip_before_it_and_one_after(
             assert replica.limits.trips == number * expected
 
 
-async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None:
+async def test_shared_limits_count_concurrent_requests_of_both_servers(tmp_path: Path) -> None:
     clock = Moved()
     engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2)}
@@ -177,7 +178,7 @@ async def first_answer(server: Server, engine: SteppedEvents) -> Any:
     return await task
 
 
-async def test_a_budget_is_one_for_both_servers_and_survives_their_restart(tmp_path: Path) -> None:
+async def test_shared_budget_counts_both_servers_and_survives_restart(tmp_path: Path) -> None:
     clock = Moved()
     keys = {"a": tenant("a", tokens_per_day=1)}
     async with replicas(tmp_path, keys, clock) as (one, other):
@@ -194,7 +195,7 @@ async def test_a_budget_is_one_for_both_servers_and_survives_their_restart(tmp_p
         assert (await other.server.post("a")).status_code == 200
 
 
-async def test_while_the_store_fails_each_process_limits_alone(
+async def test_shared_limits_store_failure_limits_per_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Moved()
@@ -227,7 +228,7 @@ async def test_while_the_store_fails_each_process_limits_alone(
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
 
 
-async def test_an_invalid_prompt_costs_a_request_and_no_tokens(tmp_path: Path) -> None:
+async def test_shared_limits_invalid_prompt_charges_request_not_tokens(tmp_path: Path) -> None:
     keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=100, concurrent_requests=1)}
     async with replicas(tmp_path, keys, Moved(), 1) as (replica,):
         for _ in range(2):

@@ -6,11 +6,11 @@ from typing import Any
 
 import openai
 import pytest
-
-from dragoman.engines.scripted import Fail, Say, ScriptEntry
-from dragoman.serving.service import ServingOptions
 from tests.serving.harness import ServerHarness, build_server
 from tests.serving.responses.harness import remembering
+
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.serving.serving_options import ServingOptions
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -21,7 +21,7 @@ async def store_chat(it: ServerHarness, messages: Any = HI, **more: Any) -> str:
     return answer.json()["id"]
 
 
-async def test_a_completion_is_stored_where_requested() -> None:
+async def test_stored_chat_with_store_true_is_retrievable() -> None:
     it = remembering(ANSWER)
     client = it.openai()
     completion = await client.chat.completions.create(
@@ -33,7 +33,7 @@ async def test_a_completion_is_stored_where_requested() -> None:
     assert again.usage == completion.usage
 
 
-async def test_a_streamed_one_is_stored_as_the_whole_one_would_be() -> None:
+async def test_stored_chat_stream_equals_full_response() -> None:
     it = remembering(ANSWER)
     client = it.openai()
     stream = await client.chat.completions.create(model="m", messages=HI, store=True, stream=True)
@@ -45,14 +45,14 @@ async def test_a_streamed_one_is_stored_as_the_whole_one_would_be() -> None:
 
 
 @pytest.mark.parametrize("store", [None, False])
-async def test_others_are_not_stored(store: bool | None) -> None:
+async def test_stored_chat_without_store_true_returns_404(store: bool | None) -> None:
     it = remembering(ANSWER)
     completion = await it.openai().chat.completions.create(model="m", messages=HI, store=store)
     with pytest.raises(openai.NotFoundError):
         await it.openai().chat.completions.retrieve(completion.id)
 
 
-async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
+async def test_stored_chat_failing_mid_stream_is_not_stored() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500))))
     with pytest.raises(openai.APIError):
         async for _ in await it.openai().chat.completions.create(
@@ -62,7 +62,7 @@ async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
     assert (await it.openai().chat.completions.list()).data == []
 
 
-async def test_they_are_listed_page_by_page_by_model_and_metadata() -> None:
+async def test_stored_chat_list_paginates_and_filters() -> None:
     it = remembering(ANSWER)
     client = it.openai()
     ids = [await store_chat(it, metadata={"run": str(i % 2), "all": "yes"}) for i in range(5)]
@@ -76,7 +76,7 @@ async def test_they_are_listed_page_by_page_by_model_and_metadata() -> None:
     assert [each.id async for each in pages(model="other")] == []
 
 
-async def test_the_metadata_can_be_changed_and_all_can_be_deleted_once() -> None:
+async def test_stored_chat_update_metadata_and_delete() -> None:
     it = remembering(ANSWER)
     client, id = it.openai(), await store_chat(it)
     changed = await client.chat.completions.update(id, metadata={"seen": "yes"})
@@ -88,7 +88,7 @@ async def test_the_metadata_can_be_changed_and_all_can_be_deleted_once() -> None
         await client.chat.completions.delete(id)
 
 
-async def test_its_messages_are_listed() -> None:
+async def test_stored_chat_messages_are_listed() -> None:
     it = remembering(ANSWER)
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "this?"}]
     id = await store_chat(
@@ -103,7 +103,7 @@ async def test_its_messages_are_listed() -> None:
     assert [part.to_dict() for part in messages[1].content_parts or ()] == parts
 
 
-async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
+async def test_stored_chat_of_other_key_looks_missing() -> None:
     it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
     completion = await it.openai("a").chat.completions.create(model="m", messages=HI, store=True)
     other = it.openai("b").chat.completions
@@ -118,7 +118,7 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
     assert (await other.list()).data == []
 
 
-async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
+async def test_stored_chat_id_ignores_client_request_id() -> None:
     it = remembering(ANSWER)
     answer = await it.post(
         "/v1/chat/completions", {"messages": HI, "store": True, "request_id": "mine"}
@@ -127,7 +127,7 @@ async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     assert "request_id" in answer.headers["x-dragoman-warnings"]
 
 
-async def test_a_server_without_a_store_says_so() -> None:
+async def test_stored_chat_without_store_warns() -> None:
     it = build_server(ANSWER)
     answer = await it.post("/v1/chat/completions", {"messages": HI, "store": True})
     assert "store" in answer.headers["x-dragoman-warnings"]
@@ -142,7 +142,7 @@ async def test_a_server_without_a_store_says_so() -> None:
         ({"metadata": {"k": 1}}, "metadata.k"),
     ],
 )
-async def test_wrong_metadata_is_refused_by_name(body: Any, param: str) -> None:
+async def test_stored_chat_invalid_metadata_rejected_by_name(body: Any, param: str) -> None:
     it = remembering(ANSWER)
     answer = await it.post(f"/v1/chat/completions/{await store_chat(it)}", body)
     assert answer.status_code == 400

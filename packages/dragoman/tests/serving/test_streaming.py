@@ -12,8 +12,10 @@ from starlette.types import Message
 
 from dragoman.core.errors import DragomanError, EngineError
 from dragoman.dialects.ollama import LineFraming
-from dragoman.serving.disconnect import StreamMonitor, StreamTimeouts, never
-from dragoman.serving.streaming import RawHeaders, ReplayResponder, ResponseStart
+from dragoman.serving.disconnect import never
+from dragoman.serving.replay_responder import ReplayResponder
+from dragoman.serving.responder import RawHeaders, ResponseStart
+from dragoman.serving.stream_keepalive import StreamMonitor, StreamTimeouts
 
 
 def render_error(_: DragomanError) -> tuple[int, RawHeaders, bytes]:
@@ -21,7 +23,7 @@ def render_error(_: DragomanError) -> tuple[int, RawHeaders, bytes]:
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_no_keepalive_precedes_an_error(steps: int):
+async def test_stream_failing_before_headers_sends_no_keepalive(steps: int):
     """The keepalive is due while the error is being sent, at any iteration of the loop."""
 
     async def fail() -> AsyncGenerator[bytes]:

@@ -18,20 +18,20 @@ import httpx2
 import openai
 import pytest
 from openai.types.admin.organization import UsageCompletionsResponse
-
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.app import Application, create_app
-from dragoman.serving.clock import RandomIdGenerator, SystemClock
-from dragoman.serving.service import ServingOptions
-from dragoman.serving.usage import UsageCounts, UsageKey, UsageLedger
-from dragoman.settings import Settings
-from dragoman.store import Change, Delete, Key, MemoryStore, Put, SqliteStore, Store
-from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
 from tests.serving.harness import tokenizer
 from tests.serving.responses.harness import lifespan
+
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.launch import build_models
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.app import Application, create_app
+from dragoman.serving.clock import RandomIdGenerator, SystemClock
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.usage_ledger import UsageCounts, UsageKey, UsageLedger
+from dragoman.settings import Settings
+from dragoman.store import Change, Delete, Key, MemoryStore, Put, SqliteStore, Store
+from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 
 NOW = datetime(2026, 11, 23, 10, 30, tzinfo=UTC).timestamp()
 HELLO: list[dict[str, str]] = [{"role": "user", "content": "Hello"}]
@@ -141,24 +141,24 @@ async def serving(
         yield Server(app, clock)
 
 
-async def test_a_key_of_the_file_is_accepted_and_others_are_not() -> None:
+async def test_key_file_accepts_only_listed_keys() -> None:
     async with serving({"a": tenant("a")}) as server:
         assert (await server.post("a")).status_code == 200
         assert (await server.post("b")).status_code == 401
 
 
-async def test_an_empty_file_of_keys_opens_nothing() -> None:
+async def test_key_file_empty_rejects_all_keys() -> None:
     async with serving({}) as server:
         assert (await server.post("a")).status_code == 401
 
 
-async def test_a_role_decides_about_administration() -> None:
+async def test_admin_route_requires_admin_role() -> None:
     async with serving({"a": tenant("a"), "root": tenant("root", role="admin")}) as server:
         path = "/v1/organization/usage/completions?start_time=0"
         assert [(await server.get(key, path)).status_code for key in ("a", "root")] == [403, 200]
 
 
-async def test_an_expired_or_disabled_key_is_refused() -> None:
+async def test_expired_or_disabled_key_returns_401() -> None:
     soon = Tenant(
         id="key_s", secrets=(KeyHash(hash_key("s"), datetime.fromtimestamp(NOW + 10, UTC)),)
     )
@@ -168,13 +168,13 @@ async def test_an_expired_or_disabled_key_is_refused() -> None:
         assert (await server.post("s")).status_code == 401
 
 
-async def test_keys_are_replaced_while_the_server_runs() -> None:
+async def test_keyring_replaced_at_run_time() -> None:
     async with serving({"a": tenant("a")}) as server:
         server.app.keyring.replace_tenants({"b": tenant("b")})
         assert [(await server.post(key)).status_code for key in ("a", "b")] == [401, 200]
 
 
-async def test_a_rotated_key_keeps_what_is_stored() -> None:
+async def test_rotated_key_keeps_access_to_stored_responses() -> None:
     async with serving({"a": tenant("a")}) as server:
         stored = await server.post("a", "/v1/responses", {"model": "m", "input": "Hello"})
         both = Tenant(id="key_a", secrets=(KeyHash(hash_key("a")), KeyHash(hash_key("new"))))
@@ -184,7 +184,7 @@ async def test_a_rotated_key_keeps_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_requests_a_minute_in_every_dialect(path: str) -> None:
+async def test_requests_per_minute_limit_in_every_dialect(path: str) -> None:
     async with serving({"a": tenant("a", requests_per_minute=2), "b": tenant("b")}) as server:
         for _ in range(2):
             assert (await server.post("a", path, ROUTES[path])).status_code == 200
@@ -197,7 +197,7 @@ async def test_requests_a_minute_in_every_dialect(path: str) -> None:
         assert (await server.post("a", path, ROUTES[path])).status_code == 200
 
 
-async def test_openais_error_and_headers() -> None:
+async def test_rate_limit_openai_error_and_headers() -> None:
     async with serving({"a": tenant("a", requests_per_minute=3, tokens_per_minute=1000)}) as server:
         client: Any = server.openai("a")
         answer = await client.chat.completions.with_raw_response.create(**CHAT)
@@ -223,7 +223,7 @@ async def test_openais_error_and_headers() -> None:
         assert error.response.headers["x-ratelimit-reset-requests"] == "1m0s"
 
 
-async def test_anthropics_error_and_headers() -> None:
+async def test_rate_limit_anthropic_error_and_headers() -> None:
     async with serving({"a": tenant("a", requests_per_minute=1)}) as server:
         client = anthropic.AsyncAnthropic(
             api_key="a", base_url="http://localhost", http_client=server.client("a"), max_retries=0
@@ -241,7 +241,7 @@ async def test_anthropics_error_and_headers() -> None:
         assert found.value.response.headers["retry-after"] == "60"
 
 
-async def test_tokens_are_charged_as_they_are_used_and_refill() -> None:
+async def test_tokens_per_minute_charged_and_refilled() -> None:
     async with serving({"a": tenant("a", tokens_per_minute=60)}) as server:
         usage = (await server.post("a")).json()["usage"]["total_tokens"]
         answer = await server.get("a", "/v1/models")
@@ -251,7 +251,7 @@ async def test_tokens_are_charged_as_they_are_used_and_refill() -> None:
         assert answer.headers["x-ratelimit-remaining-tokens"] == str(60 - usage + 1)
 
 
-async def test_a_key_in_debt_waits_until_its_prompt_fits_again() -> None:
+async def test_tokens_per_minute_overdraft_rejects_until_refilled() -> None:
     async with serving({"a": tenant("a", tokens_per_minute=6)}) as server:
         # A full bucket accepts a prompt of any length; the excess must be refilled.
         first = await server.post(
@@ -268,7 +268,7 @@ async def test_a_key_in_debt_waits_until_its_prompt_fits_again() -> None:
         ).status_code == 200
 
 
-async def test_a_request_that_a_limit_rejects_costs_nothing() -> None:
+async def test_rate_limited_request_is_not_charged() -> None:
     async with serving({"a": tenant("a", requests_per_minute=10, tokens_per_minute=6)}) as server:
         await server.post(
             "a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"}
@@ -281,7 +281,7 @@ async def test_a_request_that_a_limit_rejects_costs_nothing() -> None:
             assert before[name] == after[name]
 
 
-async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing() -> None:
+async def test_rate_limited_long_prompt_is_not_charged() -> None:
     async with serving({"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}) as server:
         await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three"})
         before = (await server.get("a", "/v1/models")).headers
@@ -293,7 +293,7 @@ async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing() -> N
             assert before[name] == after[name]
 
 
-async def test_concurrent_requests_whatever_way_they_end() -> None:
+async def test_concurrent_requests_limit_released_on_every_ending() -> None:
     engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2), "b": tenant("b")}
     app = create_app(Models([ServedModel("m", EventBackend(engine), 4096, 0)]), tenants=keys)
@@ -320,7 +320,7 @@ async def test_concurrent_requests_whatever_way_they_end() -> None:
     assert (await last).status_code == 200
 
 
-async def test_a_budget_ends_with_the_day_and_is_not_retried() -> None:
+async def test_daily_budget_exhausted_returns_insufficient_quota() -> None:
     async with serving({"a": tenant("a", tokens_per_day=1)}) as server:
         assert (await server.post("a")).status_code == 200
         refused = await server.post("a")
@@ -336,7 +336,7 @@ async def test_a_budget_ends_with_the_day_and_is_not_retried() -> None:
         assert (await server.post("a")).status_code == 200
 
 
-async def test_a_budget_of_a_month() -> None:
+async def test_monthly_budget_resets_at_month_end() -> None:
     async with serving({"a": tenant("a", tokens_per_month=1)}) as server:
         assert (await server.post("a")).status_code == 200
         server.clock.elapsed = 86400
@@ -346,7 +346,7 @@ async def test_a_budget_of_a_month() -> None:
         assert (await server.post("a")).status_code == 200
 
 
-async def test_usage_and_budgets_survive_a_restart(tmp_path: Path) -> None:
+async def test_usage_and_budgets_survive_restart(tmp_path: Path) -> None:
     clock = Moved()
     keys = {"a": tenant("a", tokens_per_day=1), "root": tenant("root", role="admin")}
     async with serving(
@@ -364,7 +364,7 @@ async def test_usage_and_budgets_survive_a_restart(tmp_path: Path) -> None:
         assert sum(result.input_tokens + result.output_tokens for result in results) == used
 
 
-async def test_two_processes_with_one_store_add_their_usage(tmp_path: Path) -> None:
+async def test_usage_of_two_processes_is_summed(tmp_path: Path) -> None:
     clock = Moved()
     stores = [SqliteStore(tmp_path / "store.db", now=clock.now) for _ in range(2)]
     keys = {"a": tenant("a", tokens_per_day=1000), "root": tenant("root", role="admin")}
@@ -398,7 +398,7 @@ class WaitingStore(MemoryStore):
         await super().commit(*changes)
 
 
-async def test_storing_usage_outlives_its_client() -> None:
+async def test_usage_write_completes_after_reader_is_cancelled() -> None:
     store = WaitingStore()
     key = UsageKey("key_a", "a", "completions", "m", False)
     ledger = UsageLedger(store, lambda: NOW)
@@ -413,7 +413,7 @@ async def test_storing_usage_outlives_its_client() -> None:
     ]
 
 
-async def test_usage_that_cannot_be_stored_stays_pending_and_is_logged_once(
+async def test_usage_write_failure_kept_pending_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Another process may have written a record that this version cannot decode."""
@@ -454,7 +454,7 @@ async def test_usage_is_grouped_by_key_and_model() -> None:
         assert [result.num_model_requests for result in list_results(page)] == [1]
 
 
-async def test_pages_of_usage_follow_each_other() -> None:
+async def test_usage_pagination() -> None:
     async with serving({"root": tenant("root", role="admin")}) as server:
         for _ in range(3):
             await server.post("root")
@@ -481,7 +481,7 @@ async def test_pages_of_usage_follow_each_other() -> None:
     ["", "start_time=x", "start_time=0&bucket_width=1m", "start_time=0&limit=0", "start_time=0&limit=99",
      "start_time=0&page=x", "start_time=0&group_by=phase", "start_time=5&end_time=5"],
 )  # fmt: skip
-async def test_wrong_queries_of_usage_are_named(query: str) -> None:
+async def test_usage_invalid_query_rejected_by_name(query: str) -> None:
     async with serving({"root": tenant("root", role="admin")}) as server:
         refused = await server.get("root", f"/v1/organization/usage/completions?{query}")
         assert refused.status_code == 400
@@ -495,7 +495,7 @@ async def test_wrong_queries_of_usage_are_named(query: str) -> None:
         }
 
 
-async def test_embeddings_are_counted_apart() -> None:
+async def test_usage_counts_embeddings_separately() -> None:
     (tiny,) = build_models(Settings(), SystemClock())
     app = create_app(
         Models([tiny]),
@@ -513,7 +513,7 @@ async def test_embeddings_are_counted_apart() -> None:
         assert page.object == "page"
 
 
-async def test_a_key_sees_and_uses_only_its_models() -> None:
+async def test_key_lists_and_uses_only_allowed_models() -> None:
     async with serving(
         {"a": tenant("a", models=("n",)), "none": tenant("none", models=("x",))}, names=("m", "n")
     ) as server:
@@ -530,7 +530,7 @@ async def test_a_key_sees_and_uses_only_its_models() -> None:
             assert (await server.post("a", path, {"model": "m", **body})).status_code == 404
 
 
-async def test_a_batch_obeys_its_keys_models_and_is_counted() -> None:
+async def test_batch_respects_allowed_models_and_counts_usage() -> None:
     keys = {"a": tenant("a", models=("n",)), "root": tenant("root", role="admin")}
     async with serving(keys, names=("m", "n")) as server:
         lines = [
@@ -563,7 +563,7 @@ async def test_a_batch_obeys_its_keys_models_and_is_counted() -> None:
         assert [(result.batch, result.num_model_requests) for result in results] == [(True, 1)]
 
 
-async def test_metrics_have_usage_by_the_names_of_keys() -> None:
+async def test_metrics_label_usage_by_key_name() -> None:
     async with serving(
         {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))
     ) as server:
@@ -579,7 +579,7 @@ async def test_metrics_have_usage_by_the_names_of_keys() -> None:
         assert 'dragoman:key_requests_running{key="a"} 0.0' in text
 
 
-async def test_unnamed_keys_have_no_limits_and_no_headers() -> None:
+async def test_unnamed_key_has_no_limits_or_headers() -> None:
     async with serving(
         {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))
     ) as server:

@@ -16,12 +16,12 @@ import pytest_asyncio
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import ValidationError
 
-from dragoman_check.rules import tgi as grammar
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman_check.rules import tgi as grammar
 
 from .harness import build_server
 from .test_vllm import post, serving
@@ -60,7 +60,7 @@ async def address() -> AsyncGenerator[str]:
 
 
 @pytest.mark.parametrize("path", ["", "/generate"])
-async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: str, path: str):
+async def test_tgi_client_stream_equals_full_response(address: str, path: str):
     async with hugging_face(address + path) as client:
         whole = await client.text_generation(
             "Once upon", **PARAMETERS, decoder_input_details=True, seed=3
@@ -93,7 +93,7 @@ async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: st
     assert [token.logprob is None for token in details.prefill] == [True, False]
 
 
-async def test_hugging_faces_client_constrains_and_stops(address: str):
+async def test_tgi_client_grammar_and_stop(address: str):
     async with hugging_face(address) as client:
         schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
         grammar: Any = {"type": "json", "value": schema}
@@ -113,7 +113,7 @@ async def test_hugging_faces_client_constrains_and_stops(address: str):
     assert nothing
 
 
-async def test_hugging_faces_client_reads_our_errors(address: str):
+async def test_tgi_client_parses_errors(address: str):
     async with hugging_face(address) as client:
         with pytest.raises(ValidationError, match="watermark"):
             await client.text_generation("Once", watermark=True)
@@ -123,7 +123,7 @@ async def test_hugging_faces_client_reads_our_errors(address: str):
     assert (info["model_id"], info["model_pipeline_tag"]) == ("tiny", "text-generation")
 
 
-async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
+async def test_tgi_stream_failure_sends_error_event():
     it = build_server(ScriptEntry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
     stream = await it.post("/generate_stream", {"inputs": "hi"})
     assert grammar.check_stream(stream.content) == []
@@ -133,7 +133,7 @@ async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
     grammar.check_error(whole.json())
 
 
-async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
+async def test_tgi_stream_without_token_ids_returns_text():
     it = build_server(ScriptEntry((Say("Hello there"),), repeat=True))
     events = grammar.check_stream((await it.post("/generate_stream", {"inputs": "hi"})).content)
     assert events[-1]["generated_text"] == "Hello there"
@@ -150,7 +150,7 @@ async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
         {"max_new_tokens": 1},
     ],
 )
-async def test_the_stream_equals_the_whole_response(
+async def test_tgi_stream_tokens_equal_full_response(
     http: httpx2.AsyncClient, params: dict[str, Any]
 ):
     body: dict[str, Any] = {
@@ -171,7 +171,7 @@ async def test_the_stream_equals_the_whole_response(
     assert events[-1]["details"] == {name: whole["details"][name] for name in events[-1]["details"]}
 
 
-async def test_a_trainer_of_lightllms_gets_its_form(http: httpx2.AsyncClient):
+async def test_lightllm_body_returns_lightllm_format(http: httpx2.AsyncClient):
     params = {"max_new_tokens": 6, "return_details": True}
     own = await post(http, "/generate", inputs=[5, 6, 7], parameters=params)
     grammar.check_lightllm(own)
@@ -200,7 +200,7 @@ async def test_a_trainer_of_lightllms_gets_its_form(http: httpx2.AsyncClient):
     assert "tokens" not in short
 
 
-async def test_errors_have_the_form_of_the_bodys_dialect(http: httpx2.AsyncClient):
+async def test_tgi_errors_use_envelope_of_body_dialect(http: httpx2.AsyncClient):
     for path in ("/", "/generate", "/generate_stream"):
         refused = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
         assert refused.status_code == 422

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from anthropic import beta_async_tool
-
-from dragoman.core.request import Conversation
-from dragoman.serving.service import ServingOptions
-from dragoman.store import Delete, Key, MemoryStore
 from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, Still, build_server
 from tests.serving.test_message_batches import sdk
+
+from dragoman.core.request import Conversation
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.store import Delete, Key, MemoryStore
 
 PROMPT = (
     '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say '
@@ -55,7 +55,7 @@ async def run(it: ServerHarness, **more: Any) -> str:
     return message.content[0].text
 
 
-async def test_the_tool_runners_turns_are_the_whole_conversation_each_time():
+async def test_thread_tool_runner_equals_full_conversation():
     async with (
         working(engine={"directives": True}) as threaded,
         working(engine={"directives": True}) as whole,
@@ -75,7 +75,7 @@ def shape(conversation: Conversation) -> list[Any]:
     ]
 
 
-async def test_a_streamed_thread_goes_on():
+async def test_thread_streamed_tool_runner_continues():
     async with working(engine={"directives": True}) as server:
         runner = sdk(server).beta.messages.tool_runner(
             model="m",
@@ -100,14 +100,14 @@ def continuing(id: str, **more: Any) -> dict[str, Any]:
     return body(thread={"type": "continue", "previous_message_id": id}, **more)
 
 
-async def test_an_unknown_message_has_the_error_at_which_the_sdk_replays():
+async def test_thread_unknown_message_returns_thread_not_found():
     async with working() as server:
         answer = await server.post("/v1/messages", continuing("msg_gone"))
         assert answer.status_code == 404
         assert answer.json()["error"]["details"] == {"error_code": "thread_not_found"}
 
 
-async def test_the_sdk_replays_a_thread_that_was_lost():
+async def test_thread_deleted_is_replayed_by_sdk():
     store = MemoryStore(now=Still().now)
     async with working(store=store) as server:
         thread = sdk(server).beta.messages.thread(model="m", max_tokens=10)
@@ -117,7 +117,7 @@ async def test_the_sdk_replays_a_thread_that_was_lost():
         assert [len(conversation.messages) for conversation in conversations(server)] == [1, 3]
 
 
-async def test_a_thread_with_a_missing_turn_is_not_continued_with_a_hole():
+async def test_thread_with_missing_turn_returns_404():
     store = MemoryStore(now=Still().now)
     async with working(store=store) as server:
         first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
@@ -126,7 +126,7 @@ async def test_a_thread_with_a_missing_turn_is_not_continued_with_a_hole():
         assert (await server.post("/v1/messages", continuing(second))).status_code == 404
 
 
-async def test_a_thread_can_be_continued_twice():
+async def test_thread_can_be_continued_twice():
     async with working() as server:
         first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
         for _ in range(2):
@@ -134,7 +134,7 @@ async def test_a_thread_can_be_continued_twice():
         assert [len(conversation.messages) for conversation in conversations(server)] == [1, 3, 3]
 
 
-async def test_a_thread_is_its_owners_own():
+async def test_thread_of_other_key_returns_404():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         keys = [{"x-api-key": key} for key in "ab"]
         first = (
@@ -144,7 +144,7 @@ async def test_a_thread_is_its_owners_own():
         assert (await server.post("/v1/messages", continuing(first), keys[0])).status_code == 200
 
 
-async def test_messages_outside_a_thread_are_not_stored():
+async def test_messages_without_thread_are_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store) as server:
         for plain in (
@@ -156,7 +156,7 @@ async def test_messages_outside_a_thread_are_not_stored():
         assert await store.load_page("", "thread") == ()
 
 
-async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
+async def test_thread_without_store_returns_unsupported_request():
     answer = await build_server().post("/v1/messages", body(thread={"type": "create"}))
     assert answer.status_code == 400
     assert answer.json()["error"]["details"] == {
@@ -177,14 +177,14 @@ async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
         (body(thread={"type": "create"}, messages="x"), "messages: "),
     ],
 )
-async def test_a_wrong_thread_names_its_field(wrong: dict[str, Any], where: str):
+async def test_thread_invalid_field_rejected_by_name(wrong: dict[str, Any], where: str):
     async with working() as server:
         answer = await server.post("/v1/messages", wrong)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith(where), json.dumps(answer.json())
 
 
-async def test_a_refused_turn_is_not_stored():
+async def test_thread_failed_turn_is_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store, engine={"directives": True}) as server:
         failing = body(

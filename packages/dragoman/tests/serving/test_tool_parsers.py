@@ -68,7 +68,7 @@ async def ask_weather(client: httpx2.AsyncClient, **body: Any) -> httpx2.Respons
 
 
 @pytest.mark.parametrize("name", ONE_A_SHAPE)
-async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> None:
+async def test_named_tool_choice_returns_parsed_tool_call(name: str) -> None:
     choice = {"type": "function", "function": {"name": "get_weather"}}
     async with serve(name, "openai_gptoss" if name == "openai" else "none") as client:
         answer = await ask_weather(client, tools=[WEATHER, CLOCK], tool_choice=choice)
@@ -81,7 +81,7 @@ async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "pythonic", "llama3_json", "openai"])
-async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
+async def test_tool_choice_auto_allows_text(name: str) -> None:
     async with serve(name, "openai_gptoss" if name == "openai" else "none") as client:
         answer = await ask_weather(client, tools=[WEATHER, CLOCK], temperature=1.0)
     assert answer.status_code == 200, answer.text
@@ -92,7 +92,7 @@ async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
 ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
 
 
-async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_of() -> None:
+async def test_unenforceable_tool_schema_rejected_or_warned() -> None:
     """Syntaxes with separate arguments cannot enforce a schema's rules about all
     arguments together.
     """
@@ -145,7 +145,7 @@ def find_arguments(answer: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("path", "fields"), FORCED)
-async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(
+async def test_required_tool_call_enforced_without_known_format(
     path: str, fields: dict[str, Any]
 ) -> None:
     talk = [{"role": "user", "content": "How is the weather in Rome?"}]
@@ -159,14 +159,14 @@ async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(
     jsonschema_rs.validate(CITY, find_arguments(response.json()))
 
 
-async def test_tools_without_a_known_format_are_reported() -> None:
+async def test_tools_without_known_format_warn() -> None:
     async with serve("none") as client:
         response = await ask_weather(client, tools=[WEATHER], max_tokens=8)
     assert response.status_code == 200
     assert "--tool-call-parser" in response.headers["x-dragoman-warnings"]
 
 
-async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
+async def test_models_list_tools_capability_only_with_parser() -> None:
     for name, listed in (("none", False), ("hermes", True)):
         async with serve(name) as client:
             card = (await client.get("/v1/models")).json()["data"][0]
@@ -175,7 +175,7 @@ async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
 
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "mistral"])
 @pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {}}])
-async def test_a_tool_without_parameters_is_called_without_arguments(
+async def test_tool_without_parameters_called_with_empty_arguments(
     parser: str, parameters: Any
 ) -> None:
     """`f(**arguments)` fails in the client if the grammar allows undeclared members."""

@@ -17,9 +17,10 @@ from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models, build_serving_options
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.request_log import MAX_RECENT_REQUESTS, RecentRequests, RequestLogLine
+from dragoman.serving.recent_requests import MAX_RECENT_REQUESTS, RecentRequests
+from dragoman.serving.request_log import RequestLogLine
 from dragoman.serving.routes.ui import load_page_files
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, load_settings
 
 from .harness import ServerHarness, build_server
@@ -37,16 +38,16 @@ PAGE = {name: content.decode() for name, (content, _) in load_page_files().items
 SCRIPTS = {name: text for name, text in PAGE.items() if name.endswith(".js")}
 
 
-def test_the_whole_page_is_small():
+def test_ui_page_size_stays_below_limit():
     assert sum(len(text.encode()) for text in PAGE.values()) < MAX_BYTES
 
 
-def test_every_file_of_the_folder_is_served_and_nothing_else_is_in_the_package():
+def test_ui_folder_contains_exactly_served_files():
     folder = Path(dragoman.__file__).parent / "ui"
     assert {entry.name for entry in folder.iterdir()} == set(PAGE)
 
 
-def test_every_file_that_a_file_names_is_there():
+def test_ui_referenced_files_exist():
     named = {name for text in SCRIPTS.values() for name in re.findall(r'from "\./([\w.]+)"', text)}
     named |= set(re.findall(r'(?:src|href)="ui/([\w.]+)"', PAGE["index.html"])) | {"index.html"}
     assert named == set(PAGE)
@@ -61,11 +62,11 @@ def test_every_file_that_a_file_names_is_there():
         r"https?://(?!www\.w3\.org/2000/svg|html\.spec\.whatwg\.org)",
     ],
 )
-def test_scripts_build_text_only_and_name_no_other_server(forbidden: str):
+def test_ui_scripts_contain_no_forbidden_calls_or_hosts(forbidden: str):
     assert {name for name, text in SCRIPTS.items() if re.search(forbidden, text)} == set()
 
 
-def test_the_document_has_no_inline_script_or_style():
+def test_ui_document_has_no_inline_script_or_style():
     assert (
         re.findall(
             r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:", PAGE["index.html"]
@@ -74,7 +75,7 @@ def test_the_document_has_no_inline_script_or_style():
     )
 
 
-async def test_the_page_is_served_with_a_strict_policy():
+async def test_ui_files_served_with_strict_csp():
     server = build_server(options=UI)
     for name, text in PAGE.items():
         answer = await server.get("/ui" if name == "index.html" else f"/ui/{name}")
@@ -94,7 +95,7 @@ async def test_the_page_is_served_with_a_strict_policy():
         assert answer.headers["content-type"].partition(";")[0] == kind[name.rpartition(".")[2]]
 
 
-async def test_a_browser_keeps_the_files_and_asks_whether_they_have_changed():
+async def test_ui_etag_match_returns_304():
     server = build_server(options=UI)
     first = await server.get("/ui/app.js")
     assert first.headers["cache-control"] == "no-cache"
@@ -107,7 +108,7 @@ async def test_a_browser_keeps_the_files_and_asks_whether_they_have_changed():
 
 
 @pytest.mark.parametrize("options", [UI, PROTECTED], ids=["open", "protected"])
-async def test_a_browser_gets_from_the_root_to_the_page_without_a_key(options: ServingOptions):
+async def test_root_redirects_browser_to_ui_without_key(options: ServingOptions):
     server = build_server(options=options)
     async with server.http() as client:
         for method in ("GET", "HEAD"):
@@ -119,19 +120,19 @@ async def test_a_browser_gets_from_the_root_to_the_page_without_a_key(options: S
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-async def test_others_get_the_index_as_before(accept: str):
+async def test_root_returns_text_index_to_other_clients(accept: str):
     answer = await build_server(options=UI).get("/", {"accept": accept})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     assert (await build_server(options=PROTECTED).get("/", {"accept": accept})).status_code == 401
 
 
-async def test_a_browser_gets_a_post_of_the_root_only_with_a_key():
+async def test_root_post_by_browser_requires_key():
     answer = await build_server(options=PROTECTED).post("/", {"inputs": "Hello"}, BROWSER)
     assert answer.status_code == 401
 
 
-async def test_a_server_without_the_page_has_none_of_its_files():
+async def test_ui_disabled_returns_404():
     for path in ("/ui", "/ui/app.js"):
         answer = await build_server().get(path, BROWSER)
         assert answer.status_code == 404
@@ -142,7 +143,7 @@ async def test_a_server_without_the_page_has_none_of_its_files():
 
 
 @pytest.mark.parametrize("name", ["none.js", "__init__.py", "..%2f__init__.py", "%2e%2e"])
-async def test_there_is_no_other_file(name: str):
+async def test_ui_unknown_file_returns_404(name: str):
     assert (await build_server(options=UI).get(f"/ui/{name}")).status_code == 404
 
 
@@ -157,11 +158,11 @@ async def test_there_is_no_other_file(name: str):
         ({"ui": False}, False),
     ],
 )
-def test_the_page_is_on_for_loopback_by_default(set_options: dict[str, object], is_served: bool):
+def test_ui_enabled_by_default_only_on_loopback(set_options: dict[str, object], is_served: bool):
     assert build_serving_options(load_settings(set_options, {})).ui is is_served
 
 
-async def test_a_mounted_application_has_the_page_only_if_enabled():
+async def test_ui_of_mounted_application_requires_setting():
     async def fetch(**settings: Any) -> int:
         app = dragoman.create_app("tiny", store="none", **settings)
         async with app.lifespan():
@@ -171,7 +172,7 @@ async def test_a_mounted_application_has_the_page_only_if_enabled():
     assert await fetch(ui=True) == 200
 
 
-async def test_the_last_requests_are_listed_without_their_content():
+async def test_recent_requests_listed_without_content():
     server = build_server(
         ScriptEntry((Say("A secret answer."),)),
         ScriptEntry((Fail(429, "No secret."),)),
@@ -199,7 +200,7 @@ async def test_the_last_requests_are_listed_without_their_content():
     assert done["warnings"] == ["temprature is ignored: unknown field"]
 
 
-async def test_a_long_warning_is_cut_in_the_list():
+async def test_recent_requests_truncate_warnings():
     server = build_server(ScriptEntry((Say("x"),)), options=UI)
     await server.post("/v1/chat/completions", {**ASK, **{f"{n}{'x' * 500}": 1 for n in range(20)}})
     (line,) = (await server.get("/dragoman/requests")).json()["data"]
@@ -207,7 +208,7 @@ async def test_a_long_warning_is_cut_in_the_list():
     assert max(len(warning) for warning in line["warnings"]) <= 200
 
 
-def test_only_a_bounded_number_of_requests_is_remembered():
+def test_recent_requests_are_bounded():
     recent = RecentRequests()
     for number in range(MAX_RECENT_REQUESTS + 7):
         recent.add(RequestLogLine(0.0, f"{number}", "/", "m"))
@@ -215,13 +216,13 @@ def test_only_a_bounded_number_of_requests_is_remembered():
     assert (len(ids), ids[0], ids[-1]) == (MAX_RECENT_REQUESTS, f"{MAX_RECENT_REQUESTS + 6}", "7")
 
 
-async def test_nothing_is_remembered_without_the_page():
+async def test_recent_requests_without_ui_return_404():
     server = build_server(ScriptEntry((Say("x"),)))
     await server.post("/v1/chat/completions", ASK)
     assert (await server.get("/dragoman/requests")).status_code == 404
 
 
-async def test_the_page_can_show_a_prompt_and_its_control_tokens():
+async def test_detokenize_marks_control_tokens_for_ui():
     settings = Settings(model="tiny")
     models = build_models(settings, SystemClock())
     app = create_app(models, options=build_serving_options(settings))

@@ -7,12 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from dragoman.dialects.base import Profile
-from dragoman.engines.scripted import CallTool, Say, ScriptEntry
-from dragoman.serving.service import ServingOptions
 from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, build_server
+
+from dragoman.dialects.interfaces import Profile
+from dragoman.engines.scripted import CallTool, Say, ScriptEntry
+from dragoman.serving.serving_options import ServingOptions
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {
@@ -62,7 +62,7 @@ def serve(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> ServerH
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_an_output_without_its_call_is_a_400_that_names_the_id(dialect: Any) -> None:
+async def test_tool_output_without_call_returns_400_with_id(dialect: Any) -> None:
     path, body = dialect("call_x")
     answer = await serve().post(path, body)
     assert answer.status_code == 400, answer.text
@@ -72,14 +72,14 @@ async def test_an_output_without_its_call_is_a_400_that_names_the_id(dialect: An
     assert (await serve().post(path, body)).status_code == 200
 
 
-async def test_a_call_after_its_output_does_not_count() -> None:
+async def test_tool_output_before_its_call_returns_400() -> None:
     _, body = chat("call_1")
     body["messages"][1:] = reversed(body["messages"][1:])
     assert (await serve().post("/v1/chat/completions", body)).status_code == 400
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_vllms_profile_warns(dialect: Any) -> None:
+async def test_tool_output_without_call_warns_in_vllm_profile(dialect: Any) -> None:
     path, body = dialect("call_x")
     answer = await serve(Profile.VLLM).post(path, body)
     assert answer.status_code == 200, answer.text
@@ -93,12 +93,12 @@ async def test_vllms_profile_warns(dialect: Any) -> None:
     assert (await serve(Profile.VLLM, strict=True).post(path, body)).status_code == 400
 
 
-async def test_a_function_of_the_old_form_has_no_id_and_may_stand_alone() -> None:
+async def test_legacy_function_message_without_call_accepted() -> None:
     body = {"messages": [HI, {"role": "function", "name": "f", "content": "x"}]}
     assert (await serve().post("/v1/chat/completions", body)).status_code == 200
 
 
-async def test_in_ollamas_format_only_a_result_with_an_id_needs_its_call() -> None:
+async def test_ollama_tool_message_needs_call_only_with_id() -> None:
     body = {
         "model": "m",
         "stream": False,
@@ -112,7 +112,7 @@ async def test_in_ollamas_format_only_a_result_with_an_id_needs_its_call() -> No
     assert (await serve().post("/api/chat", body)).status_code == 400
 
 
-async def test_calls_of_stored_hops_count() -> None:
+async def test_tool_output_matches_call_of_previous_response() -> None:
     async with working(
         ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)
     ) as server:

@@ -15,7 +15,7 @@ import pytest_asyncio
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
 
@@ -55,7 +55,7 @@ async def post(http: httpx2.AsyncClient, path: str, **fields: object) -> Any:
     return answer.json()
 
 
-async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClient):
+async def test_tokenizer_info_returns_eos_template_and_class(http: httpx2.AsyncClient):
     info = (await http.get("/tokenizer_info")).json()
     assert info["eos_token"]
     assert "messages" in info["chat_template"]
@@ -67,21 +67,21 @@ async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClien
     assert (await http.get("/tokenizer_info?model=nobody")).status_code == 404
 
 
-async def test_a_simulated_vllm_tells_what_its_tokenizer_is(http: httpx2.AsyncClient):
+async def test_tokenizer_info_of_simulated_engine(http: httpx2.AsyncClient):
     async with serving("sim") as simulated:
         assert (await simulated.get("/tokenizer_info")).json() == (
             await http.get("/tokenizer_info")
         ).json()
 
 
-async def test_load_world_size_and_the_cache_answer(http: httpx2.AsyncClient):
+async def test_load_and_world_size_respond(http: httpx2.AsyncClient):
     assert (await http.get("/load")).json() == {"server_load": 0}
     assert (await http.get("/get_world_size")).json() == {"world_size": 1}
     assert (await http.head("/load")).status_code == 200
     assert (await http.get("/reset_prefix_cache")).status_code == 405
 
 
-async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no_key():
+async def test_server_info_requires_admin_key_and_hides_keys():
     async with serving(api_key=("user-secret",), admin_api_key=("admin-secret",)) as http:
         for key, status in (("user-secret", 403), ("admin-secret", 200), ("none", 401)):
             headers = {"Authorization": f"Bearer {key}"}
@@ -103,7 +103,7 @@ async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no
         ).status_code == 400
 
 
-async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncClient):
+async def test_reset_prefix_cache_clears_cached_prefix(http: httpx2.AsyncClient):
     long = " ".join(["Count to 12."] * 30)
 
     async def cached() -> int:
@@ -119,7 +119,7 @@ async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncCli
     assert await cached() == 0
 
 
-async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncClient):
+async def test_generate_from_token_ids_equals_chat_completion(http: httpx2.AsyncClient):
     body = {
         "model": "tiny",
         "messages": CHAT,
@@ -143,9 +143,7 @@ async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncCli
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_requested_ids_pair_with_the_logprobs_to_the_end_of_the_text(
-    http: httpx2.AsyncClient, path: str
-):
+async def test_token_ids_and_logprobs_have_equal_length(http: httpx2.AsyncClient, path: str):
     rendered = (await post(http, "/tokenize", messages=CHAT))["tokens"]
     fields: dict[str, Any] = {
         "model": "tiny",
@@ -175,7 +173,7 @@ async def test_requested_ids_pair_with_the_logprobs_to_the_end_of_the_text(
     assert [id for part in parts for id in part.get("token_ids") or ()] == whole["token_ids"]
 
 
-async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.AsyncClient):
+async def test_render_output_generates_same_tokens(http: httpx2.AsyncClient):
     fields = {"messages": CHAT, "temperature": 0.9, "seed": 5, "max_tokens": 10, "n": 2}
     chat = await post(http, "/v1/chat/completions", **fields, return_token_ids=True)
     body = await post(http, "/v1/chat/completions/render", **fields)
@@ -189,7 +187,7 @@ async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.As
     assert len(several) == 2
 
 
-async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
+async def test_explain_returns_prompt_and_tokens(http: httpx2.AsyncClient):
     explained = await post(http, "/v1/chat/completions/explain", messages=CHAT)
     tokens = await post(http, "/tokenize", messages=CHAT)
     assert explained["tokens"] == tokens["tokens"]
@@ -213,7 +211,7 @@ async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
         ("/generate", {"inputs": "Hello there", "parameters": {"max_new_tokens": 1}}),
     ],
 )
-async def test_in_each_dialect_the_prompt_that_is_explained_is_the_one_that_is_answered(
+async def test_explain_matches_prompt_of_request_in_each_dialect(
     http: httpx2.AsyncClient, path: str, body: dict[str, object]
 ):
     explained = await post(http, f"{path}/explain", **body)
@@ -228,7 +226,7 @@ async def test_in_each_dialect_the_prompt_that_is_explained_is_the_one_that_is_a
     assert again["tokens"] == explained["tokens"]
 
 
-async def test_a_response_is_explained_with_all_that_comes_before_it():
+async def test_explain_response_includes_previous_response():
     async with serving(explain=True, store=MemoryStore()) as http:
         first = await post(
             http, "/v1/responses", model="tiny", input="Count to 12.", max_output_tokens=4
@@ -250,7 +248,7 @@ async def test_a_response_is_explained_with_all_that_comes_before_it():
     assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
-async def test_a_message_is_explained_with_the_thread_that_it_continues():
+async def test_explain_message_includes_thread():
     async with serving(explain=True, store=MemoryStore()) as http:
         fields = {"model": "tiny", "max_tokens": 4}
         first = await post(http, "/v1/messages", **fields, messages=CHAT, thread={"type": "create"})
@@ -266,7 +264,7 @@ async def test_a_message_is_explained_with_the_thread_that_it_continues():
     assert explained["prompt"].count("On.") == 1
 
 
-async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2.AsyncClient):
+async def test_explain_reports_first_difference_to_previous_prompt(http: httpx2.AsyncClient):
     system = [{"role": "system", "content": "It is 12:01. Be brief."}]
     await post(http, "/v1/chat/completions", messages=[*system, *CHAT], max_tokens=1)
     turn = [*CHAT, {"role": "assistant", "content": "1, 2"}, {"role": "user", "content": "Go on."}]
@@ -282,7 +280,7 @@ async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2
     assert previous["now"].startswith("2")
 
 
-async def test_explanations_reveal_nothing_across_keys():
+async def test_explain_hides_previous_prompt_of_other_key():
     async with serving(explain=True, api_key=("one", "two")) as http:
         first, second = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
         body = {"messages": CHAT, "max_tokens": 1}
@@ -295,18 +293,18 @@ async def test_explanations_reveal_nothing_across_keys():
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/explain", "/v1/chat/completions/render"])
-async def test_explanations_are_off_by_default(path: str):
+async def test_explain_disabled_by_default(path: str):
     async with serving() as http:
         assert (await http.post(path, json={"messages": CHAT})).status_code == 404
 
 
-async def test_an_engine_that_makes_its_own_prompts_explains_none():
+async def test_explain_unsupported_engine_rejected():
     async with serving("scripted", explain=True) as http:
         refused = await http.post("/v1/chat/completions/explain", json={"messages": CHAT})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
 
 
-async def test_a_prompt_outlives_the_server_and_not_a_reset(tmp_path: Path):
+async def test_offloaded_kv_cache_survives_restart_but_not_reset(tmp_path: Path):
     cached: list[int] = []
     for reset in (False, True, False):
         async with serving(offloading=tmp_path) as client:

@@ -13,7 +13,7 @@ import pytest
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Say hello"}]}
@@ -54,7 +54,7 @@ async def ask(client: httpx2.AsyncClient, path: str, **fields: Any) -> httpx2.Re
 
 
 @pytest.mark.parametrize(("path", "fields"), PATHS)
-async def test_answers_with_one_choice_have_their_metrics(path: str, fields: dict[str, Any]):
+async def test_per_request_metrics_included_for_one_choice(path: str, fields: dict[str, Any]):
     async with serving(enable_per_request_metrics=True) as client:
         metrics = (await ask(client, path, **fields)).json()["metrics"]
         usage = {"stream": True, "stream_options": {"include_usage": True}}
@@ -78,13 +78,13 @@ async def test_answers_with_one_choice_have_their_metrics(path: str, fields: dic
     assert "metrics" not in without_usage.text
 
 
-async def test_answers_have_no_metrics_by_default():
+async def test_per_request_metrics_absent_by_default():
     async with serving() as client:
         assert "metrics" not in (await ask(client, "chat/completions", **CHAT)).json()
 
 
 @pytest.mark.parametrize(("path", "fields"), PATHS)
-async def test_tokens_may_be_ids_by_default(path: str, fields: dict[str, Any]):
+async def test_return_tokens_as_token_ids_as_server_default(path: str, fields: dict[str, Any]):
     logprobs: dict[str, Any] = {"logprobs": True} if "messages" in fields else {"logprobs": 1}
 
     async def tokens(client: httpx2.AsyncClient, **more: Any) -> list[str]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import anthropic
 import pytest
-
-from dragoman.dialects.base import Profile
-from dragoman.engines.scripted import Say, ScriptEntry
-from dragoman.serving.service import ServingOptions
-from tests.serving import test_batches, test_message_batches
 from tests.serving.background_server import working
 from tests.serving.harness import ServerHarness, build_server
+
+from dragoman.dialects.interfaces import Profile
+from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.serving.serving_options import ServingOptions
+from tests.serving import test_batches, test_message_batches
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 HI = [{"role": "user", "content": "hi"}]
@@ -33,7 +33,7 @@ def of_profile(profile: Profile) -> ServerHarness:
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-async def test_a_whole_answer_has_its_warnings_on_request(path: str, body: dict[str, Any]) -> None:
+async def test_warnings_in_body_on_request(path: str, body: dict[str, Any]) -> None:
     it = of_profile(Profile.OPENAI)
     response = await it.post(path, {**body, "foo": 1}, {"x-dragoman-warnings": "body"})
     assert response.json()["dragoman_warnings"] == [UNKNOWN]
@@ -46,13 +46,13 @@ async def test_a_whole_answer_has_its_warnings_on_request(path: str, body: dict[
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-async def test_vllms_profile_always_has_them(path: str, body: dict[str, Any]) -> None:
+async def test_warnings_in_body_in_vllm_profile(path: str, body: dict[str, Any]) -> None:
     answer = await of_profile(Profile.VLLM).post(path, {**body, "foo": 1})
     assert answer.json()["dragoman_warnings"] == [UNKNOWN]
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-async def test_a_stream_ends_with_a_comment(path: str, body: dict[str, Any]) -> None:
+async def test_warnings_in_stream_sent_as_comment(path: str, body: dict[str, Any]) -> None:
     it = of_profile(Profile.OPENAI)
     text = (
         await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})
@@ -65,7 +65,7 @@ async def test_a_stream_ends_with_a_comment(path: str, body: dict[str, Any]) -> 
     ]
 
 
-async def test_the_sdks_show_them() -> None:
+async def test_warnings_readable_through_sdks() -> None:
     it = of_profile(Profile.VLLM)
     reply = await it.openai().chat.completions.create(
         model="m", messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}
@@ -89,7 +89,7 @@ async def test_the_sdks_show_them() -> None:
     assert message.model_extra["dragoman_warnings"] == [UNKNOWN]
 
 
-async def test_a_line_of_a_batch_has_its_warnings() -> None:
+async def test_warnings_in_batch_line() -> None:
     async with working() as server:
         client = server.openai()
         lines = (test_batches.line("a", foo=1), test_batches.line("b"))
@@ -101,7 +101,7 @@ async def test_a_line_of_a_batch_has_its_warnings() -> None:
         assert "dragoman_warnings" not in rows["b"]["response"]["body"]
 
 
-async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
+async def test_warnings_in_message_batch_result() -> None:
     async with working() as server:
         client = test_message_batches.sdk(server)
         requests = [test_message_batches.request("a", foo=1), test_message_batches.request("b")]
@@ -112,7 +112,7 @@ async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
         assert "dragoman_warnings" not in (found["b"].message.model_extra or {})
 
 
-async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_silence() -> None:
+async def test_top_logprobs_unsupported_by_engine_warns() -> None:
     """A scripted engine has no alternatives: each token has probability 1."""
     it = build_server(HELLO)
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}

@@ -14,18 +14,18 @@ import httpx2
 import numpy as np
 import pytest
 import pytest_asyncio
+from tests.engines.tiny.models import write_tensors
 
-from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.errors import BodyTooLarge, RequestError
+from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines import tiny
-from dragoman.engines.arrays import Tensors
+from dragoman.engines.safetensors_reader import Tensors
 from dragoman.launch import build_models
-from dragoman.pipeline.models import ModelSpec, Models
+from dragoman.pipeline.model_registry import Models, ModelSpec
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.routes.weights import WeightUploads
 from dragoman.settings import Settings
-from tests.engines.tiny.models import write_tensors
 
 from .test_metrics import read
 from .test_vllm import post, serving
@@ -91,7 +91,7 @@ async def generate(http: httpx2.AsyncClient) -> tuple[list[int], list[str]]:
     return choice["token_ids"], [span["version"] for span in spans]
 
 
-async def test_every_answer_has_the_version_of_weights_from_disk(http: httpx2.AsyncClient):
+async def test_update_weights_from_disk_sets_weight_version(http: httpx2.AsyncClient):
     before, versions = await generate(http)
     assert versions == ["default"]
     update = {"update_info": {"path": "step-1"}, "weight_version": "one"}
@@ -104,7 +104,7 @@ async def test_every_answer_has_the_version_of_weights_from_disk(http: httpx2.As
     assert (versions, after == before) == (["one"], False)
 
 
-async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, other: Path):
+async def test_update_weights_in_parts_applied_on_finish(http: httpx2.AsyncClient, other: Path):
     """As vLLM's own client: start, several updates, finish."""
     before, _ = await generate(http)
     await post(http, "/init_weight_transfer_engine", init_info={})
@@ -122,7 +122,7 @@ async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, othe
     assert (await http.post("/finish_weight_update")).status_code == 409, "it was abandoned"
 
 
-async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(
+async def test_update_weights_missing_tensor_rejected_by_name(
     http: httpx2.AsyncClient, other: Path
 ):
     before = await generate(http)
@@ -143,7 +143,7 @@ async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(
         ({"backend": "nccl"}, "init_info.backend"),
     ],
 )
-async def test_a_transfer_over_nccl_is_refused_with_what_there_is(
+async def test_weight_transfer_over_nccl_rejected_with_alternative(
     http: httpx2.AsyncClient, info: dict[str, Any], param: str
 ):
     refused = await http.post("/init_weight_transfer_engine", json={"init_info": info})
@@ -155,14 +155,14 @@ async def test_a_transfer_over_nccl_is_refused_with_what_there_is(
 @pytest.mark.parametrize(
     "info", [{"ipc_handles_pickled": "gASV"}, {"names": ["a"], "shapes": [[1]]}, {}, [{}], 7]
 )
-async def test_nothing_but_safetensors_is_read(http: httpx2.AsyncClient, info: object):
+async def test_update_weights_non_safetensors_rejected(http: httpx2.AsyncClient, info: object):
     refused = await http.post("/update_weights", json={"update_info": info})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "update_info")
     pickled = await http.post("/update_weights", content=b"\x80\x04\x95abc.", headers=BINARY)
     assert pickled.status_code == 400
 
 
-async def test_only_what_lies_beneath_the_directory_is_read(http: httpx2.AsyncClient, other: Path):
+async def test_update_weights_outside_weights_dir_rejected(http: httpx2.AsyncClient, other: Path):
     for path, status in (
         ("..", 403),
         ("/etc", 403),
@@ -177,7 +177,7 @@ async def test_only_what_lies_beneath_the_directory_is_read(http: httpx2.AsyncCl
         assert (answer.status_code, "--weights-dir" in answer.text) == (403, True)
 
 
-async def test_a_body_that_is_too_large_is_refused(other: Path):
+async def test_update_weights_oversized_body_returns_413(other: Path):
     async with serving(max_weights_bytes=4000) as http:
         answer = await http.post("/update_weights", content=b"0" * 4001, headers=BINARY)
     assert answer.status_code == 413
@@ -187,7 +187,7 @@ async def test_a_body_that_is_too_large_is_refused(other: Path):
     "path", ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate"]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_weights_change_under_says_which_sampled_what(
+async def test_weight_versions_list_spans_after_update_mid_response(
     http: httpx2.AsyncClient, path: str, stream: bool
 ):
     """The answer is paused, gets other weights, and is resumed."""
@@ -241,14 +241,14 @@ async def test_weight_versions_are_returned_where_requested(http: httpx2.AsyncCl
         assert (await script.post("/pause")).status_code == 404
 
 
-async def test_weights_can_be_given_another_name(http: httpx2.AsyncClient):
+async def test_update_weight_version_renames_weights(http: httpx2.AsyncClient):
     assert (await post(http, "/update_weight_version", new_version="v7"))["new_version"] == "v7"
     assert (await generate(http))[1] == ["v7"]
     assert (await http.post("/update_weight_version", json={"new_version": ""})).status_code == 400
     assert (await http.post("/update_weight_version", json={})).status_code == 400
 
 
-async def test_everything_can_be_ended_and_no_method_is_called_by_name(http: httpx2.AsyncClient):
+async def test_abort_requests_aborts_all_and_collective_rpc_rejected(http: httpx2.AsyncClient):
     assert await post(http, "/abort_requests") == {"status": "aborted", "aborted": 0}
     assert (await http.post("/abort_requests", json={"request_ids": ["a"]})).status_code == 400
     assert (await http.post("/collective_rpc", json={"method": "x"})).status_code == 400
@@ -269,7 +269,7 @@ async def test_sleep_levels_and_tags(http: httpx2.AsyncClient):
     assert (await generate(http))[0]
 
 
-async def test_only_administrators_change_weights():
+async def test_weight_routes_require_admin_key():
     async with serving(api_key=("user",), admin_api_key=("boss",)) as http:
         for path in (
             "/update_weights",
@@ -281,7 +281,7 @@ async def test_only_administrators_change_weights():
             assert answer.status_code == 403
 
 
-def test_an_upload_begun_again_forgets_what_came_before():
+def test_weight_uploads_restart_discards_earlier_parts():
     uploads = WeightUploads()
     uploads.start("m")
     uploads.add("m", WeightsInMemory((b"12",)), 4)
@@ -297,9 +297,7 @@ def test_an_upload_begun_again_forgets_what_came_before():
         uploads.finish("m")
 
 
-async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_later_ones() -> (
-    None
-):
+async def test_updated_weights_lost_on_unload_reject_generation() -> None:
     settings = Settings(served_model_name=("m",))
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     models = Models([ModelSpec("m", lambda: next(iter(build_models(settings, SystemClock()))), 1)])

@@ -43,7 +43,7 @@ def example(field: SettingField) -> str:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_setting_can_be_read_from_text(field: SettingField):
+def test_settings_parse_from_text(field: SettingField):
     value = read_value(field, example(field))
     assert msgspec.convert(value, type_of(field), strict=True) == value
 
@@ -53,12 +53,12 @@ def type_of(field: SettingField) -> type:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_setting_says_what_it_is_for(field: SettingField):
+def test_settings_have_help_and_group(field: SettingField):
     assert field.option.help.endswith((".", "}'."))
     assert field.option.group
 
 
-def test_flags_and_variables_are_all_different():
+def test_settings_flags_and_variables_are_unique():
     names = [
         name
         for field in FIELDS
@@ -67,12 +67,12 @@ def test_flags_and_variables_are_all_different():
     assert len(set(names)) == len(names)
 
 
-def test_the_defaults_are_those_of_no_settings_at_all():
+def test_load_settings_without_input_returns_defaults():
     assert load_settings({}, {}) == Settings()
     assert Settings().host == "127.0.0.1"
 
 
-def test_keys_are_not_printed():
+def test_settings_repr_hides_keys():
     settings = load_settings({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
     output = io.StringIO()
     Console(file=output, width=200).print(settings)
@@ -89,7 +89,7 @@ def test_keys_are_not_printed():
     assert isinstance(settings.api_key[0], Secret)
 
 
-def test_generation_defaults_are_laid_over_those_of_the_model():
+def test_generation_config_overrides_model_defaults():
     model = Sampling(temperature=0.6, top_k=20)
     assert GenerationConfig().merge_into(model) == model
     config = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).merge_into(model)

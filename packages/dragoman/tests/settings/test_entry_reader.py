@@ -40,7 +40,7 @@ def read(tmp_path: Path, text: str, **fields: object) -> Settings:
     return load_settings({"config": str(file), **fields}, {})
 
 
-def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: Path) -> None:
+def test_model_entry_overrides_server_settings(tmp_path: Path) -> None:
     settings = read(tmp_path, FILE)
     first, echo, far = settings.models.entries
     assert (first.name, first.aliases, first.pinned, first.ttl) == (
@@ -60,11 +60,11 @@ def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: 
     assert (far.ttl, far.memory, settings.model_memory_limit) == (60.0, 2**30, 2**31)
 
 
-def test_keys_of_upstreams_are_not_printed(tmp_path: Path) -> None:
+def test_settings_repr_hides_upstream_keys(tmp_path: Path) -> None:
     assert "sk-up" not in repr(read(tmp_path, FILE))
 
 
-def test_the_command_line_may_say_it_as_json() -> None:
+def test_models_option_parses_json() -> None:
     assert load_settings({"models": '{"a": "tiny"}'}, {}).models.entries == (
         ModelEntry("a", (("model", "tiny"),)),
     )
@@ -86,14 +86,14 @@ def test_the_command_line_may_say_it_as_json() -> None:
         ("{a: tiny, b: {model: tiny, aliases: [a]}}", "two models have the name a"),
     ],
 )
-def test_an_error_names_its_place(tmp_path: Path, models: str, words: str) -> None:
+def test_models_invalid_entry_error_names_location(tmp_path: Path, models: str, words: str) -> None:
     with pytest.raises(SettingsError) as found:
         read(tmp_path, f"models: {models}")
     assert words in str(found.value)
     assert "models: " in str(found.value)
 
 
-def test_one_model_or_several(tmp_path: Path) -> None:
+def test_model_and_models_together_rejected(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="set either one model or several"):
         read(tmp_path, FILE, model="tiny")
 
@@ -107,7 +107,7 @@ instances:
 """
 
 
-def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
+def test_instances_have_own_settings(tmp_path: Path) -> None:
     plain, slow, *small = read(tmp_path, FLEET).instances.items
     assert plain == Instance()
     assert slow == Instance((("time_scale", 0.5), ("port", 9000)))
@@ -115,7 +115,7 @@ def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["3", '[{}, {"count": 2}]'])
-def test_the_command_line_may_say_how_many_instances_there_are(count: str) -> None:
+def test_instances_option_parses_count(count: str) -> None:
     assert (
         load_settings({"model": "sim", "instances": count}, {}).instances.items == (Instance(),) * 3
     )
@@ -141,12 +141,12 @@ def test_the_command_line_may_say_how_many_instances_there_are(count: str) -> No
         ({"instances": "2", "store": "sqlite"}, "require the store"),
     ],
 )
-def test_an_invalid_instance_is_an_error(fields: dict[str, object], words: str) -> None:
+def test_instances_invalid_value_raises_error(fields: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load_settings({"model": "sim", **fields}, {})
 
 
-def test_a_model_may_use_a_former_name_with_a_warning(
+def test_model_entry_deprecated_setting_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = read(tmp_path, "models: {a: {model: tiny, max-waiting: 5}}")

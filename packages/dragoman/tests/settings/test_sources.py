@@ -23,7 +23,7 @@ def write(folder: Path, text: str, name: str = "config.toml") -> str:
     return str(path)
 
 
-def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
+def test_command_line_overrides_environment_overrides_file(tmp_path: Path):
     file = write(
         tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n"
     )
@@ -56,7 +56,7 @@ SERVICE_LINKS = {
 
 
 @pytest.mark.parametrize("service", ["DRAGOMAN", "DRAGOMAN_DRAGOMAN", "DRAGOMAN_SERVE_SVC"])
-def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: str):
+def test_kubernetes_service_variables_are_ignored(service: str):
     links = {f"{service}_{name}": value for name, value in SERVICE_LINKS.items()}
     settings = load_settings({}, {**links, "DRAGOMAN_MAX_QUEUED_REQUESTS": "2"})
     assert (settings.port, settings.max_queued_requests) == (8000, 2)
@@ -69,7 +69,7 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: st
         load_settings({}, links)
 
 
-def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
+def test_config_file_option_overrides_config_variable(tmp_path: Path):
     ours = write(tmp_path, "port = 1")
     other = write(tmp_path, "port = 2", "other.toml")
     assert load_settings({"config": ours}, {"DRAGOMAN_CONFIG": other}).port == 1
@@ -99,7 +99,7 @@ uds:
 
 
 @pytest.mark.parametrize(("text", "name"), [(TOML, "c.toml"), (YAML, "c.yaml"), (YAML, "c.yml")])
-def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: str):
+def test_config_file_formats_are_equivalent(tmp_path: Path, text: str, name: str):
     file = write(tmp_path, text, name)
     assert load_settings({"config": file}, {}) == Settings(
         model="scripted:demo.yaml",
@@ -114,12 +114,12 @@ def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: s
 
 
 @pytest.mark.parametrize("name", ["empty.toml", "empty.yaml"])
-def test_an_empty_file_says_nothing(tmp_path: Path, name: str):
+def test_config_file_empty_returns_defaults(tmp_path: Path, name: str):
     file = write(tmp_path, "", name)
     assert load_settings({"config": file}, {}) == Settings(config=file)
 
 
-def test_lists_have_commas_in_the_environment():
+def test_environment_lists_split_at_commas():
     settings = load_settings(
         {}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"}
     )
@@ -130,12 +130,12 @@ def test_lists_have_commas_in_the_environment():
     ("text", "value"),
     [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1m", 10**6), ("2M", 2**21), (" 1g ", 10**9)],
 )
-def test_numbers_of_tokens_may_be_written_short(text: str, value: int):
+def test_token_counts_accept_unit_suffix(text: str, value: int):
     assert load_settings({"max_model_len": text}, {}).max_model_len == value
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
-def test_switches_know_the_usual_words(text: str):
+def test_boolean_settings_accept_common_words(text: str):
     assert load_settings({}, {"DRAGOMAN_STRICT": text}).strict
     assert not load_settings(
         {}, {"DRAGOMAN_STRICT": {"1": "0", "true": "False", "YES": "no", "on": "off"}[text]}
@@ -143,9 +143,7 @@ def test_switches_know_the_usual_words(text: str):
 
 
 @pytest.mark.parametrize(("word", "value"), [("true", False), ("false", True)])
-def test_a_file_and_the_environment_accept_the_names_of_negated_options(
-    tmp_path: Path, word: str, value: bool
-):
+def test_negated_options_accepted_in_file_and_environment(tmp_path: Path, word: str, value: bool):
     text = f"no-access-log: {word}\nno_ui: {word}\nkeep-agent-nonces: {word}\nrequire-auth: {word}"
     environment = {
         "DRAGOMAN_NO_ACCESS_LOG": word,
@@ -165,7 +163,7 @@ def test_a_file_and_the_environment_accept_the_names_of_negated_options(
     assert entry.overrides == (("model", "tiny"), ("enable_prefix_caching", value))
 
 
-def test_the_command_line_overrides_a_negated_option_of_the_environment():
+def test_command_line_overrides_negated_environment_option():
     assert load_settings({"ui": True}, {"DRAGOMAN_NO_UI": "1"}).ui
 
 
@@ -212,7 +210,7 @@ def test_the_command_line_overrides_a_negated_option_of_the_environment():
             "reachable"),
     ],
 )  # fmt: skip
-def test_an_error_names_its_source(
+def test_settings_error_names_source(
     fields: dict[str, object], environment: dict[str, str], why: str
 ):
     with pytest.raises(SettingsError, match=why):
@@ -251,20 +249,20 @@ def test_an_error_names_its_source(
         ("api_profile: [openai]", "c.yaml", "must be one of"),
     ],
 )
-def test_an_error_in_a_file_names_its_key(tmp_path: Path, text: str, name: str, why: str):
+def test_config_file_error_names_key(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(SettingsError, match=why) as caught:
         load_settings({"config": write(tmp_path, text, name)}, {})
     assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["", "sk secret", "sk-sécret", "sk\n"])
-def test_an_invalid_api_key_is_not_printed(key: str):
+def test_invalid_api_key_error_hides_key(key: str):
     with pytest.raises(SettingsError, match="--api-key: a key must be") as caught:
         load_settings({"api_key": [key]}, {})
     assert "sk" not in str(caught.value)
 
 
-def test_other_addresses_need_a_key_or_a_word():
+def test_non_loopback_host_requires_key_or_no_auth():
     assert load_settings({"host": "0.0.0.0", "api_key": ["k"]}, {}).host == "0.0.0.0"
     assert load_settings({"host": "0.0.0.0", "no_auth": True}, {}).no_auth
     assert load_settings({"uds": "/tmp/socket"}, {}).uds == "/tmp/socket"
@@ -283,7 +281,7 @@ def test_other_addresses_need_a_key_or_a_word():
         ("localhost.it", False),
     ],
 )
-def test_only_this_machine_is_loopback(host: str, expected: bool):
+def test_is_loopback_accepts_only_local_addresses(host: str, expected: bool):
     assert is_loopback(host) is expected
 
 
@@ -296,7 +294,7 @@ FORMER = [
 
 
 @pytest.mark.parametrize(("former", "name", "text", "value"), FORMER)
-def test_a_former_name_sets_its_successor_and_warns(
+def test_deprecated_setting_sets_new_setting_with_warning(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     former: str,
@@ -319,12 +317,12 @@ def test_a_former_name_sets_its_successor_and_warns(
         assert caplog.messages == [warning]
 
 
-def test_a_former_name_obeys_the_precedence_of_sources():
+def test_deprecated_setting_follows_source_precedence():
     environment = {"DRAGOMAN_MAX_QUEUED_REQUESTS": "2"}
     assert load_settings({"max_waiting": "1"}, environment).max_queued_requests == 1
 
 
-def test_a_setting_cannot_have_both_of_its_names():
+def test_setting_with_old_and_new_name_rejected():
     with pytest.raises(
         SettingsError,
         match="--max-waiting is the former name of --max-queued-requests; set only one",

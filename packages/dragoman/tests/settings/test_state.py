@@ -12,7 +12,7 @@ import pytest
 from dragoman.settings import load_or_create_key, state_directory
 
 
-def test_a_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path):
+def test_secret_key_created_once_with_owner_only_mode(tmp_path: Path):
     file = tmp_path / "new" / "secret.key"
     key = load_or_create_key(file)
     assert len(key) == 32
@@ -21,13 +21,13 @@ def test_a_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path):
     assert [each.name for each in file.parent.iterdir()] == ["secret.key"]
 
 
-def test_concurrent_starts_get_the_same_key(tmp_path: Path):
+def test_secret_key_concurrent_starts_get_same_key(tmp_path: Path):
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(load_or_create_key, [tmp_path / "secret.key"] * 64))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "abc", "z" * 64])
-def test_a_file_that_holds_no_key_is_refused_and_left_as_it_is(tmp_path: Path, text: str):
+def test_secret_key_invalid_file_rejected_unchanged(tmp_path: Path, text: str):
     file = tmp_path / "secret.key"
     file.write_text(text)
     with pytest.raises(ValueError, match=r"key|hex"):
@@ -44,5 +44,5 @@ def test_a_file_that_holds_no_key_is_refused_and_left_as_it_is(tmp_path: Path, t
         ("win32", {"LOCALAPPDATA": "/l"}, Path("/l/dragoman")),
     ],
 )
-def test_each_platform_has_its_place(platform: str, environment: dict[str, str], directory: Path):
+def test_state_directory_per_platform(platform: str, environment: dict[str, str], directory: Path):
     assert state_directory(environment, platform) == directory

@@ -74,13 +74,13 @@ async def check(path: Path, acknowledged: list[str]) -> None:
     connection.close()
 
 
-async def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path):
+async def test_killed_writer_keeps_acknowledged_writes(tmp_path: Path):
     acknowledged = await kill_while_writing(tmp_path / "x.db", 0, 0.05)
     await check(tmp_path / "x.db", acknowledged)
 
 
 @pytest.mark.long
-async def test_writers_killed_again_and_again_lose_nothing(tmp_path: Path):
+async def test_repeatedly_killed_writers_keep_acknowledged_writes(tmp_path: Path):
     chance = random.Random(7)
     acknowledged = list[str]()
     for turn in range(20):
@@ -89,7 +89,7 @@ async def test_writers_killed_again_and_again_lose_nothing(tmp_path: Path):
     await check(tmp_path / "x.db", acknowledged)
 
 
-async def test_work_of_a_killed_process_is_seen_at_once(tmp_path: Path):
+async def test_list_abandoned_after_kill_finds_run_of_killed_process(tmp_path: Path):
     store = SqliteStore(tmp_path / "x.db")
     await store.open()
     await put(store, "own", state="running", run=store.run)

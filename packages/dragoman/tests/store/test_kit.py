@@ -33,7 +33,7 @@ async def expect_conflict(
     return caught.value
 
 
-async def test_what_was_put_is_read_back_as_it_was(storage: Storage):
+async def test_put_then_get_returns_same_record(storage: Storage):
     async with storage.open() as store:
         body = bytes(range(256)) * 4
         record = await put(store, "a", body, state="new", parent="p", expires=2e9, pinned=True)
@@ -58,7 +58,7 @@ async def test_what_was_put_is_read_back_as_it_was(storage: Storage):
         key("é"),
     ],
 )
-async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other: Key):
+async def test_record_of_other_owner_looks_missing(storage: Storage, other: Key):
     async with storage.open() as store:
         await put(store, "a")
         await store.commit(Append(key("a"), "items", (Item(b"1", "i"),)))
@@ -75,7 +75,7 @@ async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other
             assert (await expect_conflict(store, change)).found_state is None
 
 
-async def test_lists_are_their_owners_own(storage: Storage):
+async def test_load_page_lists_only_records_of_owner_and_kind(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await store.commit(Put(key("b", owner="you"), 0, b""), Put(key("c", kind="file"), 0, b""))
@@ -85,7 +85,7 @@ async def test_lists_are_their_owners_own(storage: Storage):
         ]
 
 
-async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
+async def test_put_existing_key_conflicts(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", b"first", state="s")
         assert (await expect_conflict(store, Put(key("a"), 0, b"second"))).found_state == "s"
@@ -94,7 +94,7 @@ async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
         assert record.body == b"first"
 
 
-async def test_a_commit_is_all_or_nothing(storage: Storage):
+async def test_commit_conflict_rolls_back_all_changes(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", b"old", state="s")
         await store.commit(Append(key("a"), "items", (Item(b"0", "zero"),)))
@@ -114,7 +114,7 @@ async def test_a_commit_is_all_or_nothing(storage: Storage):
         assert await store.get(key("b")) is None
 
 
-async def test_later_changes_see_earlier_ones(storage: Storage):
+async def test_commit_later_changes_see_earlier_ones(storage: Storage):
     async with storage.open() as store:
         await store.commit(
             Put(key("a"), 0, b"", state="s"),
@@ -125,7 +125,7 @@ async def test_later_changes_see_earlier_ones(storage: Storage):
         assert [entry.body for entry in await store.load_entries(key("a"), "items")] == [b"0", b"1"]
 
 
-async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
+async def test_replace_unexpected_state_or_version_conflicts(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="queued", run=store.run)
         assert (
@@ -145,7 +145,7 @@ async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
         ).found_state == "done"
 
 
-async def test_a_replacement_can_change_the_expiry(storage: Storage):
+async def test_replace_updates_expiry(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", expires=storage.clock() + 10)
         for change, expiry in (
@@ -159,7 +159,7 @@ async def test_a_replacement_can_change_the_expiry(storage: Storage):
             assert record.expires == expiry
 
 
-async def test_of_many_deletions_one_succeeds(storage: Storage):
+async def test_concurrent_deletes_succeed_once(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         tries = await asyncio.gather(
@@ -175,7 +175,7 @@ async def test_of_many_deletions_one_succeeds(storage: Storage):
         )
 
 
-async def test_of_many_takers_of_one_version_one_succeeds(storage: Storage):
+async def test_concurrent_replaces_of_version_succeed_once(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="s")
         takers = (store.commit(Replace(key("a"), "s", b"", version=1)) for _ in range(20))
@@ -185,7 +185,7 @@ async def test_of_many_takers_of_one_version_one_succeeds(storage: Storage):
         )
 
 
-async def test_entries_come_in_order_and_by_pages(storage: Storage):
+async def test_load_entries_ordered_and_paginated(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         for number in range(5):
@@ -207,7 +207,7 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
         assert await read(limit=0) == []
 
 
-async def test_many_appends_at_once_leave_no_gap(storage: Storage):
+async def test_concurrent_appends_have_contiguous_positions(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await asyncio.gather(
@@ -218,7 +218,7 @@ async def test_many_appends_at_once_leave_no_gap(storage: Storage):
         )
 
 
-async def test_an_id_is_once_in_its_series(storage: Storage):
+async def test_append_duplicate_or_invalid_id_conflicts(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="s")
         await store.commit(Append(key("a"), "items", (Item(b"0", "x"), Item(b"1"), Item(b"2"))))
@@ -234,7 +234,7 @@ async def test_an_id_is_once_in_its_series(storage: Storage):
         assert len(await store.load_entries(key("a"), "items")) == 3
 
 
-async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Storage):
+async def test_remove_entry_keeps_other_positions(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await store.commit(Append(key("a"), "items", tuple(Item(b"", id) for id in "xyz")))
@@ -254,7 +254,7 @@ async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Stora
         ]
 
 
-async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
+async def test_delete_record_deletes_its_entries(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await store.commit(Append(key("a"), "items", (Item(b"", "x"),)))
@@ -263,7 +263,7 @@ async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
         assert await store.load_entries(key("a"), "items") == ()
 
 
-async def test_pages_go_both_ways(storage: Storage):
+async def test_load_page_paginates_both_directions(storage: Storage):
     async with storage.open() as store:
         records = [await put(store, f"r{number}") for number in range(5)]
 
@@ -279,7 +279,7 @@ async def test_pages_go_both_ways(storage: Storage):
         assert await read(False, limit=0) == []
 
 
-async def test_a_chain_is_all_hops_in_order(storage: Storage):
+async def test_load_chain_returns_all_hops_in_order(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await put(store, "b", parent="a")
@@ -291,7 +291,7 @@ async def test_a_chain_is_all_hops_in_order(storage: Storage):
         assert chain.is_complete
 
 
-async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
+async def test_load_chain_with_missing_hop_is_incomplete(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await put(store, "b", parent="a")
@@ -303,7 +303,7 @@ async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
         assert not chain.is_complete
 
 
-async def test_a_chain_does_not_reach_into_another_owners_records(storage: Storage):
+async def test_load_chain_excludes_records_of_other_owner(storage: Storage):
     async with storage.open() as store:
         await store.commit(Put(key("a", owner="you"), 0, b"secret"))
         await put(store, "b", parent="a")
@@ -313,7 +313,7 @@ async def test_a_chain_does_not_reach_into_another_owners_records(storage: Stora
         assert not chain.is_complete
 
 
-async def test_records_that_continue_each_other_are_no_endless_chain(storage: Storage):
+async def test_load_chain_with_cycle_terminates_incomplete(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", parent="b")
         await put(store, "b", parent="a")
@@ -325,7 +325,7 @@ async def test_records_that_continue_each_other_are_no_endless_chain(storage: St
             assert not chain.is_complete
 
 
-async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Storage):
+async def test_expired_record_is_missing_before_clean(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", expires=storage.clock.time + 10)
         storage.clock.time += 10
@@ -336,7 +336,7 @@ async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Sto
         assert await store.clean() == 0
 
 
-async def test_unused_entries_live_as_long_as_the_ttl(storage: Storage):
+async def test_ttl_expires_only_unused_records(storage: Storage):
     async with storage.open(Bounds(ttl=100)) as store:
         await put(store, "used")
         await put(store, "idle")
@@ -355,7 +355,7 @@ async def test_unused_entries_live_as_long_as_the_ttl(storage: Storage):
         ]
 
 
-async def test_the_least_recently_used_goes_first(storage: Storage):
+async def test_clean_evicts_least_recently_used(storage: Storage):
     async with storage.open(Bounds(records=3)) as store:
         for id in "abcde":
             storage.clock.time += 1
@@ -372,7 +372,7 @@ async def test_the_least_recently_used_goes_first(storage: Storage):
         }
 
 
-async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
+async def test_load_chain_marks_all_hops_as_used(storage: Storage):
     async with storage.open(Bounds(records=2)) as store:
         for id, parent in (("a", None), ("b", "a"), ("other", None)):
             storage.clock.time += 1
@@ -383,7 +383,7 @@ async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
         assert await store.get(key("other")) is None
 
 
-async def test_bytes_are_bounded_entries_included(storage: Storage):
+async def test_clean_enforces_byte_limit_including_entries(storage: Storage):
     async with storage.open(Bounds(nbytes=1000)) as store:
         await put(store, "a", b"x" * 400)
         storage.clock.time += 1
@@ -399,14 +399,14 @@ async def test_bytes_are_bounded_entries_included(storage: Storage):
         assert await store.clean() == 0
 
 
-async def test_cleaning_goes_in_small_steps(storage: Storage):
+async def test_clean_evicts_at_most_limit_per_call(storage: Storage):
     async with storage.open(Bounds(records=1)) as store:
         for number in range(5):
             await put(store, f"r{number}")
         assert [await store.clean(3) for _ in range(3)] == [3, 1, 0]
 
 
-async def test_what_is_in_work_or_pinned_is_not_evicted(storage: Storage):
+async def test_clean_keeps_running_and_pinned_records(storage: Storage):
     async with storage.open(Bounds(records=0)) as store:
         await put(store, "working", run=store.run)
         await put(store, "pinned", pinned=True)
@@ -417,7 +417,7 @@ async def test_what_is_in_work_or_pinned_is_not_evicted(storage: Storage):
         assert [record.key.id for record in await store.load_page("me", "response")] == ["pinned"]
 
 
-async def test_what_is_pinned_must_find_room(storage: Storage):
+async def test_pinned_record_exceeding_byte_limit_rejected(storage: Storage):
     async with storage.open(Bounds(nbytes=1000)) as store:
         await put(store, "a", b"x" * 500, pinned=True)
         for change in (
@@ -432,13 +432,13 @@ async def test_what_is_pinned_must_find_room(storage: Storage):
         await put(store, "b", b"x" * 500, pinned=True)
 
 
-async def test_work_of_the_living_has_not_lapsed(storage: Storage):
+async def test_list_abandoned_excludes_live_run(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", run=store.run)
         assert await store.list_abandoned("response") == ()
 
 
-async def test_a_second_opening_sees_what_the_first_has_committed(storage: Storage):
+async def test_second_store_handle_sees_commits_of_first(storage: Storage):
     if not storage.durable:
         pytest.skip("a memory store is its process's own")
     async with storage.open() as one, storage.open() as two:
@@ -454,7 +454,7 @@ async def test_a_second_opening_sees_what_the_first_has_committed(storage: Stora
         assert sum(result is None for result in results) == 1
 
 
-async def test_work_of_a_closed_opening_lapses_and_one_heir_takes_it(storage: Storage):
+async def test_abandoned_run_of_closed_store_is_taken_over_once(storage: Storage):
     if not storage.durable:
         pytest.skip("a memory store is its process's own")
     async with storage.open() as one:

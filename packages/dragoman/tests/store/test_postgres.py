@@ -27,21 +27,21 @@ async def run_sql(dsn: str, statement: str) -> None:
     await connection.close()
 
 
-async def test_the_error_of_an_unreachable_server_hides_its_address():
+async def test_postgres_unreachable_error_hides_address():
     with pytest.raises(StoreUnavailable) as caught:
         await open_store("postgresql://somebody:secret@127.0.0.1:1/nothing")
     assert "secret" not in caught.value.message
     assert "127.0.0.1" not in caught.value.message
 
 
-async def test_tables_of_a_newer_version_are_refused(postgres: str):
+async def test_postgres_newer_schema_version_rejected(postgres: str):
     await (await open_store(postgres)).close()
     await run_sql(postgres, "UPDATE dragoman_schema SET version = 99")
     with pytest.raises(StoreUnavailable, match="newer version"):
         await open_store(postgres)
 
 
-async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgres: str):
+async def test_postgres_lost_connection_fails_once_then_recovers(postgres: str):
     store = await open_store(postgres)
     await put(store, "a")
     ours = (
@@ -59,7 +59,7 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
     await store.close()
 
 
-async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_no_cleaning(
+async def test_postgres_stale_run_lock_does_not_block_clean(
     postgres: str,
 ):
     one, two = await open_store(postgres), await open_store(postgres)
@@ -76,7 +76,7 @@ async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_n
     await two.close()
 
 
-async def test_a_run_that_lost_its_connection_is_soon_seen_as_alive(postgres: str):
+async def test_postgres_run_lock_reacquired_after_lost_connection(postgres: str):
     one, two = await open_store(postgres), await open_store(postgres)
     await put(one, "a", run=one.run)
     alive: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]

@@ -23,7 +23,7 @@ async def open_store(path: Path, **more: object) -> SqliteStore:
     return store
 
 
-async def test_the_file_is_for_its_owner_alone(tmp_path: Path):
+async def test_sqlite_files_have_owner_only_mode(tmp_path: Path):
     store = await open_store(tmp_path / "state" / "x.db")
     await put(store, "a")
     modes = modes_below(tmp_path)
@@ -36,7 +36,7 @@ def modes_below(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mode for path in directory.rglob("*")}
 
 
-async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
+async def test_sqlite_commits_survive_restart(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     await put(store, "a", b"kept")
     await store.close()
@@ -48,7 +48,9 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("durability", "level"), [("FULL", 2), ("NORMAL", 1)])
-async def test_the_synchronous_level_is_configurable(tmp_path: Path, durability: str, level: int):
+async def test_sqlite_synchronous_level_is_configurable(
+    tmp_path: Path, durability: str, level: int
+):
     store = await open_store(tmp_path / "x.db", synchronous=durability)
 
     def look(connection: sqlite3.Connection) -> list[int]:
@@ -61,7 +63,7 @@ async def test_the_synchronous_level_is_configurable(tmp_path: Path, durability:
     await store.close()
 
 
-async def test_the_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path):
+async def test_sqlite_newer_schema_version_rejected_unchanged(tmp_path: Path):
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -70,13 +72,13 @@ async def test_the_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: P
     assert not list((tmp_path / "x.db-runs").iterdir())
 
 
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
+async def test_sqlite_invalid_file_rejected(tmp_path: Path):
     (tmp_path / "x.db").write_bytes(b"not a database, but long enough to look at " * 100)
     with pytest.raises(StoreUnavailable, match="file is not a database"):
         await open_store(tmp_path / "x.db")
 
 
-async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
+async def test_sqlite_full_disk_fails_commits_then_recovers(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     await put(store, "before")
     writer = store._writer  # pyright: ignore[reportPrivateUsage]
@@ -98,7 +100,7 @@ async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
     await store.close()
 
 
-async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_path: Path):
+async def test_sqlite_locked_file_fails_after_busy_timeout(tmp_path: Path):
     store = await open_store(tmp_path / "x.db", busy_timeout=0.05)
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -111,7 +113,7 @@ async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_p
     await store.close()
 
 
-async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
+async def test_sqlite_cancelled_commit_does_not_affect_others(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     task = asyncio.create_task(store.commit(Put(key("a"), 0, b"")))
     await asyncio.sleep(0)
@@ -120,7 +122,7 @@ async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
     await store.close()
 
 
-async def test_a_closed_store_says_so(tmp_path: Path):
+async def test_sqlite_closed_store_raises_unavailable(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     await store.close()
     for call in (
@@ -132,7 +134,7 @@ async def test_a_closed_store_says_so(tmp_path: Path):
             await call
 
 
-async def test_the_file_gives_back_what_was_removed(tmp_path: Path):
+async def test_sqlite_clean_shrinks_file(tmp_path: Path):
     store = await open_store(tmp_path / "x.db", bounds=Bounds(records=1))
     for number in range(20):
         await put(store, f"r{number}", b"x" * 50_000)
@@ -168,7 +170,7 @@ def other_process(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-async def test_two_processes_share_a_file_and_one_deletion_succeeds(tmp_path: Path):
+async def test_sqlite_two_processes_delete_record_once(tmp_path: Path):
     store = await open_store(tmp_path / "x.db")
     await put(store, "a", b"hello")
     with ExitStack() as stack:
@@ -180,7 +182,7 @@ async def test_two_processes_share_a_file_and_one_deletion_succeeds(tmp_path: Pa
     await store.close()
 
 
-def test_the_lock_of_a_run_tells_the_living_from_the_dead(tmp_path: Path):
+def test_run_lock_is_alive_only_while_held(tmp_path: Path):
     directory = tmp_path / "runs"
     lock = RunLock(directory, "run_a")
     assert is_alive(directory, "run_a")
@@ -192,7 +194,7 @@ def test_the_lock_of_a_run_tells_the_living_from_the_dead(tmp_path: Path):
     assert not (directory / "run_killed").exists()
 
 
-async def test_entries_of_many_commits_share_few_writes(tmp_path: Path):
+async def test_sqlite_group_commit_stores_concurrent_appends(tmp_path: Path):
     """Group commit: jobs that arrive during a write are committed together."""
     store = await open_store(tmp_path / "x.db", synchronous="NORMAL")
     await put(store, "a")

@@ -165,7 +165,7 @@ def renumber(found: object) -> object:
 
 
 @pytest.mark.hypothesis
-def test_sqlite_is_what_memory_is(tmp_path: Path):
+def test_sqlite_store_matches_memory_store(tmp_path: Path):
     class Machine(Twins):
         @staticmethod
         def durable(number: int, now: Clock) -> Store:
@@ -191,7 +191,7 @@ def postgres_stores(postgres_server: str) -> Any:
 
 
 @pytest.mark.hypothesis
-def test_postgresql_is_what_memory_is(postgres_stores: Any):
+def test_postgres_store_matches_memory_store(postgres_stores: Any):
     class Machine(Twins):
         durable = staticmethod(postgres_stores)
 

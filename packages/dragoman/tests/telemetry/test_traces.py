@@ -15,33 +15,24 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.datastructures import Headers
+from tests.launch.test_process import stop
+from tests.telemetry.collector import Collector, SpanSeen, collecting
 
 from dragoman.core.errors import QueueFull
 from dragoman.core.events import Event
-from dragoman.core.metrics import Histogram
-from dragoman.core.request import GenerateRequest, SpanContext, parse_trace_context
-from dragoman.engines.base import BaseEngine
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.core.histogram import Histogram
+from dragoman.core.request import GenerateRequest
+from dragoman.core.trace_context import SpanContext, parse_trace_context
+from dragoman.engines.base_engine import BaseEngine
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
-from dragoman.telemetry import (
-    BATCH_SIZE,
-    GenAiMetrics,
-    HistogramMetric,
-    HistogramPoint,
-    MetricSet,
-    OtlpExporter,
-    OtlpSettings,
-    QUEUE_SIZE,
-    Span,
-    SpanKind,
-    Tracer,
-    encode_metrics,
-    encode_traces,
-    read_otlp_environment,
-)
-from tests.launch.test_process import stop
-from tests.telemetry.collector import Collector, SpanSeen, collecting
+from dragoman.telemetry.gen_ai_metrics import GenAiMetrics
+from dragoman.telemetry.histograms import HistogramMetric, HistogramPoint, MetricSet
+from dragoman.telemetry.otlp_encoding import encode_metrics, encode_traces
+from dragoman.telemetry.otlp_exporter import BATCH_SIZE, QUEUE_SIZE, OtlpExporter
+from dragoman.telemetry.otlp_settings import OtlpSettings, read_otlp_environment
+from dragoman.telemetry.spans import Span, SpanKind, Tracer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -95,7 +86,7 @@ def traced_server(
             process.kill()
 
 
-def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_path: Path) -> None:
+def test_responses_tool_loop_over_two_servers_is_one_trace(tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text(SCRIPT)
     tool = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
@@ -200,7 +191,7 @@ def describe(span: SpanSeen, by_id: dict[str, SpanSeen]) -> list[str]:
         (None, None),
     ],
 )
-def test_traceparent_is_read_as_the_specification_says(
+def test_parse_trace_context_follows_w3c_specification(
     header: str | None, expected: SpanContext | None
 ) -> None:
     assert parse_trace_context(header) == expected
@@ -208,7 +199,7 @@ def test_traceparent_is_read_as_the_specification_says(
         assert expected.build_headers() == {"traceparent": header}
 
 
-def test_a_tracestate_that_could_not_be_sent_is_dropped() -> None:
+def test_parse_trace_context_drops_invalid_tracestate() -> None:
     for state in ("a=\n1", "a=" + 600 * "x", "a=é"):
         found = parse_trace_context(f"00-{TRACE}-{PARENT}-01", state)
         assert found is not None
@@ -220,7 +211,7 @@ def build_tracer(ended: list[Span], ratio: float = 1.0) -> Tracer:
     return Tracer(ended.append, lambda: 1.5, lambda number: f"{next(digits):0{number}x}", ratio)
 
 
-def test_the_clients_decision_about_sampling_is_followed() -> None:
+def test_tracer_follows_sampling_decision_of_parent() -> None:
     ended: list[Span] = []
     tracer = build_tracer(ended, ratio=0.0)
     for is_sampled in (False, True):
@@ -241,7 +232,7 @@ def test_the_clients_decision_about_sampling_is_followed() -> None:
         ("PROPFIND", "localhost:x", "HTTP /v1/models", ("_OTHER", "PROPFIND", "localhost:x", None)),
     ],
 )
-def test_a_request_is_described_as_the_conventions_say(
+def test_server_span_follows_semantic_conventions(
     method: str, host: str, name: str, expected: tuple[str, str | None, str, int | None]
 ) -> None:
     ended: list[Span] = []
@@ -265,7 +256,7 @@ class Full(BaseEngine):
         yield
 
 
-async def test_a_span_has_the_status_that_the_client_gets() -> None:
+async def test_server_span_has_response_status() -> None:
     """Anthropic's API has 529 instead of 503."""
     ended: list[Span] = []
     telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
@@ -293,7 +284,7 @@ def export(collector: Collector, *spans: Span) -> None:
     exporter.close()
 
 
-def test_every_kind_of_attribute_arrives() -> None:
+def test_exporter_sends_every_attribute_type() -> None:
     ended: list[Span] = []
     tracer = build_tracer(ended)
     attributes = {
@@ -312,7 +303,7 @@ def test_every_kind_of_attribute_arrives() -> None:
     assert (span.name, span.kind, span.error, span.start) == ("name", 1, "timeout", 1_500_000_000)
 
 
-def test_a_receiver_that_is_down_costs_spans_and_nothing_else(
+def test_exporter_collector_failure_drops_spans_and_logs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ended: list[Span] = []
@@ -333,7 +324,7 @@ def build_spans(count: int) -> list[Span]:
     return ended * count
 
 
-def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_exporter_close_after_failure_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     exporter = OtlpExporter(
         OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1")
     )
@@ -343,7 +334,7 @@ def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixt
     assert "telemetry is no longer sent" in caplog.text
 
 
-def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None:
+def test_exporter_close_with_silent_collector_stops_sending() -> None:
     accepted: list[None] = []
 
     class Handler(socketserver.BaseRequestHandler):
@@ -360,7 +351,7 @@ def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None
     assert 1 <= len(accepted) <= 4
 
 
-def test_opentelemetrys_own_variables_are_read() -> None:
+def test_otlp_environment_variables_are_parsed() -> None:
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/",
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x,a=b",
@@ -386,7 +377,7 @@ def test_opentelemetrys_own_variables_are_read() -> None:
 
 
 @pytest.mark.parametrize("header", ["x=%C3%A9", "x=a%0D%0Ab", "a%20b=x", "=x"])
-def test_a_malformed_header_is_named_without_its_value(header: str) -> None:
+def test_otlp_headers_malformed_error_hides_value(header: str) -> None:
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_HEADERS": header}
     with pytest.raises(
         ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"
@@ -394,7 +385,7 @@ def test_a_malformed_header_is_named_without_its_value(header: str) -> None:
         read_otlp_environment(None, variables, "1")
 
 
-def test_the_messages_are_those_of_opentelemetrys_definitions() -> None:
+def test_otlp_messages_parse_with_official_definitions() -> None:
     """The official definitions parse the messages. Needs the package
     opentelemetry-proto.
     """

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman.tenants.shared import Batch, BatchResult, Holder, KeyState, LimitsStore, apply_batch
+from dragoman.tenants.apply_batch import Holder, KeyState, apply_batch
+from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStore
 
 NO_REDIS_SERVER = "no Redis or Valkey server is installed (Debian: apt-get install redis-server)"
 NO_REDIS_CLIENT = "the Python client of Redis is not installed (the extra `redis`)"

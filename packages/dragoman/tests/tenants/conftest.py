@@ -8,15 +8,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-
-from dragoman.tenants.shared import Holder, KeyState
-from dragoman.tenants.sqlite_limits import SqliteLimits
 from tests.store.conftest import postgres, postgres_server
 
+from dragoman.tenants.apply_batch import Holder, KeyState
+from dragoman.tenants.sqlite_limits import SqliteLimits
+
 from .backends import (
-    MemoryLimits,
     NO_REDIS_CLIENT,
     NO_REDIS_SERVER,
+    MemoryLimits,
     SharedStorage,
     find_redis_server,
     redis_server,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.tenants.counters import Demand, LocalCounters, MINUTE, UnmetDemand
+from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, UnmetDemand
 
 
 class MovedClock:
@@ -126,7 +126,7 @@ TestLimits = Limits.TestCase
 @given(
     limits=st.lists(st.integers(1, 100), min_size=2, max_size=2), seconds=st.integers(0, 60_000_000)
 )
-def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], seconds: int) -> None:
+def test_local_counters_limit_change_keeps_usage(limits: list[int], seconds: int) -> None:
     """A reload of the key file does not reset limits per minute."""
     clock = MovedClock()
     counters = LocalCounters(clock)
@@ -138,7 +138,7 @@ def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], sec
     assert state.remaining == max(0, limits[1] - limits[0])
 
 
-def test_all_demands_are_taken_or_none() -> None:
+def test_local_counters_take_is_atomic_over_demands() -> None:
     counters = LocalCounters(MovedClock())
     one = Demand("requests", 1)
     many = Demand("tokens", 10, amount=5, needed=5)

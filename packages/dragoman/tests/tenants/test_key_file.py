@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.yaml"
 
 
-def test_what_is_written_is_read_again(path: Path) -> None:
+def test_key_file_round_trips_tenant(path: Path) -> None:
     tenant = Tenant(
         id="key_1",
         secrets=(KeyHash(hash_key("one")), KeyHash(hash_key("two"), NOW + timedelta(hours=1))),
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir() if file.suffix != ".lock"] == ["keys.yaml"]
 
 
-def test_an_expired_hash_is_removed_at_the_next_change(path: Path) -> None:
+def test_key_file_edit_removes_expired_hash(path: Path) -> None:
     old = Tenant(id="key_1", secrets=(KeyHash(SHA, NOW), KeyHash(hash_key("new"))))
     edit_key_file(path, lambda tenants: tenants.update(a=old), now=lambda: NOW - timedelta(days=1))
     assert len(load_key_file(path)["a"].secrets) == 2
@@ -56,7 +56,7 @@ def test_an_expired_hash_is_removed_at_the_next_change(path: Path) -> None:
     assert [each.sha256 for each in load_key_file(path)["a"].secrets] == [hash_key("new")]
 
 
-def test_the_file_behind_a_link_is_changed_and_the_link_stays(path: Path, tmp_path: Path) -> None:
+def test_key_file_edit_through_symlink_keeps_link(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "etc" / "keys.yaml"
     link.parent.mkdir()
     link.symlink_to(path)
@@ -66,7 +66,7 @@ def test_the_file_behind_a_link_is_changed_and_the_link_stays(path: Path, tmp_pa
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may give files away")
-def test_the_file_keeps_its_owner_and_mode(path: Path) -> None:
+def test_key_file_edit_keeps_owner_and_mode(path: Path) -> None:
     edit_key_file(path, lambda tenants: tenants.update(a=Tenant()))
     os.chown(path, 10001, 10002)
     path.chmod(0o640)
@@ -75,7 +75,7 @@ def test_the_file_keeps_its_owner_and_mode(path: Path) -> None:
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (10001, 10002, 0o640)
 
 
-def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -> None:
+def test_key_file_invalid_edit_leaves_file_unchanged(path: Path) -> None:
     edit_key_file(path, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(SHA),))))
     before = path.read_bytes()
     with pytest.raises(KeyFileError, match="same key as a"):
@@ -112,13 +112,13 @@ def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -
         ("keys: {a: {id: dragoman/usage}}", "id: 1 to 64"),
     ],
 )
-def test_errors_name_the_entry(path: Path, text: str, message: str) -> None:
+def test_key_file_error_names_entry(path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(KeyFileError, match=message):
         load_key_file(path)
 
 
-def test_entries_may_be_merged(path: Path) -> None:
+def test_key_file_supports_yaml_merge(path: Path) -> None:
     path.write_text(
         "keys:\n  a: &a {requests_per_minute: 3, weight: 2}\n  b: {<<: *a, weight: 4}\n"
     )
@@ -129,14 +129,14 @@ def test_entries_may_be_merged(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["sk-dragoman-secret: [", "keys: {a: {secrets: [sk-dragoman-secret]}}"]
 )
-def test_errors_do_not_show_a_key_that_is_in_the_wrong_place(path: Path, text: str) -> None:
+def test_key_file_error_hides_misplaced_key(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(KeyFileError) as found:
         load_key_file(path)
     assert "secret" not in str(found.value).replace("secrets", "")
 
 
-def test_an_absent_id_is_the_same_at_every_load(path: Path) -> None:
+def test_key_file_missing_id_is_derived_deterministically(path: Path) -> None:
     path.write_text("keys: {a: {}, b: {}}")
     first = load_key_file(path)
     second = load_key_file(path)
@@ -144,7 +144,7 @@ def test_an_absent_id_is_the_same_at_every_load(path: Path) -> None:
     assert first["a"].id != first["b"].id
 
 
-def test_keys_have_256_random_bits() -> None:
+def test_generate_key_is_unique_with_256_random_bits() -> None:
     keys = {generate_key() for _ in range(100)}
     assert len(keys) == 100
     assert all(len(key) == len("sk-dragoman-") + 43 for key in keys)

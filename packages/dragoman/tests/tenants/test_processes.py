@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from dragoman.tenants.counters import Demand
-from dragoman.tenants.shared import LimitsStore, SharedCounters
+from dragoman.tenants.limits_store import LimitsStore
+from dragoman.tenants.shared_counters import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits, read_wall_clock
 
 PROCESSES = 3
@@ -114,7 +115,7 @@ def build_store(address: str, now: Callable[[], int] | None) -> LimitsStore:
     return RedisLimits(address, now)
 
 
-def test_processes_together_admit_what_one_may(address: str) -> None:
+def test_shared_counters_limits_hold_across_processes(address: str) -> None:
     begin = time.monotonic()
     workers = [start(WORKER, address) for _ in range(PROCESSES)]
     for worker in workers:
@@ -144,7 +145,7 @@ def test_processes_together_admit_what_one_may(address: str) -> None:
     assert most <= PLACES
 
 
-async def test_the_places_of_a_killed_process_are_free_after_its_lease(address: str) -> None:
+async def test_shared_counters_killed_process_frees_slots_after_lease(address: str) -> None:
     holder = start(HOLDER, address)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
@@ -165,7 +166,7 @@ async def test_the_places_of_a_killed_process_are_free_after_its_lease(address: 
     await later.close()
 
 
-async def test_a_database_that_ends_its_connections_is_used_again(postgres: str) -> None:
+async def test_shared_counters_reconnect_after_database_disconnect(postgres: str) -> None:
     import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
     counters = SharedCounters(build_store(postgres, None), time.monotonic)
@@ -187,7 +188,7 @@ async def test_a_database_that_ends_its_connections_is_used_again(postgres: str)
     await counters.close()
 
 
-async def test_a_redis_that_has_forgotten_everything_learns_the_places_again(
+async def test_shared_counters_restore_slots_after_redis_flush(
     redis_url: str,
 ) -> None:
     from redis.asyncio import Redis  # pyright: ignore

@@ -20,14 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dragoman.tenants.counters import Demand, MINUTE, UnmetDemand
-from dragoman.tenants.shared import (
-    Batch,
-    BatchResult,
-    LimitsStore,
-    LimitsStoreUnavailable,
-    SharedCounters,
-)
+from dragoman.tenants.counters import MINUTE, Demand, UnmetDemand
+from dragoman.tenants.limits_store import Batch, BatchResult, LimitsStore, LimitsStoreUnavailable
+from dragoman.tenants.shared_counters import SharedCounters
 
 from .backends import MovedClock, SharedStorage
 
@@ -301,5 +296,5 @@ class SharedLimits(RuleBasedStateMachine):
         self.runner.close()
 
 
-def test_limits_are_exact_among_processes(storage: SharedStorage) -> None:
+def test_shared_limits_match_reference_model(storage: SharedStorage) -> None:
     run_state_machine_as_test(lambda: SharedLimits(storage), settings=settings(max_examples=30))  # pyright: ignore

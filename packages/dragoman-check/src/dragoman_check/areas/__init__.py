@@ -1,41 +1,74 @@
-"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order
-in which they run.
-"""
+"""The catalog of checks: one module per API or subject; `AREAS` lists them in the order in which they run."""
 
 from __future__ import annotations
 
 from ..session import Area, Check
-from . import chat, codex, completions, embeddings, engines, http, messages, ollama, responses, sdk
+
+# The order matters: each module adds its checks to the area of its API when it is imported.
+# isort: off
+from . import generation as generation
+from . import abort_on_disconnect as abort_on_disconnect
+from . import api_errors as api_errors
+from . import chat
+from . import chat_logprobs as chat_logprobs
+from . import chat_tools as chat_tools
+from . import chat_rejections as chat_rejections
+from . import chat_structured_output as chat_structured_output
+from . import history as history
+
+# isort: on
 from . import (
-    history as history,
-)  # imported for its side effect: it adds checks to the areas of the APIs
+    api_keys,
+    background_mode,
+    claude_code,
+    codex,
+    completions,
+    conversations,
+    embeddings,
+    http,
+    llamacpp,
+    messages,
+    model_list,
+    ollama,
+    operations,
+    resource_exhaustion,
+    responses,
+    responses_websocket,
+    sdk,
+    sglang,
+    stored_responses,
+    tgi,
+    token_counts,
+    tokenization,
+    vllm,
+)
 
 AREAS: tuple[Area, ...] = (
-    embeddings.MODELS,
+    model_list.MODELS,
     chat.AREA,
     completions.AREA,
     responses.AREA,
-    responses.STATE,
-    responses.CONVERSATIONS,
-    responses.BACKGROUND,
-    responses.WEBSOCKET,
+    stored_responses.STATE,
+    conversations.CONVERSATIONS,
+    background_mode.BACKGROUND,
+    responses_websocket.WEBSOCKET,
     messages.AREA,
-    messages.COUNTING,
+    token_counts.COUNTING,
     embeddings.AREA,
     ollama.CHAT,
     ollama.GENERATE,
     ollama.OTHERS,
-    engines.VLLM,
-    engines.TOKENIZE,
-    engines.OPERATIONS,
-    engines.SGLANG,
-    engines.TGI,
-    engines.LLAMACPP,
+    vllm.VLLM,
+    tokenization.TOKENIZE,
+    operations.OPERATIONS,
+    sglang.SGLANG,
+    tgi.TGI,
+    llamacpp.LLAMACPP,
     codex.CODEX,
-    messages.CLAUDE_CODE,
+    claude_code.CLAUDE_CODE,
     sdk.AREA,
     http.AREA,
-    http.KEYS,
-    http.HEAVY,
+    api_keys.KEYS,
+    resource_exhaustion.HEAVY,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)

@@ -9,10 +9,12 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..rules.checks import require
-from ..dialects import RESPONSES, parse_chunks, read_response
+from ..client_answer import read_response
+from ..dialects import RESPONSES
+from ..rules.json_values import require
 from ..session import Area, Json, Session
-from .chat import PERSON, check_schema
+from ..sse import parse_chunks
+from .sample_schemas import PERSON, check_schema
 
 CODEX = Area(
     "codex",

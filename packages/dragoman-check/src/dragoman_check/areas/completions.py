@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ..rules.checks import require
-from ..dialects import COMPLETIONS, parse_chunks, parse_sse
+from ..dialects import COMPLETIONS
+from ..rules.json_values import require
 from ..session import Json, Session
+from ..sse import parse_chunks, parse_sse
 from .chat import is_seconds
 from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
 

@@ -6,8 +6,9 @@ They apply to each chat API, since each has its own format for these parts.
 
 from __future__ import annotations
 
-from ..rules.checks import require
-from ..dialects import ClientAnswer, Dialect
+from ..client_answer import ClientAnswer
+from ..dialects import Dialect
+from ..rules.json_values import require
 from ..session import Json, Session, Skipped
 from . import chat, messages, ollama, responses
 from .generation import on_every_dialect

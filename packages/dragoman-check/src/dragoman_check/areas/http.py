@@ -1,6 +1,4 @@
-"""Checks of HTTP: framing (request smuggling), headers, methods, CORS, API keys, and
-heavy load.
-"""
+"""Checks of HTTP: framing (request smuggling), headers, methods, CORS."""
 
 from __future__ import annotations
 
@@ -10,8 +8,9 @@ import re
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from ..rules.checks import require
-from ..dialects import CHAT, check_openai_error
+from ..dialects import CHAT
+from ..error_bodies import check_openai_error
+from ..rules.json_values import require
 from ..session import Area, Exchange, Level, Session, Skipped
 
 RFC = "https://www.rfc-editor.org/rfc/rfc9112"
@@ -501,123 +500,3 @@ async def stream_cache(s: Session) -> None:
         "no-" in (exchange.header("cache-control") or ""),
         f"Cache-Control is {exchange.header('cache-control')!r}",
     )
-
-
-# API keys.
-
-KEYS = Area(
-    "keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication"
-)
-
-
-def add_keys() -> None:
-    def build(path: str, key: str | None) -> Callable[[Session], Awaitable[None]]:
-        async def run(s: Session) -> None:
-            headers = () if key is None else (f"Authorization: Bearer {key}",)
-            netloc = urlsplit(s.target.url).netloc
-            body = b"{}"
-            lines = (
-                f"POST {path} HTTP/1.1",
-                f"Host: {netloc}",
-                "Content-Type: application/json",
-                *headers,
-            )
-            head = "".join(
-                f"{line}\r\n"
-                for line in (*lines, f"Content-Length: {len(body)}", "Connection: close")
-            )
-            exchange = await s.send_bytes(head.encode() + b"\r\n" + body)
-            require(exchange.status == 401, f"status {exchange.status}")
-            error_body = json.loads(exchange.body.partition(b"\r\n\r\n")[2])
-            require(error_body.get("error"), f"the body is {error_body}")
-
-        return run
-
-    paths = (
-        ("chat", "/v1/chat/completions"),
-        ("responses", "/v1/responses"),
-        ("messages", "/v1/messages"),
-        ("embeddings", "/v1/embeddings"),
-    )
-    for name, path in paths:
-        KEYS.add(
-            f"no-key-{name}", f"`{path}` without a key is a 401.", build(path, None), claims=(name,)
-        )
-        KEYS.add(
-            f"wrong-key-{name}",
-            f"`{path}` with a wrong key is a 401.",
-            build(path, "wrong"),
-            claims=(name,),
-        )
-
-
-add_keys()
-
-
-@KEYS.check("Messages accept the key as `x-api-key` and as a bearer.", claims=("messages",))
-async def both_headers(s: Session) -> None:
-    from ..dialects import MESSAGES  # noqa: PLC0415
-
-    body = MESSAGES.ask(s.model, "Hi", 16)
-    key = s.target.api_key or ""
-    for headers in (
-        {"authorization": "", "x-api-key": key},
-        {"authorization": f"Bearer {key}", "x-api-key": ""},
-    ):
-        exchange = await s.post(
-            MESSAGES.path, body, headers={k: v for k, v in headers.items() if v}
-        )
-        require(exchange.status == 200, f"{sorted(headers)}: status {exchange.status}")
-
-
-# Resource exhaustion.
-
-HEAVY = Area("load", claims=("chat",), source="https://cwe.mitre.org/data/definitions/400.html")
-
-
-@HEAVY.check("A small gzip body that unpacks to 100 MB is rejected.", is_destructive=True)
-async def bomb(s: Session) -> None:
-    body = gzip.compress(b'{"a":"' + b"x" * 100_000_000 + b'"}')
-    headers = {"content-encoding": "gzip", "content-type": "application/json"}
-    exchange = await s.post(CHAT.path, None, raw=body, headers=headers)
-    require(400 <= exchange.status < 500, f"status {exchange.status}")
-
-
-@HEAVY.check("A body of 64 MB is rejected, or answered.", is_destructive=True)
-async def large_body(s: Session) -> None:
-    exchange = await s.post(CHAT.path, CHAT.ask(s.model, "x" * 64_000_000, 8))
-    require(exchange.status < 500, f"status {exchange.status}")
-
-
-@HEAVY.check(
-    "A schema whose automaton is huge is rejected in time, and the server answers meanwhile.",
-    is_destructive=True,
-)
-async def heavy_schema(s: Session) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "integer", "multipleOf": 9999991}},
-        "required": ["a"],
-    }
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Hi", 16, response_format=form))
-    require(exchange.status < 500, f"status {exchange.status}")
-    require((await s.get(await find_path(s))).status == 200, "the server no longer answers")
-
-
-@HEAVY.check(
-    "64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True
-)
-async def many_streams(s: Session) -> None:
-    import asyncio  # noqa: PLC0415
-
-    body = CHAT.ask_stream(s.model, "Name a colour.", 8)
-    exchanges = await asyncio.gather(*(s.post(CHAT.path, body) for _ in range(64)))
-    statuses = {exchange.status for exchange in exchanges}
-    require(statuses <= {200, 429, 503}, f"statuses {sorted(statuses)}")
-    broken = [
-        exchange
-        for exchange in exchanges
-        if exchange.status == 200 and not CHAT.fold(exchange.body).reason
-    ]
-    require(not broken, f"{len(broken)} streams never end")

@@ -6,11 +6,15 @@ import json
 import math
 from typing import Any
 
-from ..rules.checks import require
-from ..dialects import OLLAMA_CHAT, OLLAMA_GENERATE, check_ollama_error, parse_lines, read_ollama
+from ..client_answer import read_ollama
+from ..dialects import OLLAMA_CHAT, OLLAMA_GENERATE
+from ..error_bodies import check_ollama_error
+from ..rules.json_values import require
 from ..session import Area, Json, Session
-from .chat import PERSON, WEATHER, check_schema
+from ..sse import parse_lines
 from .generation import AREAS, STORY, ask_stream, ask_whole
+from .sample_schemas import PERSON, check_schema
+from .sample_tools import WEATHER
 
 CHAT = AREAS["ollama-chat"]
 GENERATE = AREAS["ollama-generate"]

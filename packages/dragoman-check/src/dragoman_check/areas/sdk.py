@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..rules.checks import Violation, require
-from ..session import Area, Exchange, REFUSALS, Session, Skipped
+from ..rules.json_values import Violation, require
+from ..session import REFUSALS, Area, Exchange, Session, Skipped
 from .generation import ONE_MODEL, STORY
 
 if TYPE_CHECKING:

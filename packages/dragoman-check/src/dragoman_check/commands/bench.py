@@ -24,11 +24,14 @@ from dragoman.commands.options import (
     read_file,
     show_progress,
 )
+
 from .workload import WORKLOAD_PANEL, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
-    from dragoman_sim.lab.report import Slo
-    from ..load.bench_report import BenchReport, Run
+    from dragoman_check.load.load_statistics import Slo
+
+    from ..load.bench_report import BenchReport
+    from ..load.bench_run import Run
 
 LOAD_PANEL = "Load"
 SERVER_PANEL = "Server"
@@ -132,7 +135,7 @@ class _BenchFile(msgspec.Struct):
 
 def _run_bench(options: BenchOptions) -> None:
     if options.plots is not None:
-        from dragoman_sim.commands.plots import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
+        from dragoman_check.plots.figure import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
 
         check_plot_path(options.plots)
     slo = read_slo(options.slo)
@@ -145,7 +148,9 @@ def _run_bench(options: BenchOptions) -> None:
             )
         _measure(options, options.arguments[0], slo)
         return
-    from ..load.bench_report import build_bench_report, read_run, render_comparison  # noqa: PLC0415
+    from ..load.bench_comparison import render_comparison  # noqa: PLC0415
+    from ..load.bench_report import build_bench_report  # noqa: PLC0415
+    from ..load.bench_run import read_run  # noqa: PLC0415
 
     if len(options.arguments) != 2:
         raise ValueError("--compare takes exactly two logs: --compare BEFORE AFTER")
@@ -162,15 +167,10 @@ def _run_bench(options: BenchOptions) -> None:
 
 def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
     """Send the workload to the server, and print the report."""
-    from ..load.logs.log import build_log  # noqa: PLC0415
-    from ..load.bench_report import (
-        Run,
-        build_bench_report,
-        build_bench_table,
-        encode_log,
-        render_bench_report,
-    )  # noqa: PLC0415
-    from ..load.driver import Target, drive_server  # noqa: PLC0415
+    from ..load.bench_report import build_bench_report, build_bench_table, render_bench_report  # noqa: PLC0415
+    from ..load.bench_run import Run, encode_log  # noqa: PLC0415
+    from ..load.load_driver import Target, drive_server  # noqa: PLC0415
+    from ..load.logs.measured_log import build_log  # noqa: PLC0415
 
     workload = load_workload(
         options.arguments[1] if len(options.arguments) > 1 else "poisson", options
@@ -213,7 +213,7 @@ def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
 
 
 def _draw(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
-    from dragoman_sim.commands.plots import draw_benchmark  # noqa: PLC0415
+    from dragoman_check.plots.bench_plots import draw_benchmark  # noqa: PLC0415
 
     draw_benchmark(path, runs, slo)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.commands.connection import resolve_api_key
 from dragoman.commands.options import build_command, print_error, show_progress
+from dragoman.commands.server_connection import resolve_api_key
 
 if TYPE_CHECKING:
-    from ..runner import CheckReport, Verdict
+    from ..check_report import CheckReport, Verdict
     from ..session import Check
 
 CHECK_HELP = """Check any server of the OpenAI, Anthropic or Ollama APIs against their rules.
@@ -138,9 +138,10 @@ class CheckOptions:
 def _run(options: CheckOptions) -> None:
     import asyncio  # noqa: PLC0415 - imports inside the functions keep `--help` fast
 
-    from ..runner import PROFILES, run_checks  # noqa: PLC0415
+    from ..claims import PROFILES  # noqa: PLC0415
+    from ..rules.json_values import Violation  # noqa: PLC0415
+    from ..runner import run_checks  # noqa: PLC0415
     from ..session import CheckTarget  # noqa: PLC0415
-    from ..rules.checks import Violation  # noqa: PLC0415
 
     checks = _select_checks(options)
     if options.list_checks:
@@ -220,6 +221,7 @@ def _publish_report(report: CheckReport, options: CheckOptions) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from dragoman import __version__  # noqa: PLC0415
+
     from .. import runner  # noqa: PLC0415
 
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,7 +16,8 @@ from typer.models import OptionInfo
 from dragoman.commands.options import read_file
 
 if TYPE_CHECKING:
-    from dragoman_sim.lab.report import Slo
+    from dragoman_check.load.load_statistics import Slo
+
     from ..load.workload import WorkloadRequest
 
 WORKLOAD_PANEL = "Workload"
@@ -122,9 +123,11 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
     """
     import numpy as np  # noqa: PLC0415 - numpy is slow to import; also below
 
-    from ..load.logs.log import LogError  # noqa: PLC0415
-    from ..load.workload import WorkloadError, assign_loras, scale_arrivals  # noqa: PLC0415
-    from ..load.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
+    from ..load.logs.measured_log import LogError  # noqa: PLC0415
+    from ..load.trace_options import TraceOptions  # noqa: PLC0415
+    from ..load.trace_reader import read_trace  # noqa: PLC0415
+    from ..load.workload import WorkloadError  # noqa: PLC0415
+    from ..load.workload_transforms import assign_loras, scale_arrivals  # noqa: PLC0415
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
@@ -155,13 +158,13 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
 def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
-    from ..load.workload_sources import (
+    from ..load.request_lengths import parse_lengths  # noqa: PLC0415
+    from ..load.workload_generators import (  # noqa: PLC0415
         SessionOptions,
         generate_bursts,
         generate_poisson,
         generate_sessions,
-        parse_lengths,
-    )  # noqa: PLC0415
+    )
 
     generator = np.random.default_rng(options.seed)
     inputs = parse_lengths(options.input_len)
@@ -208,7 +211,7 @@ def build_slo_option(panel: str) -> OptionInfo:
 
 def read_slo(values: Sequence[str]) -> Slo | None:
     """Parse `NAME:MS` objectives; None without any. Raises ValueError."""
-    from dragoman_sim.lab.report import Slo  # noqa: PLC0415
+    from dragoman_check.load.load_statistics import Slo  # noqa: PLC0415
 
     thresholds: dict[str, float] = {}
     for pair in (pair for slo_option in values for pair in slo_option.split(",")):

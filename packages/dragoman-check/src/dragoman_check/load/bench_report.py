@@ -1,20 +1,17 @@
-"""Statistics of a benchmark run: computed from its timings, rendered as text or a
-table, compared with another run.
-"""
+"""The report of a benchmark run, as text or a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
-from .logs.tools import read_any
-from dragoman_sim.lab.report import Slo, Spread, summarize
-from .workload import Timing
-from .driver import CountSource
+from dragoman_check.load.load_statistics import Slo, Spread, summarize
+
+from .bench_run import Run
+from .concurrency import count_peak
+from .stream_meter import CountSource
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,58 +56,6 @@ METRICS: tuple[tuple[str, Callable[[BenchReport], Spread]], ...] = (
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-class Run(Struct, frozen=True):
-    """A benchmark run, measured now or read from a log.
-
-    gaps: seconds between arrivals of tokens, of all requests; empty if a log has none.
-    failed: number of failed requests.
-    """
-
-    name: str
-    timings: tuple[Timing, ...]
-    gaps: tuple[float, ...]
-    failed: int = 0
-    counted_by: CountSource | None = None
-
-
-class LoggedGaps(Struct):
-    """The fields of a log line besides those of `Timing`."""
-
-    gaps: tuple[float, ...] = ()
-    counted_by: CountSource | None = None
-
-
-def encode_log(
-    timings: Sequence[Timing], gaps: Sequence[tuple[float, ...]], counted_by: CountSource
-) -> bytes:
-    """Encode the requests as JSON Lines, which are a log for `calibrate` and a trace
-    for `simulate` and `plan`.
-    """
-    rows = (
-        msgspec.json.encode(
-            {**msgspec.to_builtins(timing), "counted_by": counted_by, "gaps": request_gaps}
-        )
-        for timing, request_gaps in zip(timings, gaps, strict=True)
-    )
-    return b"".join(row + b"\n" for row in rows)
-
-
-def read_run(name: str, data: bytes) -> Run:
-    """Read a log of `bench`, or of any tool that `calibrate` knows. Raises LogError."""
-    log = read_any(data)
-    if b'"gaps"' not in data:
-        return Run(name, log.timings, ())
-    lines = [
-        msgspec.json.decode(line, type=LoggedGaps) for line in data.splitlines() if line.strip()
-    ]
-    return Run(
-        name,
-        log.timings,
-        tuple(gap for line in lines for gap in line.gaps),
-        counted_by=lines[0].counted_by,
-    )
-
-
 def build_bench_report(run: Run, slo: Slo | None = None) -> BenchReport:
     timings = run.timings
     duration = max(timing.last_token_s for timing in timings) - min(
@@ -132,25 +77,6 @@ def build_bench_report(run: Run, slo: Slo | None = None) -> BenchReport:
         good=good,
         goodput=None if good is None else good / duration,
         counted_by=run.counted_by,
-    )
-
-
-def count_peak(timings: Sequence[Timing]) -> int:
-    """Return the maximum number of requests that ran at the same time."""
-    return max(accumulate(change for _, change in list_changes(timings)), default=0)
-
-
-def list_changes(timings: Sequence[Timing]) -> list[tuple[float, int]]:
-    """List the times at which the number of running requests changes, with the change
-    (1 or -1), in order.
-
-    At equal times an end precedes a start, so the count of a closed loop never exceeds
-    its number of clients.
-    """
-    return sorted(
-        change
-        for timing in timings
-        for change in ((timing.last_token_s, -1), (timing.arrival_s, 1))
     )
 
 
@@ -202,41 +128,9 @@ def _describe_load(report: BenchReport) -> list[str]:
     return lines
 
 
-def _list_milliseconds(spread: Spread) -> list[float]:
+def list_milliseconds(spread: Spread) -> list[float]:
     return [1000 * value for value in (spread.mean, spread.p50, spread.p90, spread.p99)]
 
 
 def _format_spread(spread: Spread) -> list[str]:
-    return [f"{value:.2f}" for value in _list_milliseconds(spread)]
-
-
-def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchReport]) -> str:
-    """Render two reports side by side, with the relative change, which is blank if the
-    first value is 0.
-
-    first, second: name and report of a run.
-    """
-    (first_name, before) = first
-    (second_name, after) = second
-    rows = [
-        (f"{name} {statistic}, ms", old, new)
-        for name, read in METRICS
-        for statistic, old, new in zip(
-            STATISTICS,
-            _list_milliseconds(read(before)),
-            _list_milliseconds(read(after)),
-            strict=True,
-        )
-    ]
-    rows.append(("requests/s", before.request_rate, after.request_rate))
-    rows.append(("output tokens/s", before.output_token_rate, after.output_token_rate))
-    if before.goodput is not None and after.goodput is not None:
-        rows.append(("goodput, requests/s", before.goodput, after.goodput))
-    width = max(12, len(first_name) + 2, len(second_name) + 2)
-    lines = [f"{'':<20}{first_name:>{width}}{second_name:>{width}}{'change':>10}"]
-    for name, old, new in rows:
-        if not old and not new:
-            continue
-        change = f"{new / old - 1:>+10.1%}" if old else f"{'':>10}"
-        lines.append(f"{name:<20}{old:>{width}.2f}{new:>{width}.2f}{change}")
-    return "\n".join(lines) + "\n"
+    return [f"{value:.2f}" for value in list_milliseconds(spread)]

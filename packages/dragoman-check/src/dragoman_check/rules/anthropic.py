@@ -8,11 +8,10 @@ deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
 
 from __future__ import annotations
 
-from .checks import (
-    Json,
+from .event_streams import parse_named_events, parse_object
+from .json_values import (
+    JsonObject,
     Violation,
-    parse_named_events,
-    parse_object,
     require,
     require_count,
     require_key,
@@ -45,7 +44,7 @@ ERROR_TYPES = (
     "api_error",
     "overloaded_error",
 )
-EMPTY_BLOCKS: dict[str, Json] = {
+EMPTY_BLOCKS: dict[str, JsonObject] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "redacted_thinking": {},
@@ -60,7 +59,7 @@ USAGE_COUNTS = (
 )
 
 
-def check_stream(data: bytes) -> list[Json]:
+def check_stream(data: bytes) -> list[JsonObject]:
     """Check a stream, and return its events without pings. Raises Violation."""
     events = [event for event in parse_named_events(data) if event["type"] != "ping"]
     state = _MessagesStreamState()
@@ -89,11 +88,11 @@ class _MessagesStreamState:
 
     def __init__(self) -> None:
         self._has_started = self._has_stopped = self._has_failed = False
-        self._final_delta: Json | None = None
+        self._final_delta: JsonObject | None = None
         self._block: _OpenBlock | None = None
         self._closed_blocks: list[_OpenBlock] = []
 
-    def feed(self, event: Json) -> None:
+    def feed(self, event: JsonObject) -> None:
         require(not self._has_failed, "an event after an error")
         require(not self._has_stopped, "an event after message_stop")
         kind = event["type"]
@@ -139,7 +138,7 @@ class _MessagesStreamState:
     def close(self) -> None:
         require(self._has_failed or self._has_stopped, "the stream ends without message_stop")
 
-    def _open(self, event: Json) -> None:
+    def _open(self, event: JsonObject) -> None:
         index = require_count(event.get("index"), "index")
         block = require_object(event.get("content_block"), "content_block")
         require(self._block is None, f"block {index} begins while another is open")
@@ -166,7 +165,7 @@ class _MessagesStreamState:
             require_string(block.get("data"), "data")
         self._block = _OpenBlock(index, str(kind))
 
-    def _check_delta(self, event: Json) -> None:
+    def _check_delta(self, event: JsonObject) -> None:
         block = self._require_open_block(event)
         delta = require_object(event.get("delta"), "delta")
         location = f"block {block.index}"
@@ -193,7 +192,7 @@ class _MessagesStreamState:
             case kind, other:
                 raise Violation(f"{location}: {other!r} in a {kind} block")
 
-    def _finish(self, event: Json) -> None:
+    def _finish(self, event: JsonObject) -> None:
         require(self._block is None, "message_delta while a block is open")
         self._final_delta = require_object(event.get("delta"), "delta")
         _check_end(self._final_delta)
@@ -207,7 +206,7 @@ class _MessagesStreamState:
             # A call without arguments may have no deltas: clients read that as {}.
             parse_object("".join(block.input_pieces) or "{}", f"block {block.index}: the input")
 
-    def _require_open_block(self, event: Json) -> _OpenBlock:
+    def _require_open_block(self, event: JsonObject) -> _OpenBlock:
         index = require_count(event.get("index"), "index")
         require(
             self._block is not None and self._block.index == index,
@@ -217,7 +216,7 @@ class _MessagesStreamState:
         return self._block
 
 
-def check_object(message: Json) -> None:
+def check_object(message: JsonObject) -> None:
     """Check a full message. Raises Violation."""
     _check_message_fields(message)
     content = require_objects(message.get("content"), "content")
@@ -256,7 +255,7 @@ def check_object(message: Json) -> None:
     )
 
 
-def check_error(body: Json) -> None:
+def check_error(body: JsonObject) -> None:
     """Check an error envelope, in a body or an event. Raises Violation."""
     require(body.get("type") == "error", f"type is {body.get('type')!r}")
     error = require_object(body.get("error"), "error")
@@ -266,7 +265,7 @@ def check_error(body: Json) -> None:
         require_string(body["request_id"], "request_id")
 
 
-def _check_message_fields(message: Json) -> None:
+def _check_message_fields(message: JsonObject) -> None:
     require(message.get("type") == "message", f"type is {message.get('type')!r}")
     require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
     require(require_string(message.get("id"), "id"), "id is empty")
@@ -274,7 +273,7 @@ def _check_message_fields(message: Json) -> None:
     _check_usage(message.get("usage"), ("input_tokens", "output_tokens"))
 
 
-def _check_end(end: Json) -> None:
+def _check_end(end: JsonObject) -> None:
     for key in ("stop_reason", "stop_sequence"):
         require_key(end, key, "the end")
     require(end["stop_reason"] in STOP_REASONS, f"stop_reason is {end['stop_reason']!r}")

@@ -6,10 +6,10 @@ stream:  choices interleaved, roles in index order; then the usage, if requested
 
 from __future__ import annotations
 
-from . import checks
-from .checks import (
-    ChunkState,
-    Json,
+from . import json_values as checks
+from .chunk_stream import ChunkState
+from .json_values import (
+    JsonObject,
     require,
     require_array,
     require_count,
@@ -41,7 +41,7 @@ def check_stream(
     include_usage: bool,
     extra_reasons: tuple[str, ...] = (),
     allow_variants: bool = False,
-) -> list[Json]:
+) -> list[JsonObject]:
     """Check a stream, and return its chunks. Raises Violation.
 
     include_usage: the request's `stream_options.include_usage`.
@@ -83,7 +83,7 @@ class _ChatStreamState(ChunkState):
     def _has_ended(self) -> bool:
         return bool(self._choices) and all(choice.finished for choice in self._choices)
 
-    def _check_choice(self, choice: Json) -> None:
+    def _check_choice(self, choice: JsonObject) -> None:
         index = require_count(choice.get("index"), "index")
         delta = require_object(choice.get("delta"), "delta")
         location = f"choice {index}"
@@ -138,7 +138,7 @@ class _ChatStreamState(ChunkState):
             )
             state.finished = True
 
-    def _check_delta(self, delta: Json, location: str) -> None:
+    def _check_delta(self, delta: JsonObject, location: str) -> None:
         require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
         require("role" not in delta, f"{location}: a second role")
         # An empty delta costs a chunk and carries nothing.
@@ -158,7 +158,7 @@ class _ChatStreamState(ChunkState):
         )
 
 
-def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
+def _check_call(choice: _ChoiceState, call: JsonObject, location: str) -> None:
     index = require_count(call.get("index"), f"{location}: index of a call")
     kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
     body = require_object(call.get(kind), f"{location}: {kind} of call {index}")
@@ -183,7 +183,7 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
     )
 
 
-def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:
+def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -> None:
     """Check a full chat completion. Raises Violation."""
     require(response.get("object") == "chat.completion", f"object is {response.get('object')!r}")
     require_string(response.get("id"), "id")

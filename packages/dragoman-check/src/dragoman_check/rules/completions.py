@@ -6,10 +6,10 @@ stream:  choices interleaved; then the usage, if requested; then [DONE], unless 
 
 from __future__ import annotations
 
-from . import checks
-from .checks import (
-    ChunkState,
-    Json,
+from . import json_values as checks
+from .chunk_stream import ChunkState
+from .json_values import (
+    JsonObject,
     require,
     require_array,
     require_count,
@@ -29,7 +29,7 @@ def check_stream(
     include_usage: bool,
     extra_reasons: tuple[str, ...] = (),
     allow_variants: bool = False,
-) -> list[Json]:
+) -> list[JsonObject]:
     """Check a stream, and return its chunks; the arguments are those of
     `chat.check_stream`. Raises Violation.
     """
@@ -60,7 +60,7 @@ class _CompletionsStreamState(ChunkState):
         is_dense = set(self._finished) == set(range(len(self._finished)))
         return bool(self._finished) and is_dense and all(self._finished.values())
 
-    def _check_choice(self, choice: Json) -> None:
+    def _check_choice(self, choice: JsonObject) -> None:
         index = require_count(choice.get("index"), "index")
         require(not self._finished.get(index), f"choice {index}: a chunk after finish_reason")
         reason = _check_choice(choice, self._reasons, self._offsets.get(index, 0))
@@ -69,7 +69,7 @@ class _CompletionsStreamState(ChunkState):
             self._offsets[index] = choice["logprobs"]["text_offset"][-1]
 
 
-def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> str | None:
+def _check_choice(choice: JsonObject, reasons: tuple[str, ...], offset: int = 0) -> str | None:
     """Check a choice, and return its finish reason.
 
     offset: text_offset of the last token in the choice's earlier chunks.
@@ -106,7 +106,7 @@ def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> st
     return reason
 
 
-def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:
+def check_object(response: JsonObject, *, extra_reasons: tuple[str, ...] = ()) -> None:
     """Check a full completion. Raises Violation."""
     require(response.get("object") == "text_completion", f"object is {response.get('object')!r}")
     require_string(response.get("id"), "id")

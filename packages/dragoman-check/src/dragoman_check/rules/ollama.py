@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 
-from .checks import (
-    Json,
-    parse_object,
+from .event_streams import parse_object
+from .json_values import (
+    JsonObject,
     require,
     require_array,
     require_count,
@@ -36,11 +36,11 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 """An RFC 3339 timestamp with up to nanoseconds, as Go formats it."""
 
 
-def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
+def check_stream(data: bytes, *, is_chat: bool) -> list[JsonObject]:
     """Check a stream, and return its chunks; an empty list if it ends with an error.
     Raises Violation.
     """
-    chunks = list[Json]()
+    chunks = list[JsonObject]()
     n_calls = 0
     has_failed = False
     text = data.decode()
@@ -77,7 +77,7 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
     return chunks
 
 
-def check_object(answer: Json, *, is_chat: bool) -> None:
+def check_object(answer: JsonObject, *, is_chat: bool) -> None:
     """Check a full answer, or the answer to a request that loads or unloads a model.
     Raises Violation.
     """
@@ -86,19 +86,19 @@ def check_object(answer: Json, *, is_chat: bool) -> None:
     _check_calls(answer, is_chat, 0)
 
 
-def check_error(body: Json) -> None:
+def check_error(body: JsonObject) -> None:
     """Check an error body. Raises Violation."""
     require(require_string(body.get("error"), "error") != "", "error is empty")
 
 
-def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
+def fold_chunks(chunks: list[JsonObject], *, is_chat: bool) -> JsonObject:
     """Combine the chunks of a stream to a full answer, as a client does."""
     parts = [chunk["message"] if is_chat else chunk for chunk in chunks]
     texts = {
         name: "".join(part.get(name, "") for part in parts)
         for name in ("content" if is_chat else "response", "thinking")
     }
-    folded: Json = {name: text for name, text in texts.items() if text or name != "thinking"}
+    folded: JsonObject = {name: text for name, text in texts.items() if text or name != "thinking"}
     calls = [call for part in parts for call in part.get("tool_calls", ())]
     if calls:
         folded["tool_calls"] = calls
@@ -107,7 +107,7 @@ def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
     return {**answer, "logprobs": logprobs} if logprobs else answer
 
 
-def _check_chunk(chunk: Json, is_chat: bool) -> None:
+def _check_chunk(chunk: JsonObject, is_chat: bool) -> None:
     require(require_string(chunk.get("model"), "model") != "", "model is empty")
     time = require_string(chunk.get("created_at"), "created_at")
     require(_TIME.fullmatch(time), f"created_at is {time!r}")
@@ -136,7 +136,7 @@ def _check_chunk(chunk: Json, is_chat: bool) -> None:
         require_count(id, "context")
 
 
-def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
+def _check_calls(chunk: JsonObject, is_chat: bool, n_calls: int) -> int:
     """Check the calls of a chunk, and return the number of calls so far. n_calls:
     number of calls before it.
     """
@@ -155,11 +155,11 @@ def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
     return n_calls
 
 
-def _get_part(chunk: Json, is_chat: bool) -> Json:
+def _get_part(chunk: JsonObject, is_chat: bool) -> JsonObject:
     return require_object(chunk.get("message"), "message") if is_chat else chunk
 
 
-def _check_logprob(entry: Json) -> None:
+def _check_logprob(entry: JsonObject) -> None:
     require_string(entry.get("token"), "token")
     logprob = entry.get("logprob")
     require(isinstance(logprob, int | float) and logprob <= 0, f"logprob is {logprob!r}")

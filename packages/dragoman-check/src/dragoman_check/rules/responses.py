@@ -14,13 +14,10 @@ output_item.done events.
 
 from __future__ import annotations
 
-from .checks import (
-    DONE,
-    Json,
+from .event_streams import DONE, parse_named_events
+from .json_values import (
+    JsonObject,
     Violation,
-    check_chat_logprobs,
-    check_error,
-    parse_named_events,
     require,
     require_array,
     require_count,
@@ -29,6 +26,7 @@ from .checks import (
     require_objects,
     require_string,
 )
+from .openai_values import check_chat_logprobs, check_error
 
 DONE_EVENT = f"data: {DONE}\n\n".encode()
 RESPONSE_FIELDS = (
@@ -39,7 +37,7 @@ RESPONSE_FIELDS = (
     "prompt_cache_key",
 )  # fmt: skip
 """The fields that Open Responses requires in every response object, null or not."""
-OPTIONAL_FIELDS: Json = {
+OPTIONAL_FIELDS: JsonObject = {
     "completed_at": None, "previous_response_id": None, "truncation": "disabled", "text": {"format": {"type": "text"}},
     "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "reasoning": None, "usage": None,
     "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
@@ -102,7 +100,7 @@ PART_KINDS = {
 }
 
 
-def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
+def check_stream(data: bytes, *, allow_variants: bool = False) -> list[JsonObject]:
     """Check a stream, and return its events. Raises Violation.
 
     allow_variants: check against OpenAI's reference only. What Open Responses requires
@@ -143,7 +141,7 @@ class _OpenItem:
         before it.
     """
 
-    def __init__(self, index: int, item: Json) -> None:
+    def __init__(self, index: int, item: JsonObject) -> None:
         self.index = index
         self.first_item = item
         self.kind = str(item["type"])
@@ -154,7 +152,7 @@ class _OpenItem:
         self.commands: list[str] = []
         self.done_arguments: str | None = None
 
-    def feed(self, event: Json, name: str) -> None:
+    def feed(self, event: JsonObject, name: str) -> None:
         if self.kind == "shell_call":
             self._feed_command(event, name)
             return
@@ -169,7 +167,7 @@ class _OpenItem:
         else:
             self._feed_part(event, name)
 
-    def _feed_call(self, event: Json, name: str) -> None:
+    def _feed_call(self, event: JsonObject, name: str) -> None:
         field = CALL_TEXT_FIELDS[self.kind]
         require(self.done_arguments is None, f"{event['type']} after the end of the {field}")
         if name == f"{self.kind}_{field}.delta":
@@ -186,7 +184,7 @@ class _OpenItem:
                 f"{event['type']} is not the join of its deltas",
             )
 
-    def _feed_command(self, event: Json, name: str) -> None:
+    def _feed_command(self, event: JsonObject, name: str) -> None:
         """Check an event of a shell call's command: added, delta* and done, one command
         at a time, without item_id.
         """
@@ -215,7 +213,7 @@ class _OpenItem:
                 f"{event['type']} is not the join of its deltas",
             )
 
-    def _feed_part(self, event: Json, name: str) -> None:
+    def _feed_part(self, event: JsonObject, name: str) -> None:
         part = self.part
         if part is None:
             part_type = require_object(event.get("part") or {}, "part").get("type")
@@ -262,7 +260,7 @@ class _OpenItem:
             self.closed_parts.append((part.kind, part.done_text or ""))
             self.part = None
 
-    def close(self, item: Json) -> None:
+    def close(self, item: JsonObject) -> None:
         require(
             item.get("id") == self.id and item.get("type") == self.kind,
             f"item {self.index} has another id or type when it is done",
@@ -301,7 +299,7 @@ class _OpenItem:
             require(texts == streamed, f"the item's {name} is not what was streamed")
 
 
-def _check_part(event: Json, kind: _PartKind, text: str, logprobs: list[object]) -> None:
+def _check_part(event: JsonObject, kind: _PartKind, text: str, logprobs: list[object]) -> None:
     part = require_object(event.get("part"), "part")
     require(part.get("type") == kind.type, f"a part of type {part.get('type')!r}")
     require(part.get(kind.text_field) == text, f"{event['type']} has another text")
@@ -322,9 +320,9 @@ class _ResponsesStreamState:
         self._id: object = None
         self._is_running = self._has_failed = False
         self._item: _OpenItem | None = None
-        self._done_items: list[Json] = []
+        self._done_items: list[JsonObject] = []
 
-    def feed(self, event: Json) -> None:
+    def feed(self, event: JsonObject) -> None:
         kind = str(event["type"])
         require(not self.has_ended, f"{kind} after the terminal event")
         require(
@@ -369,7 +367,7 @@ class _ResponsesStreamState:
         else:
             self._item.feed(event, name)
 
-    def _feed_lifecycle(self, name: str, response: Json) -> None:
+    def _feed_lifecycle(self, name: str, response: JsonObject) -> None:
         require(
             (name == "created") == (self._id is None), f"response.{name} at event {self._count - 1}"
         )
@@ -408,7 +406,7 @@ class _ResponsesStreamState:
         require(response["usage"] is not None, f"response.{name} has no usage")
 
 
-def check_object(response: Json, *, allow_variants: bool = False) -> None:
+def check_object(response: JsonObject, *, allow_variants: bool = False) -> None:
     """Check a response object in any status. allow_variants: see `check_stream`. Raises
     Violation.
     """
@@ -456,7 +454,7 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
         _check_usage(response["usage"])
 
 
-def _check_state(response: Json, items: list[Json]) -> None:
+def _check_state(response: JsonObject, items: list[JsonObject]) -> None:
     """Check the fields that depend on the status."""
     status = response["status"]
     require(
@@ -491,7 +489,7 @@ def _check_state(response: Json, items: list[Json]) -> None:
     require(unfinished in ([], items[-1:]), "an unfinished item is not the last")
 
 
-def _check_added_item(item: Json) -> None:
+def _check_added_item(item: JsonObject) -> None:
     kind = item.get("type")
     require(
         kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION),
@@ -521,7 +519,7 @@ def _check_added_item(item: Json) -> None:
         require(not item.get("content") and not item.get("summary"), "an item begins with content")
 
 
-def _check_item(item: Json, location: str) -> None:
+def _check_item(item: JsonObject, location: str) -> None:
     require(require_string(item.get("id"), f"{location}.id"), f"{location}.id is empty")
     # A compaction is opaque and has no status.
     if item.get("type") == COMPACTION:
@@ -549,7 +547,7 @@ def _check_item(item: Json, location: str) -> None:
             raise Violation(f"{location} is of type {kind!r}")
 
 
-def _check_client_call(item: Json, kind: str, location: str) -> None:
+def _check_client_call(item: JsonObject, kind: str, location: str) -> None:
     require(
         require_string(item.get("call_id"), f"{location}.call_id"), f"{location}.call_id is empty"
     )
@@ -560,7 +558,7 @@ def _check_client_call(item: Json, kind: str, location: str) -> None:
     )
 
 
-def _check_content(part: Json, location: str) -> None:
+def _check_content(part: JsonObject, location: str) -> None:
     match part.get("type"):
         case "output_text":
             require_string(part.get("text"), f"{location}.text")

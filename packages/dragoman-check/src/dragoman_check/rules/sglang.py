@@ -7,10 +7,10 @@ the stream:   choices interleaved, identified by `index` if there are several; t
 
 from __future__ import annotations
 
-from . import checks
-from .checks import (
-    Json,
-    ParsedStream,
+from . import json_values as checks
+from .event_streams import ParsedStream
+from .json_values import (
+    JsonObject,
     require,
     require_array,
     require_count,
@@ -24,12 +24,12 @@ LOGPROB_FIELDS = ("input_token_logprobs", "output_token_logprobs")
 TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 
-def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
+def check_stream(data: bytes, *, choices: int = 1) -> list[JsonObject]:
     """Check a stream, and return each choice's last event, in order; none if the stream
     failed. Raises Violation.
     """
     stream = ParsedStream(data)
-    last_answers = dict[int, Json]()
+    last_answers = dict[int, JsonObject]()
     has_failed = False
     for answer in stream.payloads:
         require(not has_failed, "an event after an error")
@@ -67,13 +67,13 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     return [answer for _, answer in sorted(last_answers.items())]
 
 
-def check_object(answer: Json) -> None:
+def check_object(answer: JsonObject) -> None:
     """Check a full answer. Raises Violation."""
     _check_answer(answer)
     require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
 
 
-def _check_answer(answer: Json) -> None:
+def _check_answer(answer: JsonObject) -> None:
     require_string(answer.get("text"), "text")
     ids = [
         require_count(id, "output_ids")

@@ -11,9 +11,9 @@ An error event ends the stream. There is no [DONE].
 
 from __future__ import annotations
 
-from .checks import (
-    Json,
-    ParsedStream,
+from .event_streams import ParsedStream
+from .json_values import (
+    JsonObject,
     require,
     require_array,
     require_count,
@@ -27,13 +27,13 @@ REASONS = ("length", "eos_token", "stop_sequence")
 ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")
 
 
-def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
+def check_stream(data: bytes, *, prefix: str = "") -> list[JsonObject]:
     """Check a stream, and return all events; none if it failed. Raises Violation.
 
     prefix: text that comes before the generated tokens' texts, such as the prompt.
     """
     stream = ParsedStream(data)
-    events = list[Json]()
+    events = list[JsonObject]()
     require(not stream.done, "a [DONE]")
     has_failed = False
     for event in stream.payloads:
@@ -79,7 +79,7 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
     return events
 
 
-def check_object(answer: Json) -> None:
+def check_object(answer: JsonObject) -> None:
     """Check a full answer in TGI's format. Raises Violation."""
     require_string(answer.get("generated_text"), "generated_text")
     if answer.get("details") is None:
@@ -101,7 +101,7 @@ def check_object(answer: Json) -> None:
         require(len(top_tokens) == len(tokens), "top_tokens are of other tokens")
 
 
-def check_lightllm(answer: Json) -> None:
+def check_lightllm(answer: JsonObject) -> None:
     """Check a full answer with one choice in LightLLM's format. Raises Violation."""
     texts = require_array(answer.get("generated_text"), "generated_text")
     require(len(texts) == 1, "there is not one text")
@@ -126,25 +126,25 @@ def check_lightllm(answer: Json) -> None:
             )
 
 
-def check_error(body: Json) -> None:
+def check_error(body: JsonObject) -> None:
     """Check an error body. Raises Violation."""
     require(require_string(body.get("error"), "error") != "", "error is empty")
     require(body.get("error_type") in ERRORS, f"error_type is {body.get('error_type')!r}")
 
 
-def _check_reason(details: Json) -> None:
+def _check_reason(details: JsonObject) -> None:
     require(
         details.get("finish_reason") in REASONS,
         f"finish_reason is {details.get('finish_reason')!r}",
     )
 
 
-def _check_token(token: Json) -> None:
+def _check_token(token: JsonObject) -> None:
     _check_token_logprob(token)
     require(isinstance(token.get("special"), bool), "special is not a boolean")
 
 
-def _check_token_logprob(token: Json) -> None:
+def _check_token_logprob(token: JsonObject) -> None:
     require(type(token.get("id")) is int and token["id"] >= -1, f"token.id is {token.get('id')!r}")
     require_string(token.get("text"), "token.text")
     require_key(token, "logprob", "token")

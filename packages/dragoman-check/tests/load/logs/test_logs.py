@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman_check.load.logs.log import LogError, join_logs
-from dragoman_check.load.logs.tools import read_any
+from dragoman_check.load.logs.log_reader import read_any
+from dragoman_check.load.logs.measured_log import LogError, join_logs
 
 from . import examples
 
@@ -33,7 +33,7 @@ SAME: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("tool", SAME)
-def test_the_same_requests_are_read_from_every_tools_log(tool: str) -> None:
+def test_read_log_all_formats_yield_same_requests(tool: str) -> None:
     log = read_any(SAME[tool]())
     assert tool.startswith(log.format)
     assert [(timing.input_tokens, timing.output_tokens) for timing in log.timings] == list(
@@ -49,14 +49,14 @@ def test_the_same_requests_are_read_from_every_tools_log(tool: str) -> None:
     ]
 
 
-def test_a_log_of_our_own_keeps_what_prompts_share() -> None:
+def test_read_log_own_format_keeps_block_hashes() -> None:
     log = read_any((FOLDER / "rtx4090-llama-3.1-8b.jsonl").read_bytes())
     assert len(log.requests) == 300
     assert log.requests[0].block_hashes[0] == "4d504032553d"
     assert log.timings[0].scheduled_s == pytest.approx(0.001865)
 
 
-def test_requests_without_an_answer_are_left_out_and_reported() -> None:
+def test_read_log_failed_requests_skipped_with_note() -> None:
     log = read_any(examples.vllm_bench(errors=["", "timeout", "", ""]))
     assert len(log.timings) == 3
     assert "1 requests failed" in log.notes[0]
@@ -65,7 +65,7 @@ def test_requests_without_an_answer_are_left_out_and_reported() -> None:
     assert "1 requests failed" in read_any(examples.recording()).notes[0]
 
 
-def test_several_runs_follow_each_other() -> None:
+def test_join_logs_appends_runs_in_time() -> None:
     one = read_any(examples.table_csv())
     both = join_logs([one, read_any(examples.aiperf())])
     assert both.format == "CSV and aiperf"
@@ -75,13 +75,13 @@ def test_several_runs_follow_each_other() -> None:
     assert join_logs([one]) is one
 
 
-def test_a_recording_that_was_appended_to_is_several_runs() -> None:
+def test_read_log_appended_recording_yields_separate_runs() -> None:
     log = read_any(examples.recording() + b"\n" + examples.recording())
     assert len(log.timings) == 8
     assert log.timings[4].arrival_s > log.timings[3].last_token_s + 1000
 
 
-def test_units_come_from_the_column_name_or_the_caller() -> None:
+def test_read_log_unit_argument_sets_time_unit() -> None:
     csv = b"start,ttft,latency,isl,osl\n1000,125,250,10,3\n1500,125,250,10,3"
     assert read_any(csv, unit="ms").timings[1].arrival_s == pytest.approx(0.5)
     assert read_any(csv, unit="ms").timings[1].latency == pytest.approx(0.25)
@@ -89,7 +89,7 @@ def test_units_come_from_the_column_name_or_the_caller() -> None:
         read_any(csv, unit="h")
 
 
-def test_times_of_the_day_and_other_ways_to_tell_the_end_are_read() -> None:
+def test_read_log_parses_timestamps_and_tpot() -> None:
     csv = (
         b"Start Time;TTFT (ms);TPOT (ms);Input Tokens;Output Tokens;error\n"
         b"2026-01-02T03:04:05.000+00:00;100;10;8;3;\n2026-01-02T03:04:06.500+00:00;100;10;8;3;\n"

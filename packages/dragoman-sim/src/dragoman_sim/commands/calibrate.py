@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from ..engine.config import SimulatedSchedulerConfig
 from dragoman.commands.options import (
     EngineOptions,
     build_api_key_option,
@@ -26,9 +25,12 @@ from dragoman.commands.options import (
 )
 from dragoman_check.commands.workload import WorkloadOptions, load_workload
 
+from ..engine.scheduler_config import SimulatedSchedulerConfig
+
 if TYPE_CHECKING:
+    from dragoman_check.load.logs.measured_log import MeasuredLog
+
     from ..engine.profile import MetricError, SimulatorProfile
-    from dragoman_check.load.logs.log import MeasuredLog
 
 HARDWARE_PANEL = "Hardware and model"
 SERVER_PANEL = "Measuring a live server"
@@ -203,12 +205,13 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
 def _run_calibration(options: CalibrateOptions) -> None:
     # Fail before the measurement and the fit, which take minutes.
     if options.plots is not None:
-        from .plots import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
+        from dragoman_check.plots.figure import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
 
         check_plot_path(options.plots)
+    from dragoman_check.load.logs.measured_log import join_logs  # noqa: PLC0415
+
     from ..engine.profile import dumps, load  # noqa: PLC0415
-    from ..lab.fitting import simulate  # noqa: PLC0415
-    from dragoman_check.load.logs.log import join_logs  # noqa: PLC0415
+    from ..lab.latency_fit import simulate  # noqa: PLC0415
 
     base_profile = None if options.like is None else load(options.like)
     logs = _read_logs(options)
@@ -239,7 +242,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
             "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
         )
     if options.plots is not None:
-        from .plots import draw_calibration  # noqa: PLC0415
+        from .calibration_plots import draw_calibration  # noqa: PLC0415
 
         ranks = profile.hardware.ranks
         result = simulate(
@@ -250,8 +253,8 @@ def _run_calibration(options: CalibrateOptions) -> None:
 
 def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
     """Read the log files; with --url, measure that server instead."""
-    from dragoman_check.load.logs.log import LogError  # noqa: PLC0415
-    from dragoman_check.load.logs.tools import read_any  # noqa: PLC0415
+    from dragoman_check.load.logs.log_reader import read_any  # noqa: PLC0415
+    from dragoman_check.load.logs.measured_log import LogError  # noqa: PLC0415
 
     if options.url is None:
         logs: list[MeasuredLog] = []
@@ -261,7 +264,7 @@ def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
             except LogError as error:
                 raise LogError(f"{name}: {error}") from None
         return logs
-    from dragoman_check.load.driver import Target, measure_server  # noqa: PLC0415 - it needs httpx2
+    from dragoman_check.load.load_driver import Target, measure_server  # noqa: PLC0415 - it needs httpx2
 
     if len(options.logs) != 1:
         raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")
@@ -284,7 +287,8 @@ def _fit_profile(
 ) -> SimulatorProfile:
     """Fit a profile. Options override the base profile's hardware, model and engine."""
     from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
-    from ..lab.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
+    from ..lab.calibration import calibrate  # noqa: PLC0415
+    from ..lab.calibration_spread import NUM_VARIATIONS, measure_spread  # noqa: PLC0415
 
     hardware = Hardware(options.hardware or "unknown")
     model = ModelProfile(options.model or "unknown")

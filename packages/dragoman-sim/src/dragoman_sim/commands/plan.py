@@ -1,151 +1,27 @@
-"""`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan`
-finds the cheapest fleet for an SLO.
-
-The prediction and the search are in `simulation`.
-"""
+"""`dragoman plan`: finds the cheapest fleet for an SLO. The search is in `simulation`."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from dragoman.commands.options import EngineOptions, build_command, print_warning, show_progress
+from dragoman.commands.options import build_command, print_warning, show_progress
 from dragoman_check.commands.workload import WorkloadOptions, load_workload
+
+from .predict_profile import MODEL_HELP, OUTPUT_PANEL, SEARCH_PANEL, read_dtype
 
 if TYPE_CHECKING:
     from ..lab.planner import Plan
-    from ..lab.roofline import Dtype
 
-PARALLEL_PANEL = "Parallelism"
-SEARCH_PANEL = "Search"
-OUTPUT_PANEL = "Output"
-MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
-PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's config.json, without measurements.
-
-The prediction is a roofline: bytes and operations of a step over the device's bandwidth and operations per second, plus
-collectives between devices. Use `calibrate` where there is a benchmark log.
-"""
 PLAN_HELP = """Find the cheapest fleet that meets a service level objective, by simulation.
 
 TRACE is a file or a generated workload, as for `simulate`. Every combination of GPU, model, tensor parallelism and
 engine settings is predicted from datasheets, and the smallest sufficient number of replicas of each is searched for.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions(EngineOptions):
-    """Options of `dragoman profile`."""
-
-    gpu: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures."
-        ),
-    ]
-    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.",
-            show_default=False,
-        ),
-    ] = None
-    tensor_parallel_size: Annotated[
-        int,
-        typer.Option(
-            "--tensor-parallel-size",
-            "--tp",
-            help="Devices per replica.",
-            min=1,
-            rich_help_panel=PARALLEL_PANEL,
-        ),
-    ] = 1
-    data_parallel_size: Annotated[
-        int,
-        typer.Option(
-            "--data-parallel-size",
-            "--dp",
-            help="Data-parallel ranks.",
-            min=1,
-            rich_help_panel=PARALLEL_PANEL,
-        ),
-    ] = 1
-    enable_expert_parallel: Annotated[
-        bool,
-        typer.Option(
-            "--enable-expert-parallel",
-            "--ep",
-            help="Share the experts among all ranks, which then run in lock-step.",
-            rich_help_panel=PARALLEL_PANEL,
-        ),
-    ] = False
-    gpu_memory_utilization: Annotated[
-        float,
-        typer.Option(
-            help="Share of a device's memory for weights, activations and KV cache.",
-            min=0.01,
-            max=1.0,
-        ),
-    ] = 0.9
-    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = (
-        None
-    )
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="File for the profile (.yaml); by default standard output.",
-        ),
-    ] = None
-
-
-def _predict(options: ProfileOptions) -> None:
-    from ..engine.profile import dumps  # noqa: PLC0415 - numpy is slow to load
-    from ..lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile  # noqa: PLC0415
-
-    shape = load_model_shape(options.model, _read_dtype(options.dtype))
-    parallelism = Parallelism(
-        options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel
-    )
-    gpu = find_gpu(options.gpu)
-    name = (
-        options.name
-        or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
-    )
-    profile = predict_profile(
-        gpu,
-        shape,
-        parallelism,
-        name=name,
-        settings=options.overrides(),
-        memory_utilization=options.gpu_memory_utilization,
-    )
-    text = dumps(profile)
-    if options.out is None:
-        typer.echo(text, nl=False)
-    else:
-        Path(options.out).write_text(text, encoding="utf-8")
-        typer.echo(
-            f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from "
-            f"datasheets"
-        )
-
-
-def _read_dtype(value: str | None) -> Dtype | None:
-    from ..lab.roofline import DTYPES, Dtype  # noqa: PLC0415
-
-    if value is None:
-        return None
-    if value not in DTYPES:
-        raise ValueError(f"--dtype: must be one of {', '.join(DTYPES)}, not {value!r}")
-    return msgspec.convert(value, Dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,13 +119,16 @@ class PlanOptions(WorkloadOptions):
 
 
 def _plan(options: PlanOptions) -> None:
-    from ..lab.planner import build_candidates, parse_objectives, plan, render_plan  # noqa: PLC0415
-    from ..lab.roofline import find_gpu, load_model_shape  # noqa: PLC0415
-    from ..lab.routing import Routing  # noqa: PLC0415
+    from ..lab.fleet_options import build_candidates  # noqa: PLC0415
+    from ..lab.gpus import find_gpu  # noqa: PLC0415
+    from ..lab.model_shape import load_model_shape  # noqa: PLC0415
+    from ..lab.objectives import parse_objectives  # noqa: PLC0415
+    from ..lab.planner import plan, render_plan  # noqa: PLC0415
+    from ..lab.replica_router import Routing  # noqa: PLC0415
 
     # Fail before the search, which takes minutes.
     if options.plots is not None:
-        from .plots import check_plot_path  # noqa: PLC0415
+        from dragoman_check.plots.figure import check_plot_path  # noqa: PLC0415
 
         check_plot_path(options.plots)
     objectives = parse_objectives(options.slo)
@@ -257,7 +136,7 @@ def _plan(options: PlanOptions) -> None:
         routing = msgspec.convert(options.routing, Routing)
     except msgspec.ValidationError as error:
         raise ValueError(f"--routing: {error}") from None
-    dtype = _read_dtype(options.dtype)
+    dtype = read_dtype(options.dtype)
     shapes = [load_model_shape(model.strip(), dtype) for model in options.models.split(",")]
     gpus = [
         (name, find_gpu(name), price) for name, price in map(_read_price, options.gpus.split(","))
@@ -295,7 +174,7 @@ def _plan(options: PlanOptions) -> None:
             tick=on_progress,
         )
     if options.plots is not None:
-        from .plots import draw_plan  # noqa: PLC0415 - it needs matplotlib
+        from .plan_plots import draw_plan  # noqa: PLC0415 - it needs matplotlib
 
         draw_plan(options.plots, result, workload, routing)
     typer.echo(_format_json(result) if options.json else render_plan(result), nl=False)
@@ -362,5 +241,4 @@ def _format_json(result: Plan) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-profile = build_command(ProfileOptions, _predict, about=PROFILE_HELP)
 plan = build_command(PlanOptions, _plan, about=PLAN_HELP)

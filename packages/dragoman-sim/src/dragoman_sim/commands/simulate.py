@@ -1,8 +1,6 @@
-"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated
-vLLM servers.
+"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLM servers.
 
-It is faster than real time. `dragoman profiles` lists the built-in hardware and model
-profiles. The simulation itself is in `dragoman.simulation`.
+It is faster than real time. The simulation itself is in `dragoman.simulation`.
 """
 
 from __future__ import annotations
@@ -30,12 +28,15 @@ from dragoman_check.commands.workload import (
 )
 
 if TYPE_CHECKING:
-    from ..engine.offloading import OffloadingSettings
-    from ..engine.profile import SimulatorProfile
-    from ..lab.fleet import AutoscalerConfig, Fleet
-    from ..lab.replay import DisaggregationConfig, ReplayResult
-    from ..lab.report import Slo
+    from dragoman_check.load.load_statistics import Slo
     from dragoman_check.load.workload import WorkloadRequest
+
+    from ..engine.offloading_settings import OffloadingSettings
+    from ..engine.profile import SimulatorProfile
+    from ..lab.autoscaling import AutoscalerConfig
+    from ..lab.disaggregated_replay import DisaggregationConfig
+    from ..lab.fleet import Fleet
+    from ..lab.replay_result import ReplayResult
 
 FLEET_PANEL = "Fleet"
 SLO_PANEL = "Service level objective"
@@ -301,17 +302,17 @@ def _run_simulation(options: SimulateOptions) -> None:
     fleet = _build_fleet(options)
     workload = load_workload(options.trace, options)
     if options.plots is not None:
-        from .plots import check_plot_path  # noqa: PLC0415
+        from dragoman_check.plots.figure import check_plot_path  # noqa: PLC0415
 
         check_plot_path(options.plots)
     if options.save_trace is not None:
-        from dragoman_check.load.workload import encode_workload  # noqa: PLC0415 - numpy is slow to import; also below
+        from dragoman_check.load.trace_file import encode_workload  # noqa: PLC0415 - numpy is slow to import; also below
 
         Path(options.save_trace).write_text(encode_workload(workload), encoding="utf-8")
     if options.sweep:
         _run_sweep(options, fleet, workload, slo)
         return
-    from ..lab.report import build_report, render_report  # noqa: PLC0415
+    from ..lab.simulation_report import build_report, render_report  # noqa: PLC0415
 
     with show_progress("requests", len(workload)) as on_progress:
         if options.save_detailed is None and options.plots is None:
@@ -332,7 +333,7 @@ def _run_simulation(options: SimulateOptions) -> None:
 def _run_sweep(
     options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None
 ) -> None:
-    from ..lab.fleet import render_sweep, sweep  # noqa: PLC0415
+    from ..lab.fleet_sizing import render_sweep, sweep  # noqa: PLC0415
 
     if slo is None:
         raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
@@ -382,7 +383,7 @@ def _save_outputs(
                     }
                 file.write(msgspec.json.encode(fields) + b"\n")
     if options.plots is not None:
-        from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
+        from .simulation_plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
 
         title = f"{fleet.profile.name}, {fleet.description}, {len(replay.timings)} requests"
         draw_simulation(options.plots, replay, slo, title)
@@ -405,8 +406,8 @@ def _format_pretty_json(value: msgspec.Struct) -> str:
 
 
 def _build_fleet(options: SimulateOptions) -> Fleet:
-    from ..engine.latency import parse_acceptance_rates  # noqa: PLC0415
     from ..engine.profile import load  # noqa: PLC0415
+    from ..engine.speculative_decoding import parse_acceptance_rates  # noqa: PLC0415
     from ..lab.fleet import Fleet, ReplicaGroup  # noqa: PLC0415
 
     profile = load(options.profile)
@@ -487,7 +488,7 @@ def _build_offloading(
 
 
 def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
-    from ..lab.fleet import AutoscalerConfig  # noqa: PLC0415
+    from ..lab.autoscaling import AutoscalerConfig  # noqa: PLC0415
 
     if options.autoscale is None:
         return None
@@ -515,8 +516,8 @@ def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
 def _build_split(
     options: SimulateOptions, profile: SimulatorProfile
 ) -> DisaggregationConfig | None:
-    from ..engine.disaggregation import TransferCost  # noqa: PLC0415
-    from ..lab.replay import DisaggregationConfig  # noqa: PLC0415
+    from ..engine.network_link import TransferCost  # noqa: PLC0415
+    from ..lab.disaggregated_replay import DisaggregationConfig  # noqa: PLC0415
 
     if not options.prefill_replicas:
         return None
@@ -537,25 +538,3 @@ def _build_split(
 
 
 simulate = build_command(SimulateOptions, _run_simulation, about=HELP)
-
-
-def profiles() -> None:
-    """List the simulator's profiles: measured ones with their error on held-out
-    requests, predicted ones as such.
-    """
-    from ..engine.profile import list_profiles, load  # noqa: PLC0415 - numpy is slow to load
-
-    typer.echo(
-        f"{'profile':<28}{'hardware':<32}{'model':<28}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   "
-        f"error of the mean"
-    )
-    for name in list_profiles():
-        profile = load(name)
-        error = None if profile.calibration is None else profile.calibration.error
-        means = () if error is None else (error.ttft.mean, error.latency.mean, error.tpot.mean)
-        errors_text = (
-            "{:>+8.1%}{:>+9.1%}{:>+8.1%}".format(*means)
-            if means
-            else "   predicted from datasheets"
-        )
-        typer.echo(f"{name:<28}{profile.hardware.name:<32}{profile.model.name:<28}{errors_text}")

@@ -1,8 +1,4 @@
-"""Simulated embeddings and images.
-
-Embeddings are derived from the token ids alone and take the time of a prefill. Images
-become placeholder tokens of the prompt; their pixels are not decoded.
-"""
+"""Simulated embeddings, derived from the token ids alone; they take the time of a prefill."""
 
 from __future__ import annotations
 
@@ -13,11 +9,13 @@ from hashlib import blake2b, shake_256
 
 import numpy as np
 
-from dragoman.core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
+from dragoman.core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
 from dragoman.core.engine import Health
 from dragoman.core.errors import RequestError
-from dragoman.core.images import PreparedImage, PromptImage, read_image_info
+from dragoman.core.image_header import read_image_info
+from dragoman.core.prompt_images import PreparedImage, PromptImage
 from dragoman.engines.batching import place_images
+
 from .engine import SimulatorEngine
 
 

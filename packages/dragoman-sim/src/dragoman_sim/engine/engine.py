@@ -1,8 +1,7 @@
-"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's
-administrative operations.
+"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's administrative operations.
 
-`engine_core` and `latency` determine steps and their duration, `reply_generator` the
-output; this module connects them with requests, a clock and control operations.
+`engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this module connects them
+with requests, a clock and control operations.
 """
 
 from __future__ import annotations
@@ -18,41 +17,39 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from dragoman.core.control import PauseMode, RankState, SimulationState
-from dragoman.core.engine import (
-    CONSTRAINT_FEATURES,
-    Capabilities,
-    Failed,
-    Feature,
-    Health,
-    OutputCallback,
-    TokenRequest,
-    check_prompt,
-)
+from dragoman.core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
+from dragoman.core.engine import Health
+from dragoman.core.engine_control import PauseMode
+from dragoman.core.engine_stats import EngineStats
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
-from dragoman.core.metrics import EngineStats
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.active import SHUTTING_DOWN, check_admission
-from .blocks import SimulatedBlockPool
-from .config import SimulatedSchedulerConfig
-from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
+from dragoman.core.request_checks import check_prompt
+from dragoman.core.simulated_engine import RankState, SimulationState
+from dragoman.core.token_engine import Failed, OutputCallback, TokenRequest
+from dragoman.engines.active_sequences import SHUTTING_DOWN, check_admission
+
+from .block_hashes import TokenContents, hash_root
+from .block_pool import SimulatedBlockPool
+from .data_parallel_rank import DataParallelBalancer, DataParallelRank
 from .engine_core import EngineCore
-from .faults import Fault, FaultInjector, build_fault_error
-from .hashing import KeyedRandom, TokenContents, hash_root
-from .kv_events import (
-    KvEvent,
-    KvEventsConfig,
-    KvEventsVersion,
-    KvNotifier,
-    KvPublisher,
-    KvTransferConfig,
-)
-from .latency import DraftAcceptance, LatencyModel, StepLoad, StepTime, add_noise
-from .offloading import OffloadingSettings
-from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest, TimerQueue
+from .fault_injection import Fault, FaultInjector, build_fault_error
+from .keyed_random import KeyedRandom
+from .kv_events import KvEvent, KvEventsVersion
+from .kv_notices import KvNotifier
+from .kv_publisher import KvEventsConfig, KvPublisher
+from .kv_transfer_config import KvTransferConfig
+from .kv_transfers import TransferContext
+from .latency import LatencyModel, StepLoad, StepTime, add_noise
+from .live_request import ChoiceLengths, LiveRequest
+from .network_link import TransferCost
+from .offloading_settings import OffloadingSettings
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
+from .scheduler_config import SimulatedSchedulerConfig
 from .sequence import SimulatedSequence
+from .speculative_decoding import DraftAcceptance
+from .timer_queue import TimerQueue
+from .transfer_params import KvAddress, parse_transfer_params
 
 # Settings of a served simulation, and the capabilities and step times that follow from
 # them.
@@ -163,8 +160,6 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
 
-
-# The engine.
 
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from .kv_offloading import HostLink
 from .latency import StepLoad, StepTime
-from .offloading import HostLink
-from .scheduler import CountSampled, RemoteFetch, SchedulerOutput, SimulatedScheduler
+from .scheduler import CountSampled, SimulatedScheduler
+from .scheduler_output import RemoteFetch, SchedulerOutput
 from .sequence import SimulatedSequence
 
 

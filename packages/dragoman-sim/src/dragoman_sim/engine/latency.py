@@ -1,34 +1,28 @@
-"""The latency model, a step's duration as a function of its load; and the accepted
-drafts of speculative decoding.
+"""The latency model: a step's duration as a function of its load.
 
     seconds = base
-              + per_token, a curve over the step's tokens + per_expert_token, a curve
-              over the mean tokens of all ranks that share experts + per_context_token *
-              tokens of context read by decoding sequences + per_prefill_pair *
-              query-key pairs of the prompt chunks + per_sequence * sequences +
-              per_mixed_sequence * sequences, if the step has a prompt chunk +
-              draft_base + per_draft * drafts, if any draft is verified + lora_base +
-              per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is
-              used
+              + per_token, a curve over the step's tokens
+              + per_expert_token, a curve over the mean tokens of all ranks that share experts
+              + per_context_token * tokens of context read by decoding sequences
+              + per_prefill_pair * query-key pairs of the prompt chunks
+              + per_sequence * sequences
+              + per_mixed_sequence * sequences, if the step has a prompt chunk
+              + draft_base + per_draft * drafts, if any draft is verified
+              + lora_base + per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is used
     but never less than floor
 
-The curves are piecewise linear: the first tokens of a step may be free (the weights are
-read anyway), or cost more than the others (each activates further experts). Every
-coefficient is at least 0 and base is more than 0, so every duration is positive.
+The curves are piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
+the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every duration
+is positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-
-from .config import SimulatedSchedulerConfig
-from .hashing import KeyedRandom
-from .sequence import SimulatedSequence
 
 
 class StepLoad(Struct, frozen=True, gc=False):
@@ -235,109 +229,3 @@ def speed_up(step_time: StepTime, scale: float) -> StepTime:
     if not scale > 0:
         raise ValueError("scale must be more than 0")
     return lambda load: step_time(load) / scale
-
-
-# Speculative decoding: vLLM's settings, and the number of accepted drafts.
-
-NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
-MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
-"""Methods whose drafter is a model. All but Medusa, which only adds heads, have a KV
-cache of their own.
-"""
-DEFAULT_RATES = (0.75, 0.6, 0.5)
-"""Acceptance rates of the first three positions: an assumption, in the range that
-EAGLE-3 reaches in chats.
-"""
-
-
-class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's --speculative-config, as far as it affects scheduling. model: accepted
-    without effect.
-    """
-
-    num_speculative_tokens: int
-    method: str = "draft_model"
-    model: str | None = None
-    prompt_lookup_max: int | None = None
-    prompt_lookup_min: int | None = None
-    draft_tensor_parallel_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.method not in NGRAM_METHODS | MODEL_METHODS:
-            methods = ", ".join(sorted(NGRAM_METHODS | MODEL_METHODS))
-            raise ValueError(f"method {self.method!r} is not simulated; use one of {methods}")
-        if not 1 <= self.num_speculative_tokens <= 64:
-            raise ValueError("num_speculative_tokens must be from 1 to 64")
-
-    def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
-        """Return the scheduler's settings with this drafter."""
-        has_cache = self.method in MODEL_METHODS - {"medusa"}
-        return msgspec.structs.replace(
-            config,
-            num_speculative_tokens=self.num_speculative_tokens,
-            num_lookahead_tokens=self.num_speculative_tokens if has_cache else 0,
-        )
-
-
-def parse_speculative_config(text: str) -> SpeculativeConfig:
-    """Parse vLLM's JSON. Raises ValueError, which names the field."""
-    try:
-        return msgspec.json.decode(text, type=SpeculativeConfig)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"--speculative-config: {error}") from None
-
-
-def parse_acceptance_rates(text: str) -> tuple[float, ...]:
-    """Parse `0.8,0.6,0.5`, the rates of the first positions. Raises ValueError."""
-    try:
-        rates = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a list of rates such as 0.8,0.6,0.5") from None
-    check_acceptance_rates(rates)
-    return rates
-
-
-def check_acceptance_rates(rates: Sequence[float]) -> None:
-    """Raise ValueError unless rates are from 0 to 1 and do not rise: a draft is
-    accepted only with those before it.
-    """
-    if any(not 0 <= rate <= 1 for rate in rates) or list(rates) != sorted(rates, reverse=True):
-        raise ValueError(
-            "acceptance rates must be from 0 to 1, and none higher than the one before it"
-        )
-
-
-class DraftAcceptance:
-    """Draws the number of accepted draft tokens. A request draws the same numbers
-    regardless of its batch.
-
-    rates: share of drafts whose first, second, ... token is accepted.
-    """
-
-    def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
-        check_acceptance_rates(rates)
-        self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
-        rates = self._rates
-        last = len(self._rates) - 1
-        # Beyond the last rate, rates fall by the ratio of the last two.
-        self._decay = rates[last] / rates[last - 1] if last and rates[last - 1] else rates[last]
-        self._seed = seed
-
-    def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
-        """Count the tokens that a sequence gets in a step, as `scheduler.CountSampled`."""
-        # One number for all positions: rates do not rise, so a draft is accepted only
-        # together with those before it.
-        drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
-        rates = self._rates
-        last = len(self._rates) - 1
-        accepted = 0
-        while accepted < num_drafts:
-            rate = (
-                rates[accepted]
-                if accepted <= last
-                else rates[last] * self._decay ** (accepted - last)
-            )
-            if drawn >= rate:
-                break
-            accepted += 1
-        return 1 + accepted

@@ -17,12 +17,12 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, Tool
 from dragoman.core.request import Conversation, GenerateRequest, Sampling
-from dragoman.core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
+from dragoman.core.syntax import JsonPiece, LiteralText, ReasoningFormat, ToolFormat
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.script import (
     CallTool,
     Fail,
@@ -43,15 +43,10 @@ from dragoman.engines.script import (
     to_conversation,
     validate_reply,
 )
-from .hashing import KeyedRandom
-from .reply_tokens import (
-    ConstrainedTokens,
-    Lexicon,
-    NO_TOKEN,
-    PlannedTokens,
-    ReplyTokens,
-    TokenRestrictions,
-)
+
+from .keyed_random import KeyedRandom
+from .lexicon import Lexicon
+from .reply_tokens import NO_TOKEN, ConstrainedTokens, PlannedTokens, ReplyTokens, TokenRestrictions
 
 _STANDARD_NORMAL = NormalDist()
 
@@ -421,7 +416,7 @@ class ReplyGenerator:
         (begin, end) = self._tools.section_delimiters
         if isinstance(tool, FunctionTool) and not has_parameters(tool):
             empty = (
-                p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonValue) else ""
+                p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonPiece) else ""
                 for p in pieces
             )
             return self._lexicon.encode(begin + "".join(empty) + end)

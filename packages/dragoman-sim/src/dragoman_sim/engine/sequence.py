@@ -1,9 +1,4 @@
-"""The scheduler's state of one request (token counts and blocks), and the waiting
-queue.
-
-The queue is first come, first served, with preempted sequences first; or by priority
-and then arrival.
-"""
+"""The scheduler's state of one request: token counts, blocks."""
 
 from __future__ import annotations
 
@@ -12,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
-from .config import SchedulingPolicy
-from .hashing import BlockContents
+from .block_hashes import BlockContents
+from .scheduler_config import SchedulingPolicy
 
 
 class SequenceStatus(Enum):

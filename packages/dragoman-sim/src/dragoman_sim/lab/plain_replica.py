@@ -14,97 +14,19 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from ..engine.config import SimulatedSchedulerConfig
 from ..engine.latency import LatencyModel, MemoizedLatency
+from ..engine.scheduler_config import SimulatedSchedulerConfig
+from .block_counts import BlockCounts, CachedBlocks
+from .weighted_sample import WeightedSample
 
 # Statistics of many weighted values in bounded memory: exact up to a number of values,
 # then with a bounded error.
-
-EXACT_VALUES = 1 << 20
-"""Values that a sample stores exactly; beyond that all are rounded."""
-_DROPPED_BITS = 52 - 13
-"""Mantissa bits, of 52, that rounding drops: a rounded value is at most 2^-14, or 0.006
-%, off.
-"""
-
-
-class WeightedSample:
-    """A sample of positive values, each with the number of its occurrences.
-
-    The mean is exact. Percentiles are exact for up to `max_values` additions; then
-    values are rounded to 14 significant bits and merged.
-    """
-
-    def __init__(self, max_values: int = EXACT_VALUES) -> None:
-        self._max_values = max_values
-        self._values = array("d")
-        self._weights = array("q")
-        self._total = 0.0
-        self.count = 0
-        """Sum of all weights."""
-
-    def __len__(self) -> int:
-        """Return the number of stored values."""
-        return len(self._values)
-
-    def add(self, value: float, weight: int) -> None:
-        self._values.append(value)
-        self._weights.append(weight)
-        self._total += value * weight
-        self.count += weight
-        if len(self._values) > self._max_values:
-            self._round_values()
-
-    def add_many(self, values: NDArray[np.float64], weight: int) -> None:
-        self._values.frombytes(values.tobytes())
-        self._weights.extend([weight] * len(values))
-        self._total += float(values.sum()) * weight
-        self.count += weight * len(values)
-        if len(self._values) > self._max_values:
-            self._round_values()
-
-    @property
-    def mean(self) -> float:
-        return self._total / self.count if self.count else 0.0
-
-    def compute_percentiles(self, percentages: Sequence[float]) -> list[float]:
-        """Compute percentiles with linear interpolation, as numpy does for the repeated
-        values; 0 if there are none.
-        """
-        if not self.count:
-            return [0.0 for _ in percentages]
-        values = np.frombuffer(self._values)
-        order = np.argsort(values)
-        values = values[order]
-        ends = np.cumsum(np.frombuffer(self._weights, dtype=np.int64)[order])
-        result: list[float] = []
-        for percentage in percentages:
-            rank = percentage / 100 * (self.count - 1)
-            low, high = (
-                float(values[np.searchsorted(ends, place, side="right")])
-                for place in (np.floor(rank), np.ceil(rank))
-            )
-            result.append(low + (high - low) * (rank - float(np.floor(rank))))
-        return result
-
-    def _round_values(self) -> None:
-        """Merge values whose leading bits are equal into the middle of their interval."""
-        # Positive floats, read as integers, have the same order: values with equal
-        # leading bits form an interval.
-        bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
-        first_bits, places = np.unique(bits, return_inverse=True)
-        weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))
-        middles = (first_bits << _DROPPED_BITS) + (1 << (_DROPPED_BITS - 1))
-        self._values = array("d", middles.tobytes())
-        self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())
 
 
 # The block pool, as counts. Only a preempted sequence can hit cached blocks: its own.
@@ -112,80 +34,6 @@ class WeightedSample:
 # simulator's pool: first the blocks without contents, then the cached ones in the order
 # in which they were freed, each sequence's last block first.
 
-
-class CachedBlocks:
-    """An entry of the queue of free cached blocks, of one sequence or several.
-
-    count: blocks that are left; a sequence's last block is evicted first.
-    is_owned: the blocks belong to one preempted sequence, which can acquire them again.
-    """
-
-    __slots__ = ("count", "is_owned")
-
-    def __init__(self, count: int, is_owned: bool) -> None:
-        self.count = count
-        self.is_owned = is_owned
-
-
-class BlockCounts:
-    """The block pool.
-
-    size: number of all blocks.
-    num_free: free blocks, including cached ones.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = self.num_free = self._num_empty = size
-        self._cached: deque[CachedBlocks] = deque()
-
-    def allocate(self, count: int) -> None:
-        self.num_free -= count
-        # Blocks without contents first, then cached ones in the order of their release,
-        # as in vLLM's free queue.
-        if count <= self._num_empty:
-            self._num_empty -= count
-            return
-        count -= self._num_empty
-        self._num_empty = 0
-        while count:
-            oldest = self._cached[0]
-            num_evicted = min(count, oldest.count)
-            oldest.count -= num_evicted
-            count -= num_evicted
-            if not oldest.count:
-                self._cached.popleft()
-
-    def release(self, count: int, cached: int, *, is_owned: bool = False) -> CachedBlocks | None:
-        """Free `count` blocks of a sequence; the first `cached` of them keep their
-        contents.
-
-        is_owned: the sequence may `acquire` the cached blocks again.
-
-        Returns the new entry of cached blocks; None if there are none, or they were
-        merged into an entry.
-        """
-        self.num_free += count
-        self._num_empty += count - cached
-        if not cached:
-            return None
-        # No sequence acquires these again, so adjacent entries can be merged, which
-        # keeps the queue short.
-        if not is_owned and self._cached and not self._cached[-1].is_owned:
-            self._cached[-1].count += cached
-            return None
-        blocks = CachedBlocks(cached, is_owned)
-        self._cached.append(blocks)
-        return blocks
-
-    def acquire(self, blocks: CachedBlocks) -> None:
-        """Take the blocks of an entry that have not been evicted."""
-        self.num_free -= blocks.count
-        # The empty entry stays in the queue until `allocate` drops it: removing it here
-        # would need a search.
-        blocks.count = 0
-
-
-# The replica.
 
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024

@@ -1,118 +1,26 @@
-"""Search for the cheapest configuration that meets the objectives: GPU, parallelism,
-engine settings and replicas.
+"""Search for the cheapest fleet that meets the objectives.
 
-Each candidate is a predicted or measured profile, whose smallest sufficient fleet is
-found by simulation. Candidates are independent of each other, so they can be simulated
-in parallel processes.
+Each candidate is a predicted or measured profile, whose smallest sufficient fleet is found by simulation. Candidates
+are independent of each other, so they can be simulated in parallel processes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.core.errors import DragomanError
-from ..engine.disaggregation import TransferCost
-from ..engine.profile import ProfileError, SimulatorProfile
-from .fleet import Fleet
-from .replay import DisaggregationConfig
-from .report import Report, Spread
-from .roofline import Gpu, ModelShape, Parallelism, predict_profile
-from .routing import Routing
-from dragoman_check.load.workload import RequestTable, WorkloadRequest
+from dragoman_check.load.request_table import RequestTable
+from dragoman_check.load.workload import WorkloadRequest
 
-Statistic = Literal["mean", "p50", "p90", "p99"]
-Metric = Literal["ttft", "itl", "tpot", "latency"]
-# Such as `p99 ttft < 1s`.
-_OBJECTIVE = re.compile(
-    r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)"
-)
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_TRANSFER_SECONDS = 0.001
-"""Fixed cost of a KV transfer."""
-
-
-class PlanError(ValueError):
-    """A plan cannot be computed; the message gives the reason."""
-
-
-class Objective(Struct, frozen=True):
-    """An upper limit on a statistic of the whole workload, such as `p99 ttft < 1s`.
-
-    limit: seconds.
-    """
-
-    statistic: Statistic
-    metric: Metric
-    limit: float
-
-    def read(self, report: Report) -> float:
-        spread: Spread = getattr(report, self.metric)
-        return getattr(spread, self.statistic)
-
-    def is_met(self, report: Report) -> bool:
-        return self.read(report) <= self.limit
-
-    def __str__(self) -> str:
-        return f"{self.statistic} {self.metric} < {self.limit * 1000:g} ms"
-
-
-class FleetOption(Struct, frozen=True, kw_only=True):
-    """One configuration of a replica.
-
-    gpu: short name of the GPU.
-    devices: number of devices per replica.
-    price: price of one device per hour.
-    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0 and 1
-        mean aggregated serving.
-    link_bandwidth: bandwidth of KV transfers, in bytes per second.
-    """
-
-    gpu: str
-    profile: SimulatorProfile
-    devices: int
-    price: float
-    prefill: int = 0
-    decode: int = 1
-    link_bandwidth: float = 25e9
-
-    @property
-    def description(self) -> str:
-        engine = self.profile.engine
-        hardware = self.profile.hardware
-        split = f" {self.prefill}P:{self.decode}D" if self.prefill else ""
-        parallel = f"tp{hardware.tensor_parallel}" + (
-            f" dp{hardware.data_parallel}" * (hardware.data_parallel > 1)
-        )
-        return (
-            f"{self.gpu} {parallel}{split} seqs {engine.max_num_seqs} budget "
-            f"{engine.max_num_batched_tokens}"
-        )
-
-    @property
-    def devices_per_unit(self) -> int:
-        return self.devices * (self.prefill + self.decode if self.prefill else 1)
-
-    def build_fleet(self, units: int, routing: Routing) -> Fleet:
-        if not self.prefill:
-            return Fleet(profile=self.profile, replicas=units, routing=routing)
-        bytes_per_token = self.profile.model.kv_bytes_per_token
-        if bytes_per_token is None:
-            raise PlanError(
-                f"profile {self.profile.name}: model.kv_bytes_per_token is missing; KV transfers "
-                f"need it"
-            )
-        cost = TransferCost(bytes_per_token, self.link_bandwidth, _TRANSFER_SECONDS)
-        split = DisaggregationConfig(prefill=units * self.prefill, cost=cost, links="pairs")
-        return Fleet(
-            profile=self.profile, replicas=units * self.decode, routing=routing, split=split
-        )
+from .fleet_options import FleetOption
+from .objectives import Objective, PlanError
+from .replica_router import Routing
+from .simulation_report import Report
 
 
 class PlannedFleet(Struct, frozen=True):
@@ -177,84 +85,6 @@ class Plan(Struct, frozen=True):
                 front.append(self.fleets[index])
                 best_value = value
         return tuple(front)
-
-
-def parse_objectives(text: str) -> tuple[Objective, ...]:
-    """Parse `p99 ttft < 1s, p99 itl < 50ms`. Raises PlanError."""
-    objectives: list[Objective] = []
-    for part in text.split(","):
-        match = _OBJECTIVE.fullmatch(part.strip().lower())
-        if match is None:
-            raise PlanError(
-                f"{part.strip()!r} is not an objective; use STATISTIC METRIC < TIME, such as `p99 "
-                f"ttft < 1s`, "
-                "with one of mean, p50, p90, p99; ttft, itl, tpot, latency; us, ms, s"
-            )
-        statistic, metric, value, unit = match.groups()
-        metric = "latency" if metric.startswith("e2e") else metric
-        seconds = float(value) * _UNITS[unit]
-        objectives.append(
-            Objective(
-                msgspec.convert(statistic, Statistic), msgspec.convert(metric, Metric), seconds
-            )
-        )
-    return tuple(objectives)
-
-
-def build_candidates(
-    gpus: Iterable[tuple[str, Gpu, float]],
-    shapes: Iterable[ModelShape],
-    *,
-    tensor_parallel: Iterable[int],
-    max_num_seqs: Iterable[int],
-    max_num_batched_tokens: Iterable[int],
-    splits: Iterable[tuple[int, int]] = ((0, 1),),
-) -> tuple[list[FleetOption], list[str]]:
-    """Build all possible combinations; also return why others are impossible (too
-    little memory, indivisible layers).
-
-    gpus: tuples of name, figures and price per hour.
-    tensor_parallel: tensor-parallel sizes.
-    max_num_seqs, max_num_batched_tokens: engine settings to try; empty for the
-        profile's own.
-    splits: pairs of prefill and decode replicas per unit; (0, 1) is aggregated serving.
-    """
-    candidates: list[FleetOption] = []
-    refused: list[str] = []
-    sizes = tuple(max_num_seqs)
-    budgets = tuple(max_num_batched_tokens)
-    layouts = tuple(splits)
-    devices = tuple(tensor_parallel)
-    for shape in shapes:
-        for name, gpu, price in gpus:
-            for tensor in devices:
-                try:
-                    profile = predict_profile(
-                        gpu, shape, Parallelism(tensor), name=f"{name}-{shape.name}-tp{tensor}"
-                    )
-                except ProfileError as error:
-                    refused.append(str(error))
-                    continue
-                for seqs in sizes or (profile.engine.max_num_seqs,):
-                    for budget in budgets or (profile.engine.max_num_batched_tokens,):
-                        engine = msgspec.structs.replace(
-                            profile.engine, max_num_seqs=seqs, max_num_batched_tokens=budget
-                        )
-                        candidates += [
-                            FleetOption(
-                                gpu=name,
-                                profile=msgspec.structs.replace(profile, engine=engine),
-                                devices=tensor,
-                                price=price,
-                                prefill=prefill,
-                                decode=decode,
-                                # KV transfers leave the machine; 50 GB/s is a network
-                                # of 400 Gbit/s.
-                                link_bandwidth=min(gpu.link_bandwidth, 50e9),
-                            )
-                            for prefill, decode in layouts
-                        ]
-    return candidates, refused
 
 
 def plan(

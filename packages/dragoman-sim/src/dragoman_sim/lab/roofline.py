@@ -14,23 +14,19 @@ arXiv:2211.05102).
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.core.strict_yaml import load_yaml
-from ..engine.config import SimulatedSchedulerConfig
 from ..engine.latency import LatencyModel, TokenCost
 from ..engine.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
+from ..engine.scheduler_config import SimulatedSchedulerConfig
+from .gpus import Gpu
+from .model_shape import Dtype, ModelShape
 
-Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 BYTES_PER_WEIGHT: Mapping[Dtype, float] = {
     "bf16": 2.0,
     "fp8": 1.0,
@@ -69,8 +65,6 @@ ACTIVATION_BYTES = 1.7e9
 measured RTX 4090 server had 2588 blocks left.
 """
 
-_DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
-"""Number formats of the quantization methods of config.json that have only one."""
 
 # Token counts at which a cost curve may bend.
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -78,80 +72,6 @@ _LARGE_MEMORY = 70 * 2**30
 """Bytes of memory from which vLLM has larger defaults of max_num_seqs and
 max_num_batched_tokens (vllm/engine/arg_utils.py).
 """
-
-
-class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
-    """An accelerator, as in the table `gpus.yaml`, which explains the fields and units.
-
-    flops: dense operations per second by number format; formats that the device cannot
-        multiply are absent.
-    """
-
-    name: str
-    memory: float
-    memory_bandwidth: float
-    flops: dict[str, float]
-    link_bandwidth: float
-    link_latency: float
-    compute_efficiency: float = 0.7
-    watts: float | None = None
-    source: str = ""
-
-
-class ModelShape(Struct, frozen=True, kw_only=True):
-    """The sizes of a decoder that determine the time of a step.
-
-    dense_params: parameters that every token uses: attention, dense MLPs, shared
-        experts and routers.
-    head_params: parameters of the output projection.
-    embedding_params: parameters of the input embedding; 0 if it is tied to the output
-        projection.
-    kv_values: numbers in the KV cache per token, over all layers.
-    pair_flops: operations per query-key pair, over all layers.
-    kv_is_shared: every tensor-parallel rank holds all of `kv_values` (multi-head latent
-        attention).
-    full_attention: share of the layers that attend to the whole context; the others
-        have a sliding window.
-    experts, experts_per_token: routed experts per layer, and those that a token uses.
-    expert_params: parameters of one expert in one layer.
-    moe_layers: number of layers with experts.
-    dtype, expert_dtype: number formats of the weights of linear layers, and of experts.
-    max_context: maximum context length in tokens; None if unknown.
-    """
-
-    name: str
-    layers: int
-    hidden: int
-    dense_params: float
-    head_params: float
-    embedding_params: float
-    kv_values: float
-    pair_flops: float
-    kv_is_shared: bool = False
-    kv_heads: int = 1
-    full_attention: float = 1.0
-    experts: int = 0
-    experts_per_token: int = 0
-    expert_params: float = 0.0
-    moe_layers: int = 0
-    dtype: Dtype = "bf16"
-    expert_dtype: Dtype = "bf16"
-    max_context: int | None = None
-
-    @property
-    def total_params(self) -> float:
-        return self.dense_params + self.head_params + self.embedding_params + self.all_expert_params
-
-    @property
-    def all_expert_params(self) -> float:
-        return self.moe_layers * self.experts * self.expert_params
-
-    @property
-    def active_params(self) -> float:
-        """Parameters that every token uses, without the output projection, which only
-        sampled tokens need.
-        """
-        return self.dense_params + self.moe_layers * self.experts_per_token * self.expert_params
 
 
 class Parallelism(Struct, frozen=True):
@@ -169,278 +89,6 @@ class Parallelism(Struct, frozen=True):
     @property
     def devices(self) -> int:
         return self.tensor * self.data
-
-
-def load_gpus() -> dict[str, Gpu]:
-    """Load the GPU table, by short name."""
-    text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
-    return msgspec.convert(load_yaml(text), dict[str, Gpu], strict=False)
-
-
-def find_gpu(name: str) -> Gpu:
-    """Return a GPU of the table, or of a YAML file with one entry of the same format.
-    Raises ProfileError.
-    """
-    if name.endswith((".yaml", ".yml")):
-        try:
-            return msgspec.convert(load_yaml(Path(name).read_bytes()), Gpu, strict=False)
-        except (OSError, ValueError) as error:
-            raise ProfileError(f"{name}: {error}") from None
-    gpus = load_gpus()
-    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and
-    # `rtx4090`.
-    spellings = {re.sub("[-_ ]", "", gpu): gpu for gpu in gpus}
-    spellings |= {gpu.removesuffix("-sxm"): gpu for gpu in gpus}
-    spelling = re.sub("[-_ ]", "", name.lower())
-    if spelling not in spellings:
-        close = difflib.get_close_matches(spelling, spellings, n=1)
-        hint = f"; did you mean {spellings[close[0]]}?" if close else ""
-        raise ProfileError(
-            f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its "
-            f"figures{hint}"
-        )
-    return gpus[spellings[spelling]]
-
-
-def load_models() -> dict[str, Mapping[str, Any]]:
-    """Load the configs of well-known models, by their names on the Hugging Face Hub."""
-    text = (files("dragoman.simulation") / "models.yaml").read_bytes()
-    return msgspec.convert(load_yaml(text), dict[str, Mapping[str, Any]])
-
-
-def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
-    """Load the shape of a model, given as a well-known name, a config.json or a
-    directory with one.
-
-    Raises:
-        ProfileError: the model is unknown or its config.json invalid.
-    """
-    models = load_models()
-    if model in models:
-        return read_model_shape(models[model], model.rpartition("/")[2], dtype)
-    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        base_name = model.rpartition("/")[2].lower()
-        short = {name.rpartition("/")[2].lower(): name for name in models}
-        # A fine-tune such as `-Instruct` has the sizes of its base model.
-        close = [name for name in short if base_name.startswith(name)]
-        close = close or difflib.get_close_matches(base_name, short, 1, 0.9)
-        hint = f"; did you mean {short[close[0]]}?" if close else ""
-        raise ProfileError(
-            f"{model}: neither a config.json nor a model of the table ({', '.join(models)}): "
-            f"{error.strerror}{hint}"
-        ) from None
-    except msgspec.MsgspecError as error:
-        raise ProfileError(f"{path}: {error}") from None
-    name = str(config.get("_name_or_path") or path.resolve().parent.name)
-    return read_model_shape(config, name.rpartition("/")[2], dtype)
-
-
-def read_model_shape(
-    config: Mapping[str, Any], name: str, dtype: Dtype | None = None
-) -> ModelShape:
-    """Read the sizes from a Hugging Face config.json.
-
-    dtype: number format of the linear layers; by default the config's.
-
-    Raises:
-        ProfileError: the config does not describe a decoder.
-    """
-    text_config: Any = config.get("text_config") or config
-    try:
-        if not isinstance(text_config, Mapping):
-            raise _ConfigError("'text_config' must be an object")
-        fields = cast("Mapping[str, Any]", text_config)
-        return _read_sizes(_Sizes(fields), name, dtype or _detect_dtype(config, fields))
-    except _ConfigError as error:
-        raise ProfileError(f"{name}: config.json does not describe a decoder: {error}") from None
-
-
-class _ConfigError(ValueError):
-    """A field of a config.json is missing or invalid."""
-
-
-class _Sizes:
-    """The fields of a config.json, validated on access. Raises _ConfigError."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.fields = fields
-
-    def __getitem__(self, name: str) -> int:
-        """Return a whole number of at least 1."""
-        number = self.get(name)
-        if not number:
-            problem = "is missing or not a number" if number is None else "must be at least 1"
-            raise _ConfigError(f"{name!r} {problem}")
-        return number
-
-    def get(self, *names: str) -> int | None:
-        """Return the first of these fields that is above 0, else 0 if one is 0; None if
-        all are missing or null.
-        """
-        number = None
-        for name in names:
-            value = self.fields.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-                raise _ConfigError(f"{name!r} is missing or not a number")
-            if not 0 <= value < 2**53:
-                raise _ConfigError(f"{name!r} must be at least 0 and below 2**53")
-            number = number or int(value)
-        return number
-
-
-class _Attention(NamedTuple):
-    """Sizes of attention, with the meanings of `ModelShape`.
-
-    params: parameters of one layer.
-    """
-
-    params: int
-    kv_values: int
-    kv_is_shared: bool
-    kv_heads: int
-    pair_flops: float
-
-
-def _read_attention(sizes: _Sizes) -> _Attention:
-    hidden = sizes["hidden_size"]
-    layers = sizes["num_hidden_layers"]
-    heads = sizes["num_attention_heads"]
-    kv_heads = sizes.get("num_key_value_heads") or heads
-    if kv_heads > heads or heads % kv_heads:
-        raise _ConfigError(
-            f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' "
-            f"({kv_heads})"
-        )
-    head_dim = sizes.get("head_dim") or hidden // heads
-    if not head_dim:
-        raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
-    lora_rank = sizes.get("kv_lora_rank")
-    if lora_rank:
-        # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed
-        # vector per token and layer.
-        rope = sizes["qk_rope_head_dim"]
-        nope = sizes["qk_nope_head_dim"]
-        value_dim = sizes["v_head_dim"]
-        query_rank = sizes.get("q_lora_rank") or 0
-        query = (
-            hidden * query_rank + query_rank * heads * (nope + rope)
-            if query_rank
-            else hidden * heads * (nope + rope)
-        )
-        attention = (
-            query
-            + hidden * (lora_rank + rope)
-            + lora_rank * heads * (nope + value_dim)
-            + heads * value_dim * hidden
-        )
-        # In its absorbed form attention works on the compressed vectors.
-        pair_flops = 2.0 * layers * heads * (2 * lora_rank + rope)
-        return _Attention(attention, layers * (lora_rank + rope), True, 1, pair_flops)
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    return _Attention(
-        attention,
-        2 * layers * kv_heads * head_dim,
-        False,
-        kv_heads,
-        4.0 * layers * heads * head_dim,
-    )
-
-
-def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
-    hidden = sizes["hidden_size"]
-    layers = sizes["num_hidden_layers"]
-    attention = _read_attention(sizes)
-    vocab = sizes["vocab_size"]
-    experts = sizes.get("num_experts", "num_local_experts", "n_routed_experts") or 0
-    expert_width = sizes.get("moe_intermediate_size") or sizes["intermediate_size"]
-    intermediate = sizes.get("intermediate_size") or 0
-    moe_layers = used = 0
-    if experts:
-        used = sizes.get("num_experts_per_tok", "top_k_experts") or 0
-        if not 1 <= used <= experts:
-            raise _ConfigError(
-                f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}"
-            )
-        # DeepSeek's first layers are dense; Qwen and Llama models have experts in every
-        # n-th layer.
-        moe_layers = max(0, layers - (sizes.get("first_k_dense_replace") or 0)) // (
-            sizes.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
-        )
-    # Qwen's configs state the total width of the shared experts, DeepSeek's their
-    # number.
-    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (
-        sizes.get("n_shared_experts") or 0
-    )
-    dense_params = (
-        layers * attention.params
-        + (layers - moe_layers) * 3 * hidden * intermediate
-        + moe_layers * (3 * hidden * shared_width + hidden * experts)
-    )
-    return ModelShape(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        dense_params=float(dense_params),
-        head_params=float(vocab * hidden),
-        embedding_params=0.0 if sizes.fields.get("tie_word_embeddings") else float(vocab * hidden),
-        kv_values=float(attention.kv_values),
-        kv_is_shared=attention.kv_is_shared,
-        kv_heads=attention.kv_heads,
-        pair_flops=attention.pair_flops,
-        full_attention=_read_full_attention(sizes, layers),
-        experts=experts,
-        experts_per_token=used,
-        expert_params=float(3 * hidden * expert_width) if experts else 0.0,
-        moe_layers=moe_layers,
-        # MXFP4 checkpoints quantize the experts alone.
-        dtype="bf16" if dtype == "fp4" and experts else dtype,
-        expert_dtype=dtype,
-        max_context=sizes.get("max_position_embeddings"),
-    )
-
-
-def _read_full_attention(sizes: _Sizes, layers: int) -> float:
-    """Return the share of layers without a sliding window."""
-    types: Any = sizes.fields.get("layer_types")
-    if types:
-        if not isinstance(types, list):
-            raise _ConfigError("'layer_types' must be a list")
-        kinds = cast("list[Any]", types)
-        return sum(kind == "full_attention" for kind in kinds) / len(kinds)
-    pattern = sizes.get("sliding_window_pattern")
-    if pattern and sizes.get("sliding_window"):
-        return (layers // pattern) / layers
-    return 1.0
-
-
-def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:
-    quantization: Any = (
-        config.get("quantization_config") or text_config.get("quantization_config") or {}
-    )
-    if not isinstance(quantization, Mapping):
-        raise _ConfigError("'quantization_config' must be an object")
-    fields = cast("Mapping[str, Any]", quantization)
-    method = str(fields.get("quant_method") or "")
-    if method in _DTYPE_BY_METHOD:
-        return _DTYPE_BY_METHOD[method]
-    if method in ("awq", "gptq"):
-        return "int4" if (_Sizes(fields).get("bits", "w_bit") or 4) == 4 else "int8"
-    if method == "compressed-tensors":
-        storage_format = str(fields.get("format") or "")
-        return (
-            "fp8" if "float" in storage_format else "int4" if "pack" in storage_format else "int8"
-        )
-    if fields:
-        raise _ConfigError(
-            f"the weights' format is unknown ('quant_method' {method!r} in "
-            f"'quantization_config'); set it with --dtype"
-        )
-    return "bf16"
 
 
 def predict_profile(
@@ -676,6 +324,3 @@ def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
 def _round(value: float) -> float:
     """Round to four significant digits; a prediction is not more precise."""
     return float(f"{value:.4g}")
-
-
-DTYPES: tuple[str, ...] = get_args(Dtype)

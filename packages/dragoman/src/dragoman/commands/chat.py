@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from .answer_printer import AnswerPrinter
 from .api_client import ApiError
-from .connection import Connection, RequestOptions, connect
+from .client_options import RequestOptions
 from .options import build_command, print_error
-from .run import AnswerPrinter, read_json
+from .run import read_json
+from .server_connection import Connection, connect
 
 HELP = """Chat with a model.
 

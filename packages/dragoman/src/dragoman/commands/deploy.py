@@ -78,7 +78,8 @@ def _run_on_ray(
     """
     if find_spec("ray") is None:
         raise SettingsError("Ray is not installed: pip install '.[ray]' in the clone of Dragoman")
-    from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands do not need it
+    from ..ray.environment import choose_environment  # noqa: PLC0415 - most commands do not need it
+    from ..ray.settings_check import override_ray  # noqa: PLC0415 - most commands do not need it
 
     settings = override_ray(settings, overrides)
     if address is None:

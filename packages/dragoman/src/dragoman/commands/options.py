@@ -22,8 +22,9 @@ import msgspec
 import typer
 from typer.models import OptionInfo
 
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+
 from ..core.errors import DragomanError
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
 from ..settings import SettingsError
 
 Options = TypeVar("Options")
@@ -229,7 +230,7 @@ class EngineOptions:
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
         """Override the configuration with the options that are set. Raises ValueError."""
-        from dragoman_sim.engine.latency import parse_speculative_config  # noqa: PLC0415
+        from dragoman_sim.engine.speculative_decoding import parse_speculative_config  # noqa: PLC0415
 
         try:
             if self.speculative_config is not None:

@@ -88,7 +88,8 @@ def _run_record(options: RecordOptions) -> None:
 
     import httpx2  # noqa: PLC0415 - imports inside the functions keep `--help` fast
 
-    from ..recording import CassetteWriter, RecordingProxy  # noqa: PLC0415
+    from ..recording.cassette import CassetteWriter  # noqa: PLC0415
+    from ..recording.proxy import RecordingProxy  # noqa: PLC0415
 
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)
@@ -116,7 +117,8 @@ def _run_record(options: RecordOptions) -> None:
 
 
 def _run_replay(options: ReplayOptions) -> None:
-    from ..recording import ReplayApp, read_cassette  # noqa: PLC0415 - as above
+    from ..recording.cassette import read_cassette  # noqa: PLC0415 - as above
+    from ..recording.replay import ReplayApp  # noqa: PLC0415 - as above
 
     settings = _build_settings(options)
     if options.match not in ("question", "path"):
@@ -146,7 +148,7 @@ def _build_settings(options: ListenOptions) -> Settings:
 
 
 def _find_allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    from ..serving.cors import build_allowed_hosts  # noqa: PLC0415
+    from ..serving.host_header import build_allowed_hosts  # noqa: PLC0415
 
     return build_allowed_hosts(settings.host, settings.allowed_hosts)
 

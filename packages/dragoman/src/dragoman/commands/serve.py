@@ -30,7 +30,7 @@ def serve(
     Call it in the main thread, since it installs signal handlers. Raises SettingsError
     if the settings are invalid.
     """
-    from ..launch.embedding import resolve_models  # noqa: PLC0415 - imports the whole server
+    from ..launch.in_process import resolve_models  # noqa: PLC0415 - imports the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
     if engines is not None and read_settings.is_multiprocess:

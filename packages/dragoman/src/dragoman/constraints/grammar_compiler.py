@@ -1,25 +1,26 @@
-"""Compiles grammars for a vocabulary and matches responses against them.
+"""Compiles grammars for a vocabulary.
 
 `CompilerLimits` bounds the work of each step, but not that of compiling; for that see
-`bounded`.
+`bounded_compiler`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..core.engine import Matcher, Tokenizer
-from ..core.errors import EngineError, RequestError
-from .ending import ClosingMatcher, EndingSearch
-from .lark import ConstraintGrammar, find_control_tokens
+from ..core.errors import RequestError
+from ..core.tokenizer import Tokenizer
+from .ending_search import EndingSearch
+from .grammar_matcher import CompiledGrammar, convert_panics, find_reason
+from .response_grammar import ConstraintGrammar
+from .vocabulary import GrammarVocabulary
 
 if TYPE_CHECKING:
     import llguidance
@@ -169,7 +170,7 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
-    with _convert_panics(_build_too_complex_error):
+    with convert_panics(_build_too_complex_error):
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = _describe_warnings(pristine.get_grammar_warnings())
@@ -179,110 +180,6 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
         probe.compute_bitmask()
         _check_compiled(probe)
     return CompiledGrammar(text, pristine, warnings)
-
-
-class CompiledGrammar:
-    """A compiled grammar.
-
-    text: the grammar in llguidance's syntax.
-    warnings: the parts that are not enforced.
-    """
-
-    def __init__(
-        self, text: str, initial_matcher: llguidance.LLMatcher, warnings: tuple[str, ...]
-    ) -> None:
-        self.text = text
-        self.warnings = warnings
-        self._initial_matcher = initial_matcher
-        self._lock = Lock()
-
-    def build_matcher(self) -> Matcher:
-        """Build a matcher for a new response. Takes microseconds."""
-        with self._lock, _convert_panics():
-            # A copy does not compile the grammar again.
-            return _Matcher(self._initial_matcher.deep_copy())
-
-    def build_closing_matcher(self, endings: EndingSearch, max_tokens: int) -> Matcher:
-        """Build a matcher whose answer ends legally within this many tokens, if
-        `endings` finds an ending.
-        """
-        with self._lock, _convert_panics():
-            inner = self._initial_matcher.deep_copy()
-        return ClosingMatcher(_Matcher(inner), inner, endings, max_tokens)
-
-
-class _Matcher:
-    """See `core.engine.Matcher`. `mask` raises RequestError where no token is possible
-    or a limit is exceeded.
-    """
-
-    def __init__(self, inner: llguidance.LLMatcher) -> None:
-        self._inner = inner
-
-    def mask(self) -> bytes:
-        with _convert_panics():
-            mask = self._inner.compute_bitmask()
-            if (
-                self._inner.is_error()
-            ):  # At a dead end the mask would allow EOS, as if the response were complete.
-                if self._inner.get_error().startswith("panic"):
-                    raise EngineError("The grammar engine failed.")
-                raise RequestError(
-                    f"The constraint cannot be satisfied: {_find_reason(self._inner)}"
-                )
-            return mask
-
-    def allows(self, token: int) -> bool:
-        with _convert_panics():
-            return self._inner.validate_tokens([token]) == 1
-
-    def advance(self, token: int) -> bool:
-        with _convert_panics():
-            return self._inner.consume_token(token)
-
-    def replace(self, token: int) -> int:
-        return token
-
-    @property
-    def finished(self) -> bool:
-        return self._inner.is_stopped() and not self._inner.is_error()
-
-
-class GrammarVocabulary:
-    """A tokenizer in the form that llguidance reads (see its TokenizerWrapper).
-
-    Control tokens are special tokens there, so no text in a grammar matches one.
-    """
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(
-        self,
-        tokens: list[bytes],
-        special: list[int],
-        eos: list[int],
-        encode: Callable[[str], list[int]],
-    ) -> None:
-        self.tokens = tokens
-        self.special_token_ids = special
-        self.eos = eos
-        self.eos_token_id = eos[0]
-        self._encode = encode
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> GrammarVocabulary:
-        size = max(tokenizer.vocab_size, vocab_size, *(id + 1 for id in eos))
-        special = tokenizer.special_tokens
-        return cls(
-            [tokenizer.token_bytes(id) for id in range(size)],
-            sorted({special[name] for name in find_control_tokens(special)} | set(eos)),
-            list(eos),
-            lambda text: tokenizer.encode(text, special=False),
-        )
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode())
 
 
 class InvalidGrammar(Exception):
@@ -309,7 +206,7 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
         raise _build_too_complex_error()
     if matcher.get_error().startswith("NoExtension"):
         raise InvalidGrammar("Invalid constraint: no answer can satisfy it.")
-    raise InvalidGrammar(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
+    raise InvalidGrammar(f"Invalid or unsupported constraint: {find_reason(matcher)}")
 
 
 def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
@@ -330,33 +227,3 @@ def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
         else:
             described[warning[:200]] = None
     return tuple(sorted(described))
-
-
-def _find_reason(matcher: llguidance.LLMatcher) -> str:
-    """Return the error message without positions, which refer to the generated grammar,
-    not to the client's text.
-    """
-    lines = matcher.get_error().partition("\n<")[0].splitlines()
-    relevant_lines = [line for line in lines if " | " not in line and line.strip(" ^")]
-    text = " ".join(line.strip() for line in relevant_lines)
-    location, colon, message = text.partition("): ")
-    if colon and (location.startswith("at ") or location[:1].isdigit()):
-        text = message
-    return text.removeprefix("failed to compile JSON schema: ")[:1000]
-
-
-@contextmanager
-def _convert_panics(failure: Callable[[], Exception] | None = None) -> Generator[None]:
-    """Convert panics in Rust, which are BaseExceptions, so that they cannot end the
-    process.
-
-    failure: builds the exception to raise instead.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise (
-            EngineError("The grammar engine failed.") if failure is None else failure()
-        ) from error

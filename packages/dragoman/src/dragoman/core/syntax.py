@@ -23,7 +23,7 @@ class LiteralText(Struct, frozen=True, tag=True):
     unenforced: tuple[str, ...] = ()
 
 
-class JsonValue(Struct, frozen=True, tag=True):
+class JsonPiece(Struct, frozen=True, tag=True):
     """JSON that follows a schema.
 
     schema: JSON text; None is any JSON.
@@ -67,7 +67,7 @@ class RepeatedPieces(Struct, frozen=True, tag=True):
     pieces: tuple[SyntaxPiece, ...]
 
 
-SyntaxPiece = LiteralText | JsonValue | FreeText | Alternation | OptionalPieces | RepeatedPieces
+SyntaxPiece = LiteralText | JsonPiece | FreeText | Alternation | OptionalPieces | RepeatedPieces
 
 
 class ReasoningSyntax(Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from ..core.errors import RequestError
-from .body import abbreviate, check_one_of, invalid_value, parse_digits
+from .field_errors import abbreviate, check_one_of, invalid_value, parse_digits
 from .json_encoding import encode_string
 
 MAX_LIMIT = 100

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..core.errors import Unsupported
-from .body import BodySchema, ParsedBody, read_json_value
+from .request_body import BodySchema, ParsedBody, read_json_value
 
 MAX_NAME = 64
 MAX_UNKNOWN = 32

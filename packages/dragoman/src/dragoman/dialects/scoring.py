@@ -13,14 +13,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ..core.embeddings import RelevanceScores, TextPairs
+from ..core.encoder_requests import RelevanceScores, TextPairs
 from ..core.errors import RequestError, Unsupported
-from .base import Header, Profile, ReaderOptions
-from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
-from .embeddings import PromptUsage, TEXT_INPUT_ROWS, TextInputFields, build_prompt_usage
-from .fields import Count, resolve_model
+from .bounds import Count
+from .field_errors import invalid_value, missing_parameter
+from .generation_fields import resolve_model
+from .interfaces import Header, Profile, ReaderOptions
 from .json_encoding import replace_surrogates
+from .openai_embeddings import TEXT_INPUT_ROWS, PromptUsage, TextInputFields, build_prompt_usage
 from .parameter_table import Note, ParameterTable, reject
+from .request_body import BodySchema, ParsedBody
 
 MAX_DOCUMENTS = 10_000
 """Cohere's limit."""

@@ -1,6 +1,4 @@
-"""vLLM's /tokenize and /detokenize, and the `explain` routes: request parsing and
-response rendering.
-"""
+"""vLLM's /tokenize, with its inverse /detokenize."""
 
 from __future__ import annotations
 
@@ -12,14 +10,16 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..core.request import Conversation
-from .base import ReaderOptions
-from .body import BodySchema, ParsedBody, missing_parameter
-from .chat.messages import read_tools
+from .bounds import TokenId
 from .chat.reader import read_prompt_fields
+from .chat.tool_reader import read_tools
 from .chat.wire import CHAT_NESTED, ChatPromptFields
-from .fields import TokenId, resolve_model
+from .field_errors import missing_parameter
+from .generation_fields import resolve_model
+from .interfaces import ReaderOptions
 from .json_encoding import replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, reject
+from .request_body import BodySchema, ParsedBody
 
 
 class TokenizeCall(Struct, frozen=True):
@@ -178,71 +178,4 @@ def render_detokenize(
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
     return msgspec.json.encode(
         DetokenizeResponse(replace_surrogates(prompt), texts, control_tokens)
-    )
-
-
-# The response of the `explain` routes, an extension of this server.
-
-
-class PromptDifference(Struct, frozen=True):
-    """The first difference from an earlier prompt.
-
-    at: index of the first differing token; None if this prompt continues the earlier
-        one.
-    before: the end of the common text.
-    previous, now: some tokens of text from there.
-    """
-
-    previous_tokens: int
-    common_tokens: int
-    at: int | None
-    before: str = ""
-    previous: str = ""
-    now: str = ""
-
-
-class PromptExplanation(Struct, frozen=True):
-    """A prompt as it was rendered and cached.
-
-    cached_tokens: tokens in the prefix cache now; None if unknown.
-    difference: None if no earlier prompt is known.
-    """
-
-    model: str
-    prompt: str
-    tokens: tuple[int, ...]
-    token_strs: tuple[str, ...]
-    max_tokens: int
-    cached_tokens: int | None
-    difference: PromptDifference | None
-    warnings: tuple[str, ...]
-
-
-class ExplanationBody(Struct, frozen=True):
-    object: str
-    model: str
-    prompt: str
-    prompt_tokens: int
-    max_tokens: int
-    cached_tokens: int | None
-    previous: PromptDifference | None
-    tokens: tuple[int, ...]
-    token_strs: list[str]
-    warnings: tuple[str, ...]
-
-
-def render_explanation(explanation: PromptExplanation) -> bytes:
-    return msgspec.json.encode(
-        ExplanationBody(
-            "prompt.explanation",
-            explanation.model,
-            replace_surrogates(explanation.prompt),
-            len(explanation.tokens),
-            explanation.max_tokens,
-            explanation.cached_tokens,
-            explanation.difference,
-            explanation.tokens,
-            [replace_surrogates(text) for text in explanation.token_strs],
-            explanation.warnings,
-        )
     )

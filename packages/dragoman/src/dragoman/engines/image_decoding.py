@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any, TypeAlias
 
 from ..core.errors import RequestError
-from ..core.images import MAX_PIXELS
+from ..core.image_header import MAX_PIXELS
 
 PillowImage: TypeAlias = Any
 """A `PIL.Image.Image`."""

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import EngineError
-from .arrays import Tensors
 from .batching import (
     BLOCK_SIZE,
     BatchingEngine,
@@ -30,7 +29,8 @@ from .batching import (
     SamplingState,
     build_rng,
 )
-from .batching.verify import build_trial_prompts, check_paging, find_reason
+from .batching.paging_self_check import build_trial_prompts, check_paging, find_reason
+from .safetensors_reader import Tensors
 
 Floats = NDArray[np.float32]
 Array: TypeAlias = Any

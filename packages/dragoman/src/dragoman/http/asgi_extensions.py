@@ -1,5 +1,4 @@
-"""ASGI extensions of the server: a callback for disconnects of the client, and writing
-of body pieces without `await`.
+"""ASGI extensions of the server, by which an application avoids waiting.
 
 With the callback, no task has to wait in `receive`:
 

@@ -1,5 +1,4 @@
-"""One request and its response as an ASGI application sees them: `receive`, `send` and
-disconnect callbacks.
+"""One request with its response, as an ASGI application sees them.
 
 Once the response is complete or the client has disconnected, calls of the application
 no longer reach the connection, which may be handling its next request.
@@ -15,9 +14,11 @@ from urllib.parse import unquote
 from starlette.types import Message, Scope
 
 from . import asgi_extensions
-from .context import Address, ServerContext, Wakeup, log
-from .head import RequestHead
-from .response import CloseDelimitedFraming, Framing, build_response_head
+from .request_head import RequestHead
+from .response_head import CloseDelimitedFraming, Framing, build_response_head
+from .server_context import ServerContext, log
+from .sockets import Address
+from .wakeup import Wakeup
 
 INTERNAL_ERROR_BODY = b"Internal Server Error"
 

@@ -5,33 +5,20 @@ and the shared Hugging Face cache.
 second.
 """
 
+from .cached_models import LastUse, LocalModel, list_local_models, record_use, remove_local_model
 from .download import DownloadEvent, download, format_bytes
-from .model_files import (
-    DownloadPlan,
-    GgufModel,
-    HubError,
-    ModelReference,
+from .download_plan import DownloadPlan
+from .errors import DownloadCancelled, HubError
+from .file_selection import (
     RepositoryFile,
-    find_gguf_models,
     is_adapter,
-    looks_like_repository,
-    parse_reference,
     select_adapter_files,
-    select_gguf_files,
     select_tokenizer_files,
     select_weight_files,
 )
-from .repository import (
-    DownloadCancelled,
-    LastUse,
-    LocalModel,
-    Repository,
-    find_cached_repository,
-    list_local_models,
-    open_repository,
-    record_use,
-    remove_local_model,
-)
+from .gguf_files import GgufModel, find_gguf_models, select_gguf_files
+from .model_reference import ModelReference, looks_like_repository, parse_reference
+from .repository import Repository, find_cached_repository, open_repository
 
 __all__ = [
     "DownloadCancelled",

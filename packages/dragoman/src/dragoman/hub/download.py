@@ -1,5 +1,4 @@
-"""Downloads into the shared Hugging Face cache: resumed after a crash, and checked
-against the hub's checksums.
+"""Downloads into the shared Hugging Face cache, resumed after a crash.
 
 Since version 1, `huggingface_hub` restarts an interrupted file from its first byte, and
 checks only its size. Large files are therefore downloaded with range requests and
@@ -20,8 +19,11 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from .model_files import DownloadPlan, HubError, RepositoryFile, translate_errors
-from .repository import DownloadCancelled, download_from_modelscope, fetch_file, get_cache_folder
+from .download_plan import DownloadPlan
+from .errors import DownloadCancelled, HubError, translate_errors
+from .file_selection import RepositoryFile
+from .modelscope import download_from_modelscope
+from .repository import fetch_file, get_cache_folder
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4

@@ -1,5 +1,4 @@
-"""Models of the Hugging Face hub (`org/name[:quant][@revision]`, `hf:...`) and of
-ModelScope (`modelscope:...`).
+"""Models of a hub, prepared from the list of their files before the weights are downloaded.
 
 The engine is chosen from the list of files, after only the configuration has been
 downloaded. If all files are in the cache, the model is loaded without a request to the
@@ -23,8 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ..core.control import PullProgress
 from ..core.errors import EngineError, NotFound, RequestError
+from ..core.model_download import PullProgress
 from ..hub import (
     DownloadCancelled,
     DownloadEvent,
@@ -39,21 +38,21 @@ from ..hub import (
     find_gguf_models,
     format_bytes,
     is_adapter,
-    looks_like_repository,
     open_repository,
-    parse_reference,
     record_use,
     select_adapter_files,
     select_gguf_files,
     select_tokenizer_files,
     select_weight_files,
 )
-from ..hub.model_files import INDEX
-from ..pipeline.lifecycle import LoadProgress
-from ..pipeline.models import ServedModel
-from ..pipeline.served_model import read_adapter
+from ..hub.file_selection import INDEX
+from ..pipeline.lora_adapters import read_adapter
+from ..pipeline.model_lifecycle import LoadProgress
+from ..pipeline.model_registry import ServedModel
 from ..settings import Settings, state_directory
-from .local_models import EngineChoice, check_architecture, check_engine_installed, choose_engine
+from .architecture_check import check_architecture
+from .engine_choice import EngineChoice, check_engine_installed, choose_engine
+from .hub_reference import find_reference
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -126,13 +125,6 @@ class DownloadDisplay:
             self._print_line(f"{self._name}: downloaded {percent} % ({done} of {total})")
 
 
-_HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
-"""Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's
-models.
-"""
-ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
-"""Engines that run models of a hub, as in `transformers:org/name`."""
-
 _Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
 """Selects files of a repository. The first argument is the repository's name, for
 messages.
@@ -152,32 +144,6 @@ class PreparedModel(Struct, frozen=True):
     settings: Settings
     choice: EngineChoice
     plan: DownloadPlan
-
-
-def find_reference(
-    model: str, revision: str | None = None
-) -> tuple[ModelReference, str | None] | None:
-    """Parse MODEL as the name of a model of a hub.
-
-    Returns: the reference and the engine that MODEL names, if any; None if MODEL is
-        something else.
-
-    Raises:
-        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name
-            of a model.
-    """
-    host = next((host for host in _HOSTS if model.startswith(host)), None)
-    if host is not None and not Path(model).exists():
-        return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
-    kind, _, name = model.partition(":")
-    if kind == "hf" and name:
-        return parse_reference(name.removeprefix("//"), revision), None
-    if kind == "modelscope" and name:
-        return msgspec.structs.replace(parse_reference(name, revision), hub="modelscope"), None
-    engine = "llamacpp" if kind == "gguf" else kind
-    if engine in ENGINES_WITH_REPOSITORY and name:
-        return (parse_reference(name, revision), engine) if looks_like_repository(name) else None
-    return (parse_reference(model, revision), None) if looks_like_repository(model) else None
 
 
 def prepare_pull(

@@ -1,6 +1,4 @@
-"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with its vocabulary and chat
-template.
-"""
+"""`llamacpp:FILE` or `FILE.gguf`: a model in a GGUF file."""
 
 from __future__ import annotations
 
@@ -8,10 +6,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.engine import PrefixCache, TokenEngine
+from ..core.engine import PrefixCache
 from ..core.errors import EngineError
-from ..core.images import ImageProcessor
+from ..core.prompt_images import ImageProcessor
 from ..core.request import Sampling
+from ..core.token_engine import TokenEngine
 from ..engines import llamacpp
 from ..engines.llamacpp import (
     GgufMetadata,
@@ -21,19 +20,16 @@ from ..engines.llamacpp import (
     LlamaCppScorer,
     Projector,
 )
-from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from ..prompts.gguf import GgufVocabulary, build_tokenizer_json
-from ..prompts.template import ChatTemplate, TokenizerInfo
-from ..prompts.tokenizer import HfTokenizer, TokenizerError
+from ..pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from ..prompts.chat_template import ChatTemplate
+from ..prompts.gguf_tokenizer import GgufVocabulary, build_tokenizer_json
+from ..prompts.hf_tokenizer import HfTokenizer
+from ..prompts.tokenizer_file import TokenizerError
+from ..prompts.tokenizer_info import TokenizerInfo
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import (
-    build_engine_limits,
-    build_token_backend,
-    detect_formats,
-    load_configured_template,
-    resolve_served_names,
-)
+from .model_builder import build_engine_limits, build_token_backend
+from .model_metadata import detect_formats, load_configured_template, resolve_served_names
 
 log = logging.getLogger(__name__)
 

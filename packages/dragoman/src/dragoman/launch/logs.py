@@ -1,4 +1,4 @@
-"""Logging and telemetry, configured from the settings."""
+"""Logging, configured from the settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from .. import __version__
 from ..serving.endpoint import LOG_FIELDS
 from ..serving.tracing import Telemetry
 from ..settings import Settings, SettingsError
-from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
+from ..telemetry.gen_ai_metrics import GenAiMetrics
+from ..telemetry.histograms import MetricSet
+from ..telemetry.otlp_exporter import OtlpExporter
+from ..telemetry.otlp_settings import read_otlp_environment
+from ..telemetry.spans import Tracer
 
 ENGINE = "engine"
 """Denotes, in place of a worker's number, the process of an engine that several workers

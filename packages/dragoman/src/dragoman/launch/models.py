@@ -20,21 +20,21 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
-from ..pipeline.models import (
+from ..pipeline.lora_adapters import Adapters, read_adapter
+from ..pipeline.model_registry import (
     EmbedderBackend,
     EventBackend,
     LoadProgress,
+    Models,
     ModelSlot,
     ModelSpec,
-    Models,
     ScorerBackend,
     ServedModel,
     TokenBackend,
 )
 from ..pipeline.request_queue import RequestQueue
-from ..pipeline.served_model import Adapters, read_adapter
-from ..prompts.template import load_tokenizer_info
-from ..prompts.tokenizer import load_tokenizer
+from ..prompts.hf_tokenizer import load_tokenizer
+from ..prompts.tokenizer_info import load_tokenizer_info
 from ..serving.clock import Clock
 from ..settings import (
     ModelEntry,
@@ -43,30 +43,20 @@ from ..settings import (
     describe_unsupported,
     find_changed_settings,
 )
+from .engine_choice import choose_directory_engine, detect_engine
 from .hub_models import (
     PreparedModel,
     build_prepared,
     download_prepared,
-    find_reference,
     prepare_model,
     resolve_paths,
 )
-from .local_models import (
-    check_directory,
-    check_local_model,
-    choose_directory_engine,
-    detect_engine,
-    find_model_name,
-)
-from .model_builder import (
-    build_batching_model,
-    build_block_files,
-    build_engine_limits,
-    describe_loaded,
-    load_configured_template,
-    read_details,
-    resolve_served_names,
-)
+from .hub_reference import find_reference
+from .loaded_model_log import describe_loaded
+from .local_models import check_directory, check_local_model, find_model_name
+from .model_builder import build_batching_model, build_block_files, build_engine_limits
+from .model_details import read_details
+from .model_metadata import load_configured_template, resolve_served_names
 
 log = logging.getLogger(__name__)
 
@@ -659,7 +649,7 @@ def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
     """Build `encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
-    from ..engines import encoder  # noqa: PLC0415 - numpy takes long to import
+    from ..engines import encoder_engine as encoder  # noqa: PLC0415 - numpy takes long to import
 
     engine = encoder.load(
         directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests

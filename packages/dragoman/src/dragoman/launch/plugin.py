@@ -1,8 +1,6 @@
-"""Third-party engines and stores: `python:MODULE:FACTORY`, or a name that an installed
-package registers.
+"""Third-party engines: `python:MODULE:FACTORY`, or a name that an installed package registers.
 
-A package registers a factory in the entry point group `dragoman.engines` or
-`dragoman.stores`. Only the settings can name one, never a request.
+Only the settings can name one, never a request.
 """
 
 from __future__ import annotations
@@ -17,21 +15,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..core.engine import Engine, HasContextLength, TokenEngine
+from ..core.engine import Engine, HasContextLength
 from ..core.errors import DragomanError
-from ..engines.rollout import (
-    Executor,
-    Pausable,
-    RolloutControl,
-    RolloutEngine,
-    RolloutTraining,
-    Updatable,
-)
-from ..pipeline.models import EventBackend, ServedModel
-from ..prompts.tokenizer import load_tokenizer
+from ..core.token_engine import TokenEngine
+from ..engines.rollout_control import RolloutControl, RolloutTraining
+from ..engines.rollout_engine import RolloutEngine
+from ..engines.rollout_executor import Executor, Pausable, Updatable
+from ..pipeline.model_registry import EventBackend, ServedModel
+from ..prompts.hf_tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import build_token_model, resolve_served_names
+from .model_builder import build_token_model
+from .model_metadata import resolve_served_names
 
 log = logging.getLogger(__name__)
 

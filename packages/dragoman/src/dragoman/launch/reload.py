@@ -1,5 +1,4 @@
-"""Reloading on SIGHUP: the key file, the models of the settings file, the log level and
-the TLS certificate.
+"""Reloading of settings on SIGHUP, without a restart.
 
 Each part is validated before it is used. If it is invalid, the previous one stays in
 use, and the error is logged.
@@ -17,13 +16,13 @@ from pathlib import Path
 import msgspec
 
 from ..core.errors import DragomanError
-from ..pipeline.models import Models
+from ..pipeline.model_registry import Models
 from ..serving.app import Application
 from ..serving.clock import Clock
 from ..settings import FIELDS, Settings, SettingsError
 from ..tenants import Tenant, load_key_file
-from .listener import load_certificate
 from .models import build_changed_models
+from .tls import load_certificate
 
 log = logging.getLogger(__name__)
 

@@ -24,39 +24,36 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from ..core.embeddings import EncodingTask
-from ..dialects.base import Profile
-from dragoman_sim.engine.config import VLLM_VERSION
-from ..http.connection import Http11ProtocolFactory
-from ..http.context import HttpLimits
-from ..pipeline.models import EmbedderBackend, Models, ScorerBackend, TextEncoderBackend
+from dragoman_sim.engine.scheduler_config import VLLM_VERSION
+from dragoman_sim.port_faults import ServerPort, ServerPortController, ServerPorts
+
+from ..core.encoder_requests import EncodingTask
+from ..dialects.interfaces import Profile
+from ..http.limits import HttpLimits
+from ..http.server_connection import Http11ProtocolFactory
+from ..pipeline.model_registry import EmbedderBackend, Models, ScorerBackend, TextEncoderBackend
 from ..serving.app import Application, create_app
 from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
-from ..serving.disconnect import StreamTimeouts
-from ..serving.http_metrics import MetricsExchange
 from ..serving.media import MediaOptions, MediaResolver
+from ..serving.merged_metrics import MetricsExchange
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
-from ..serving.service import ServingOptions
+from ..serving.serving_options import ServingOptions
+from ..serving.stream_keepalive import StreamTimeouts
 from ..settings import ServingSettings, Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
-from ..tenants.shared import LimitsStore
+from ..tenants.limits_store import LimitsStore
 from .hub_models import HubPuller
-from .listener import Notifier, SocketFile, build_tls_context, inherit_sockets
+from .limits_store import build_counters, build_limits_store, check_limits_store
+from .listener import SocketFile
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
-from dragoman_sim.port_faults import ServerPort, ServerPortController, ServerPorts
 from .reload import Reloader, load_tenants
-from .storage import (
-    build_counters,
-    build_limits_store,
-    build_store,
-    check_limits_store,
-    check_store,
-    find_store_file,
-    load_secret_key,
-)
+from .secret_key import load_secret_key
+from .store_builder import build_store, check_store, find_store_file
+from .systemd import Notifier, inherit_sockets
+from .tls import build_tls_context
 
 _RERANK_EXAMPLE = {"query": "What is the capital of Japan?", "documents": ["Tokyo", "Seven"]}
 

@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..core.embeddings import EncodingTask
+from dragoman_http import ClientTimeouts
+
+from ..core.encoder_requests import EncodingTask
 from ..core.errors import EngineError
 from ..core.request import SamplingOptions
 from ..engines.upstream import (
-    DiscoveredModel,
     KINDS,
+    DiscoveredModel,
     ModelTasks,
     ServerKind,
     Upstream,
@@ -25,13 +27,12 @@ from ..engines.upstream import (
     discover,
     find_kind_by_host,
 )
-from dragoman_http import ClientTimeouts
 from ..parsers import registry
-from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
-from ..pipeline.served_model import Adapter, Adapters
+from ..pipeline.lora_adapters import Adapter, Adapters
+from ..pipeline.model_registry import EventBackend, ServedModel, TextEncoderBackend
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import resolve_served_names
+from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
 """Context length in tokens if neither the upstream nor the settings state one; the

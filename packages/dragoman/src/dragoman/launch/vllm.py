@@ -8,20 +8,16 @@ from typing import Any
 import msgspec
 
 from ..core.errors import EngineError
-from ..engines.vllm.engine import LoadedEngine, VllmOptions, load
+from ..engines.vllm.load import LoadedEngine, VllmOptions, load
 from ..engines.vllm.pooling import VllmEmbedder, VllmScorer
-from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from ..pipeline.served_model import Adapters, read_adapter
-from ..prompts.template import load_tokenizer_info
-from ..prompts.tokenizer import load_tokenizer
+from ..pipeline.lora_adapters import Adapters, read_adapter
+from ..pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from ..prompts.hf_tokenizer import load_tokenizer
+from ..prompts.tokenizer_info import load_tokenizer_info
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import (
-    build_token_model,
-    load_chat_template,
-    resolve_formats,
-    resolve_served_names,
-)
+from .model_builder import build_token_model
+from .model_metadata import load_chat_template, resolve_formats, resolve_served_names
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:

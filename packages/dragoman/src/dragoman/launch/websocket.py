@@ -1,5 +1,4 @@
-"""uvicorn's WebSocket protocol with graceful shutdown by the application, and limits on
-incomplete messages.
+"""uvicorn's WebSocket protocol, with a graceful shutdown by the application.
 
 Bytes of an incomplete message are counted as they arrive, and the message has a
 deadline.
@@ -14,7 +13,7 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from ..http.context import HttpLimits
+from ..http.limits import HttpLimits
 from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
 from .server import LongLived
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from .delimited_calls import AlternativeSyntaxes, CallTemplate, Delimiters
+from .family_types import CallFamily
 from .json_calls import JsonObjectSyntax, NamePrefixedSyntax
-from .model_families import CallFamily
-from .pythonic import PythonicSyntax
-from .xml_tags import XmlTagSyntax
+from .pythonic_calls import PythonicSyntax
+from .xml_calls import XmlTagSyntax
 
 _BAR = "\uff5c"
 _LOW_LINE = "\u2581"  # DeepSeek's markers use U+FF5C and U+2581 instead of | and _.

@@ -15,10 +15,11 @@ from msgspec import Struct
 from ..core.events import Event, FinishReason, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.message import Tool
 from ..core.syntax import LiteralText, ParseContext, Parser, SyntaxPiece
-from .base import PrefixMatcher, PrefixResult
-from .call_parser import CallParser, CallReader
-from .json_text import ReadStatus
-from .multi_pattern import AhoCorasick
+from .aho_corasick import AhoCorasick
+from .call_parser import CallParser
+from .call_reader import CallReader
+from .json_scanner import ReadStatus
+from .prefix_matcher import PrefixMatcher, PrefixResult
 
 
 class CallTemplate(Struct, frozen=True):

@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta
 from ..core.message import Tool
-from ..core.syntax import JsonValue, LiteralText, ParseContext, Parser, ReasoningSyntax, SyntaxPiece
-from .base import PrefixMatcher, PrefixResult
-from .call_parser import ArgumentsReader, CallParser
-from .json_text import ReadStatus
-from .multi_pattern import AhoCorasick
+from ..core.syntax import JsonPiece, LiteralText, ParseContext, Parser, ReasoningSyntax, SyntaxPiece
+from .aho_corasick import AhoCorasick
+from .call_parser import CallParser
+from .family_types import Fingerprints
+from .json_call_reader import ArgumentsReader
+from .json_scanner import ReadStatus
+from .prefix_matcher import PrefixMatcher, PrefixResult
 from .tool_parameters import build_arguments_schema
 
 START = "<|start|>"
@@ -76,7 +78,7 @@ class HarmonyFormat:
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         header = f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}"
-        return LiteralText(header), JsonValue(build_arguments_schema(tool))
+        return LiteralText(header), JsonPiece(build_arguments_schema(tool))
 
     def create_parser(self, context: ParseContext) -> Parser:
         if not self._parses_calls:
@@ -244,3 +246,15 @@ def _read_header_word(header: str, marker: str) -> str:
     for end in ("<", " ", "\n", "\t"):
         word = word.partition(end)[0]
     return word
+
+
+HARMONY_REASONING_NAMES = ("openai_gptoss", "gpt_oss", "gpt-oss")
+
+
+HARMONY_TOOL_NAMES = ("openai", "gpt_oss", "gpt-oss", "harmony")
+"""Names of the gpt-oss format. Its markers separate messages instead of enclosing
+reasoning or calls, so it has its own parser.
+"""
+
+
+HARMONY_FINGERPRINTS: Fingerprints = (("<|channel|>", "<|message|>", "<|start|>"),)

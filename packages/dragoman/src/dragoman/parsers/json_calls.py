@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from ..core.message import Tool
-from ..core.syntax import FreeText, JsonValue, LiteralText, SyntaxPiece
-from .base import PrefixMatcher, PrefixResult
-from .call_parser import ArgumentsReader, CallReader, JsonCallReader
-from .json_text import ReadStatus, encode
-from .tool_parameters import NameReader, build_arguments_schema, check_name
+from ..core.syntax import FreeText, JsonPiece, LiteralText, SyntaxPiece
+from .call_names import NameReader, check_name
+from .call_reader import CallReader
+from .json_call_reader import ArgumentsReader, JsonCallReader
+from .json_codec import encode
+from .json_scanner import ReadStatus
+from .prefix_matcher import PrefixMatcher, PrefixResult
+from .tool_parameters import build_arguments_schema
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 
@@ -59,7 +62,7 @@ class JsonObjectSyntax(Struct, frozen=True):
         # string but not that token.
         name = encode(tool.name).replace("<", "\\u003c")
         remainder = f"{encode(self.name_key)}: {name}, {encode(self.argument_keys[0])}: "
-        arguments = JsonValue(build_arguments_schema(tool))
+        arguments = JsonPiece(build_arguments_schema(tool))
         if not self.number_key:
             return LiteralText("{" + remainder), arguments, LiteralText("}")
         number = FreeText(f'", {remainder}', pattern="[0-9]{1,2}")
@@ -121,7 +124,7 @@ class NamePrefixedSyntax(Struct, frozen=True):
             )
         else:
             header = (LiteralText(f"{self.name_prefix}{name}{separator}"),)
-        return *header, JsonValue(build_arguments_schema(tool))
+        return *header, JsonPiece(build_arguments_schema(tool))
 
 
 class NamePrefixedReader:

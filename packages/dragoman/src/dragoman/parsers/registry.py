@@ -15,19 +15,17 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
-from .base import chain_parsers
 from .call_families import CALL_FAMILIES
 from .delimited_calls import DelimitedCallFormat
-from .harmony import HarmonyFormat
-from .model_families import (
-    CallFamily,
-    Fingerprints,
+from .family_types import CallFamily, Fingerprints, ReasoningFamily
+from .harmony import (
     HARMONY_FINGERPRINTS,
     HARMONY_REASONING_NAMES,
     HARMONY_TOOL_NAMES,
-    REASONING_FAMILIES,
-    ReasoningFamily,
+    HarmonyFormat,
 )
+from .parser_chain import chain_parsers
+from .reasoning_families import REASONING_FAMILIES
 from .response_template import ResponseTemplateFormat
 from .think import InlineThinkFormat, ThinkFormat
 

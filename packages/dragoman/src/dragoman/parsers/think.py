@@ -9,8 +9,10 @@ from functools import cache
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ReasoningSyntax
-from .base import PrefixMatcher, PrefixResult, TextParser, chain_parsers
-from .multi_pattern import AhoCorasick
+from .aho_corasick import AhoCorasick
+from .parser_chain import chain_parsers
+from .prefix_matcher import PrefixMatcher, PrefixResult
+from .text_parser import TextParser
 
 
 class ThinkFormat:

@@ -1,42 +1,35 @@
-"""Encoding of prompts: renders and tokenizes them, and shortens conversations if the
-request allows it.
+"""Encoding of prompts: renders the chat template, then tokenizes.
 
-Large prompts are encoded in a thread, so that the event loop stays responsive. The
-module also has a cache of each owner's recent prompts, to which a new prompt is
-compared.
+Large prompts are encoded in a thread, so that the event loop stays responsive.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import anyio.to_thread
 import msgspec
 from msgspec import Meta
 
-from ..core.engine import check_ids
 from ..core.errors import RequestError, Unsupported
-from ..core.events import AppliedEdit, ClearedKind
-from ..core.images import ImageProcessor, PreparedImage
+from ..core.events import AppliedEdit
 from ..core.message import (
     Audio,
     File,
     Image,
     InlineMedia,
-    Message,
     Part,
-    Reasoning,
-    Role,
     Text,
-    ToolCall,
     ToolResult,
 )
-from ..core.request import ClearReasoning, ClearToolResults, Conversation, GenerateRequest
+from ..core.prompt_images import ImageProcessor, PreparedImage
+from ..core.request import Conversation, GenerateRequest
+from ..core.request_checks import check_ids
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
-from .admission import CallTerms, iterate_parts
-from .models import TokenBackend
+from .call_terms import CallTerms
+from .capability_checks import iterate_parts
+from .model_registry import TokenBackend
 
 REUSED_IDS = "prompt_token_ids"
 """The field of `kv_transfer_params` in which vLLM sends the prompt's token ids."""
@@ -279,22 +272,6 @@ def _estimate_size(conversation: Conversation) -> int:
     return size
 
 
-def truncate_prompt(encoded: EncodedPrompt, request: GenerateRequest, limit: int) -> EncodedPrompt:
-    """Keep only the last tokens: as many as the request sets, or with -1 as many as
-    leave room for the response.
-    """
-    max_ids = request.limits.truncate_prompt
-    if max_ids is None:
-        return encoded
-    if encoded.images:
-        raise Unsupported(
-            "A prompt with images cannot be truncated.", param="truncate_prompt_tokens"
-        )
-    if max_ids < 0:
-        max_ids = limit - max(1, min(request.limits.max_tokens or 1, limit - 1))
-    return msgspec.structs.replace(encoded, ids=encoded.ids[-max_ids:])
-
-
 def extract_images(
     conversation: Conversation, placeholder: Text | None = None
 ) -> tuple[Conversation, list[bytes]]:
@@ -348,288 +325,6 @@ def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Tex
 # Shortening: drops the oldest turns of a conversation that exceeds the model's context,
 # and clears old tool results and reasoning.
 
-PLACEHOLDER = Text("[old tool result cleared]")
-
-
-async def build_edited_prompt(
-    backend: TokenBackend, request: GenerateRequest, terms: CallTerms
-) -> tuple[GenerateRequest, EncodedPrompt]:
-    """Return the request with its edited conversation, and its prompt. Edits apply in
-    order.
-
-    An edit that would save nothing is skipped. Raises what `encode_prompt` raises.
-    """
-    encoded = await encode_prompt(backend, request, terms)
-    prompt = request.prompt
-    applied_edits = encoded.applied_edits
-    if not isinstance(prompt, Conversation) or not prompt.edits:
-        return request, encoded
-    for edit in prompt.edits:
-        if isinstance(edit, ClearReasoning):
-            kind = ClearedKind.REASONING
-            least_saved = 1
-            is_due = True
-            messages, count = _clear_reasoning(edit, prompt.messages)
-        else:
-            kind = ClearedKind.RESULTS
-            least_saved = edit.at_least
-            messages, count = _clear_results(edit, prompt.messages)
-            if edit.above_uses is None:
-                is_due = len(encoded.ids) > edit.above_tokens
-            else:
-                is_due = len(_find_result_ids(prompt.messages)) > edit.above_uses
-        if not count or not is_due:
-            continue
-        edited_conversation = msgspec.structs.replace(prompt, messages=messages)
-        shorter_prompt = await encode_prompt(
-            backend, msgspec.structs.replace(request, prompt=edited_conversation), terms
-        )
-        # Counted by rendering again: a template may drop old reasoning by itself, and
-        # then clearing it saves nothing.
-        saved_tokens = len(encoded.ids) - len(shorter_prompt.ids)
-        if saved_tokens >= least_saved:
-            prompt = edited_conversation
-            encoded = shorter_prompt
-            applied_edits = (*applied_edits, AppliedEdit(kind, count, saved_tokens))
-    return msgspec.structs.replace(request, prompt=prompt), msgspec.structs.replace(
-        encoded, applied_edits=applied_edits
-    )
-
-
-def _find_result_ids(messages: Sequence[Message]) -> list[str]:
-    """Return the ids of the calls that have a result, in the order of the results."""
-    parts = (part for message in messages for part in message.parts)
-    return list(dict.fromkeys(part.call_id for part in parts if isinstance(part, ToolResult)))
-
-
-def _clear_results(
-    edit: ClearToolResults, messages: Sequence[Message]
-) -> tuple[tuple[Message, ...], int]:
-    """Return the edited messages, and the number of results that were cleared."""
-    names = {
-        part.id: part.name
-        for message in messages
-        for part in message.parts
-        if isinstance(part, ToolCall)
-    }
-    results = _find_result_ids(messages)
-    old_ids = results[: max(0, len(results) - edit.keep)]
-    cleared_ids = {id for id in old_ids if names.get(id) not in edit.exclude}
-
-    def clear_part(part: Part) -> Part:
-        match part:
-            case ToolResult(call_id) if call_id in cleared_ids:
-                return msgspec.structs.replace(part, content=(PLACEHOLDER,))
-            case ToolCall(id, name) if id in cleared_ids and (
-                edit.inputs is None or name in edit.inputs
-            ):
-                # The sampled tokens contain the old arguments, so the call is now
-                # rendered from its text.
-                return msgspec.structs.replace(
-                    part, arguments="" if part.custom else "{}", tokens=()
-                )
-            case _:
-                return part
-
-    edited_messages = [
-        _replace_parts(message, [clear_part(part) for part in message.parts])
-        for message in messages
-    ]
-    return tuple(edited_messages), len(cleared_ids)
-
-
-def _clear_reasoning(
-    edit: ClearReasoning, messages: Sequence[Message]
-) -> tuple[tuple[Message, ...], int]:
-    """Return the edited messages, and the number of turns that were cleared.
-
-    An assistant turn is all assistant and tool messages up to the next user message.
-    """
-    turns: list[int] = []
-    turn = 0
-    for message in messages:
-        turn += message.role is Role.USER
-        turns.append(turn)
-    parts = (
-        (turn, part)
-        for turn, message in zip(turns, messages, strict=True)
-        for part in message.parts
-    )
-    reasoning_turns = list(
-        dict.fromkeys(turn for turn, part in parts if isinstance(part, Reasoning))
-    )
-    cleared_turns = set(reasoning_turns[: max(0, len(reasoning_turns) - edit.keep)])
-    edited_messages = tuple(
-        _replace_parts(message, [part for part in message.parts if not isinstance(part, Reasoning)])
-        if turn in cleared_turns
-        else message
-        for turn, message in zip(turns, messages, strict=True)
-    )
-    return edited_messages, len(cleared_turns)
-
-
-def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
-    """Replace a message's parts. Without parts it gets an empty text, so that roles
-    still alternate.
-    """
-    return msgspec.structs.replace(message, parts=tuple(parts) or (Text(""),))
-
-
-RESERVED_FRACTION = 8
-"""Divisor of the context: when turns are dropped, this part of it is left free.
-Otherwise the next request would have to drop turns again, and the prefix cache would
-never be hit.
-"""
-
-
-async def build_fitting_prompt(
-    backend: TokenBackend, request: GenerateRequest, terms: CallTerms, limit: int
-) -> EncodedPrompt:
-    """Return the prompt; if it does not fit and the request allows it, the prompt of
-    fewer messages.
-
-    The result may still not fit, if dropping all turns that may be dropped is not
-    enough. Raises what `encode_prompt` raises.
-    """
-    prompt = request.prompt
-    if not isinstance(prompt, Conversation) or not (prompt.edits or prompt.drop_oldest):
-        return await encode_prompt(backend, request, terms)
-    request, encoded = await build_edited_prompt(backend, request, terms)
-    prompt = request.prompt
-    if not isinstance(prompt, Conversation) or not prompt.drop_oldest:
-        return encoded
-    max_tokens = request.limits.max_tokens
-    if len(encoded.ids) + max(1, min(max_tokens or 1, limit // 2)) <= limit:
-        return encoded
-    prompt_limit = limit - max(
-        1, min(limit // RESERVED_FRACTION if max_tokens is None else max_tokens, limit // 2)
-    )
-    turns = find_droppable_turns(prompt.messages)
-
-    async def encode_without(count: int) -> EncodedPrompt:
-        dropped = {index for turn in turns[:count] for index in turn}
-        messages = tuple(
-            message for index, message in enumerate(prompt.messages) if index not in dropped
-        )
-        shorter_prompt = await encode_prompt(
-            backend,
-            msgspec.structs.replace(
-                request, prompt=msgspec.structs.replace(prompt, messages=messages)
-            ),
-            terms,
-        )
-        return msgspec.structs.replace(
-            shorter_prompt, n_dropped=len(dropped), applied_edits=encoded.applied_edits
-        )
-
-    # By bisection: each try renders and tokenizes the conversation, so a linear search
-    # would be quadratic.
-    low = 1
-    high = len(turns)
-    while low < high:
-        middle = (low + high) // 2
-        if len((await encode_without(middle)).ids) <= prompt_limit:
-            high = middle
-        else:
-            low = middle + 1
-    return await encode_without(high) if turns else encoded
-
-
-def build_dropped_warning(dropped: int, limit: int) -> str:
-    return (
-        f"truncation: the {dropped} oldest messages were omitted to fit the context of {limit} "
-        f"tokens"
-    )
-
-
-def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
-    """Indices of the messages of each turn, in the order in which they may be dropped.
-
-    A user message and everything up to the next user message form a turn. After the
-    last user message, each message with calls forms a turn with its results. System
-    messages, the last user message and the last turn stay.
-    """
-    last_question = max(
-        (index for index, message in enumerate(messages) if message.role is Role.USER), default=-1
-    )
-    turns: list[list[int]] = []
-    turn_of_call: dict[str, list[int]] = {}
-    for index, message in enumerate(messages):
-        if message.role in (Role.SYSTEM, Role.DEVELOPER):
-            continue
-        turn = (
-            turns[-1] if turns and index < last_question and message.role is not Role.USER else None
-        )
-        # A result without its call, or the reverse, is an error for most templates, so
-        # both are dropped together.
-        for part in message.parts:
-            if isinstance(part, ToolResult):
-                turn = turn_of_call.get(part.call_id, turn)
-        if turn is None:
-            turn = list[int]()
-            turns.append(turn)
-        turn.append(index)
-        turn_of_call |= {part.id: turn for part in message.parts if isinstance(part, ToolCall)}
-    last_index = max((turn[-1] for turn in turns), default=-1)
-    return [turn for turn in turns if last_question not in turn and last_index not in turn]
-
 
 # Recent prompts of each owner, for comparison with a new one. Bounded, and in memory
 # only.
-
-Prompt = tuple[int, ...]
-
-
-class RecentPrompts:
-    """An LRU cache of prompts.
-
-    max_owners: maximum pairs of owner and model; the least recently active one is
-        evicted.
-    max_prompts: maximum prompts per owner and model.
-    max_tokens: length of the longest prompt that is cached, in tokens.
-    """
-
-    def __init__(
-        self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072
-    ) -> None:
-        self._max_owners = max_owners
-        self._max_prompts = max_prompts
-        self._max_tokens = max_tokens
-        self._prompts: OrderedDict[tuple[str, str], deque[Prompt]] = OrderedDict()
-
-    def remember(self, owner: str, model: str, prompt: Prompt) -> None:
-        if len(prompt) > self._max_tokens:
-            return
-        prompts = self._prompts.setdefault((owner, model), deque(maxlen=self._max_prompts))
-        prompts.append(prompt)
-        self._prompts.move_to_end((owner, model))
-        while len(self._prompts) > self._max_owners:
-            self._prompts.popitem(last=False)
-
-    def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
-        """Return this owner's prompt with the longest common prefix; the latest of
-        equally long ones.
-        """
-        candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
-        return max(
-            candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None
-        )
-
-
-def count_common_prefix(first: Prompt, second: Prompt) -> int:
-    """Return the length of the common prefix.
-
-    This is a binary search over slices, whose comparison runs in C, unlike a loop over
-    tokens.
-    """
-    low = 0
-    high = min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        # Slices begin at `low`, as all before is known to be equal; together they are
-        # no longer than the prompt.
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -1,112 +1,37 @@
-"""A model that this process serves: its backend, its adapters, its settings and details
-of its files.
-"""
+"""A model that this process serves: its backend, its settings, details of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-import msgspec
-from msgspec import Struct
-
-from ..constraints.bounded import BoundedCompiler
-from ..core.control import EngineControl, Scriptable, Simulated, Trainable
-from ..core.engine import (
-    AdapterLoader,
-    Capabilities,
-    Embedder,
-    Encoder,
-    Engine,
-    PrefixCache,
-    Scorer,
-    TextEncoder,
-    TokenEngine,
-    Tokenizer,
-)
-from ..core.errors import NotFound, RequestError
-from ..core.images import ImageProcessor
-from ..core.metrics import StatsSource
+from ..core.capabilities import Capabilities
+from ..core.encoder import Encoder, TextEncoder
+from ..core.engine import Engine
+from ..core.engine_control import EngineControl
+from ..core.engine_stats import StatsSource
 from ..core.request import Sampling
+from ..core.scriptable_engine import Scriptable
+from ..core.simulated_engine import Simulated
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..prompts.render import Renderer
-from ..prompts.request_templates import RequestTemplates
-from ..prompts.template import InfillTokens, TokenizerInfo, find_infill_tokens
-from ..prompts.tokenizer import HfTokenizer
-from .choice import Vocabulary
-from .engine_calls import DeliveryRounds, Progress
+from ..core.token_engine import TokenEngine
+from ..core.tokenizer import Tokenizer
+from ..core.weight_updates import Trainable
+from ..prompts.fill_in_the_middle import InfillTokens, find_infill_tokens
+from ..prompts.tokenizer_info import TokenizerInfo
+from .engine_backends import (
+    EmbedderBackend,
+    EncoderBackend,
+    EventBackend,
+    ScorerBackend,
+    TextEncoderBackend,
+    TokenBackend,
+)
+from .engine_progress import Progress
+from .lora_adapters import Adapters
+from .output_queue import DeliveryRounds
 from .request_queue import RequestQueue
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBackend:
-    """A token engine and its vocabulary. The pipeline handles templates, text, stop
-    strings and constraints.
-
-    eos: ids that end a response.
-    renderer: renders conversations; None for a model without a chat template.
-    request_templates: renders chat templates from requests; None if these are not
-        allowed.
-    embedder: computes embeddings with the same tokenizer, if any.
-    cache: the engine's prefix cache; None if it reports none.
-    vision: image preprocessing; None for a model without vision.
-    """
-
-    engine: TokenEngine
-    tokenizer: HfTokenizer
-    vocabulary: Vocabulary
-    compiler: BoundedCompiler
-    eos: frozenset[int]
-    renderer: Renderer | None = None
-    request_templates: RequestTemplates | None = None
-    embedder: Embedder | None = None
-    cache: PrefixCache | None = None
-    vision: ImageProcessor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EventBackend:
-    """An event engine, which takes unrendered requests.
-
-    tokenizer: the engine's tokenizer; None if it provides none.
-    cache: the engine's prefix cache; None if it cannot be reset.
-    """
-
-    engine: Engine
-    tokenizer: Tokenizer | None = None
-    cache: PrefixCache | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderBackend:
-    """A model that computes embeddings and generates no text."""
-
-    engine: Embedder
-    tokenizer: HfTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerBackend:
-    """A cross-encoder, which scores pairs of texts and generates no text."""
-
-    engine: Scorer
-    tokenizer: HfTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class TextEncoderBackend:
-    """A model on a remote server, which tokenizes texts and embeds or scores them, and
-    generates no text.
-    """
-
-    engine: TextEncoder
-    tokenizer: None = None
-
-
-EncoderBackend = EmbedderBackend | ScorerBackend | TextEncoderBackend
-"""The backends of models that generate no text."""
-
 
 _NO_GUARD = nullcontext()
 
@@ -289,92 +214,3 @@ class ServedModel:
 
 # LoRA adapters: names that clients select and that the engine resolves. Loaded and
 # unloaded at run time.
-
-
-class Adapter(Struct, frozen=True):
-    """A LoRA adapter.
-
-    name: the model name that clients use.
-    path: directory of its weights; engines without real weights never open it.
-    """
-
-    name: str
-    path: str
-
-
-class Adapters:
-    """The loaded adapters of one model, in the order in which they were loaded.
-
-    adapters: the adapters that the engine has at startup.
-    loader: the engine, if it must load the weights; None if it only needs the names.
-    is_remote: paths refer to another machine, which checks them.
-    """
-
-    def __init__(
-        self,
-        adapters: tuple[Adapter, ...] = (),
-        loader: AdapterLoader | None = None,
-        *,
-        is_remote: bool = False,
-    ) -> None:
-        self._loader = loader
-        self._is_remote = is_remote
-        self._adapters = {adapter.name: adapter for adapter in adapters}
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether an adapter's path is opened on this machine."""
-        return self._loader is not None and not self._is_remote
-
-    def __iter__(self) -> Iterator[Adapter]:
-        return iter(tuple(self._adapters.values()))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._adapters
-
-    async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
-        """Load an adapter.
-
-        replace: replace a loaded adapter of the same name.
-
-        Raises:
-            RequestError: an adapter of this name is loaded (as in vLLM), or the engine
-                cannot use the weights.
-        """
-        if adapter.name in self._adapters and not replace:
-            raise RequestError(
-                f"The lora adapter '{adapter.name}' has already been loaded.",
-                param="lora_name",
-                code="already_loaded",
-            )
-        if self._loader:
-            await self._loader.load_adapter(adapter.name, adapter.path)
-        self._adapters[adapter.name] = adapter
-
-    def drop(self, name: str) -> None:
-        """Remove an adapter that the engine does not have."""
-        self._adapters.pop(name, None)
-
-    def replace_all(self, adapters: Iterable[Adapter]) -> None:
-        """Adopt the adapters of an engine in another process, which another front end
-        may have changed.
-        """
-        self._adapters = {adapter.name: adapter for adapter in adapters}
-
-    async def unload(self, name: str) -> None:
-        if self._adapters.pop(name, None) is None:
-            raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
-        if self._loader:
-            await self._loader.unload_adapter(name)
-
-
-def read_adapter(text: str) -> Adapter:
-    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises
-    ValueError.
-    """
-    if text.lstrip().startswith("{"):
-        return msgspec.json.decode(text, type=Adapter)
-    name, separator, path = text.partition("=")
-    if not separator or not name or not path:
-        raise ValueError(f"an adapter is NAME=PATH, not {text[:60]!r}")
-    return Adapter(name, path)

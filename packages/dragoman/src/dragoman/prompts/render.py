@@ -8,7 +8,7 @@ blocks, so call it in a worker thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -17,308 +17,32 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import RequestError, Unsupported
+from ..core.errors import RequestError
 from ..core.message import (
-    Audio,
-    File,
-    FunctionTool,
-    Image,
     Message,
-    Part,
     Reasoning,
-    Refusal,
     Role,
     Text,
     Tool,
     ToolCall,
-    ToolResult,
 )
 from ..core.request import Conversation
+from .chat_template import GENERATION_MARK, ChatTemplate, Template
 from .control_tokens import ControlTokenBreaker
-from .template import ChatTemplate, GENERATION_MARK, Template, TemplateFeatures
-from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
+from .hf_tokenizer import HfTokenizer
+from .json_values import InvalidJson, JsonObject, JsonValue, decode
+from .template_messages import (
+    MessageOptions,
+    StringVisitor,
+    build_message_values,
+    build_tool_values,
+    map_strings,
+)
+from .token_replay import SampledPrefixes
 
 # Conversion of canonical messages and tools to the values that chat templates read. The
 # shapes are those of transformers' `apply_chat_template`: OpenAI's messages, but with a
 # call's arguments as an object.
-
-_LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
-
-StringVisitor = Callable[[str], str]
-"""Maps a string of user text. Keys and words that the template compares are not passed
-to it.
-"""
-
-
-class MessageOptions(msgspec.Struct, frozen=True):
-    """Options for the conversion of messages to a template's values.
-
-    features: what the template supports.
-    reasoning_markers: markers at which the template would split an assistant's text
-    into reasoning and content; they are broken as control tokens in user text, so the
-    split is done here.
-    allows_images: images are passed on as `{"type": "image"}`; otherwise they raise
-        Unsupported, as other media do.
-    """
-
-    features: TemplateFeatures
-    reasoning_markers: frozenset[str] = frozenset()
-    allows_images: bool = False
-
-
-def build_message_values(
-    messages: Sequence[Message], options: MessageOptions, visit: StringVisitor
-) -> list[JsonDict]:
-    """Build the template's `messages`. Raises RequestError, Unsupported."""
-    names = {
-        part.id: part.name
-        for message in messages
-        for part in message.parts
-        if isinstance(part, ToolCall)
-    }
-    converter = _MessageConverter(options, names, visit)
-    supported = list(messages)
-    if not options.features.supports_developer:
-        supported = [
-            msgspec.structs.replace(message, role=Role.SYSTEM)
-            if message.role is Role.DEVELOPER
-            else message
-            for message in messages
-        ]
-    # Leading system messages are merged into one: many templates reject several.
-    count = next(
-        (n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES),
-        len(supported),
-    )
-    if count > 1:
-        leading = supported[:count]
-        texts = list[str]()
-        for message in leading:
-            lines = [part.text for part in message.parts if isinstance(part, Text)]
-            if len(lines) < len(message.parts):
-                raise Unsupported(
-                    "System and developer messages can contain only text.", param="messages"
-                )
-            texts.append("\n".join(lines))
-        role = (
-            Role.DEVELOPER
-            if any(message.role is Role.DEVELOPER for message in leading)
-            else Role.SYSTEM
-        )
-        supported[:count] = [Message(role, (Text("\n\n".join(texts)),))]
-    return [value for message in supported for value in converter.convert(message)]
-
-
-def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]:
-    """Build the template's `tools`: functions in OpenAI's format; a custom tool has one
-    string parameter `input`.
-    """
-    values: list[Json] = []
-    for tool in tools:
-        description: JsonDict = (
-            {} if tool.description is None else {"description": visit(tool.description)}
-        )
-        parameters: Json = {"type": "object", "properties": {}}
-        if isinstance(tool, FunctionTool):
-            if tool.parameters is not None:
-                parameters = map_strings(_decode_object_or_text(tool.parameters), visit)
-        else:
-            text = "The input of the tool, as free text."
-            if tool.definition is not None:
-                text = (
-                    f"The input of the tool. It must follow this {tool.syntax or 'lark'} "
-                    f"grammar:\n{tool.definition}"
-                )
-            argument: JsonDict = {"type": "string", "description": visit(text)}
-            parameters = {
-                "type": "object",
-                "properties": {"input": argument},
-                "required": ["input"],
-            }
-        function: JsonDict = {"name": visit(tool.name), **description, "parameters": parameters}
-        values.append({"type": "function", "function": function})
-    return values
-
-
-def map_strings(value: Json, visit: StringVisitor) -> Json:
-    """Map all strings in JSON that the user wrote, including keys."""
-    match value:
-        case str():
-            return visit(value)
-        case dict():
-            return {visit(key): map_strings(member, visit) for key, member in value.items()}
-        case list():
-            return [map_strings(item, visit) for item in value]
-        case _:
-            return value
-
-
-class _MessageConverter:
-    """Converts the messages of one conversation.
-
-    names: tool names by call id.
-    """
-
-    def __init__(
-        self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor
-    ) -> None:
-        self._features = options.features
-        self._reasoning_markers = options.reasoning_markers
-        self._allows_images = options.allows_images
-        self._names = names
-        self._visit_string = visit
-
-    def convert(self, message: Message) -> Iterator[JsonDict]:
-        """Yield the message, then one message per tool result in it."""
-        if message.role is Role.ASSISTANT:
-            yield self._convert_assistant(message)
-            return
-        pending: list[Part] = []
-        for part in message.parts:
-            if not isinstance(part, ToolResult):
-                pending.append(part)
-                continue
-            if pending:
-                yield self._convert_plain(message, pending)
-                pending = []
-            content: Sequence[Part] = part.content
-            if part.is_error:
-                # Templates have no field for failure, so the result's text shows it.
-                first, *others = content or (Text(""),)
-                if not isinstance(first, Text):
-                    content = [Text("Error:"), first, *others]
-                elif not first.text.lower().startswith("error"):
-                    content = [Text(f"Error: {first.text}"), *others]
-            name = self._names.get(
-                part.call_id, message.name if message.role is Role.TOOL else None
-            )
-            result_content = self._convert_content(content, "\n")
-            yield {
-                "role": "tool",
-                "content": result_content,
-                "tool_call_id": self._visit_string(part.call_id),
-                **self._build_name_field(name),
-            }
-        # An empty message stays a message: templates may require that roles alternate.
-        if pending or not message.parts:
-            yield self._convert_plain(message, pending)
-
-    def _convert_plain(self, message: Message, parts: Sequence[Part]) -> JsonDict:
-        return {
-            "role": str(message.role),
-            "content": self._convert_content(parts, "\n"),
-            **self._build_name_field(message.name),
-        }
-
-    def _build_name_field(self, name: str | None) -> JsonDict:
-        return {} if name is None else {"name": self._visit_string(name)}
-
-    def _convert_assistant(self, message: Message) -> JsonDict:
-        calls: list[Json] = [
-            self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)
-        ]
-        reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
-        content_parts: list[Part] = [
-            part for part in message.parts if not isinstance(part, (ToolCall, Reasoning))
-        ]
-        text = "".join(part.text for part in content_parts if isinstance(part, Text))
-        for end_marker in () if reasoning else self._reasoning_markers:
-            # From the right: reasoning may mention its own marker, the answer after it
-            # does not.
-            text_before, marker, text_after = text.rpartition(end_marker)
-            if marker:
-                begin_marker = end_marker.replace("/", "", 1)
-                reasoning = text_before.rpartition(begin_marker)[2].strip("\n")
-                other_parts = [part for part in content_parts if not isinstance(part, Text)]
-                content_parts = [Text(text_after.lstrip("\n")), *other_parts]
-                break
-        content = self._convert_content(content_parts, "")
-        # Templates test `content is none` to omit the text; an empty string would
-        # become an empty line in some.
-        if calls and not content and self._features.accepts_null_content:
-            content = None
-        value: JsonDict = {
-            "role": "assistant",
-            "content": content,
-            **self._build_name_field(message.name),
-        }
-        if reasoning:
-            names = ("reasoning_content", "reasoning", "thinking")
-            reasoning_value = self._visit_string(reasoning)
-            # Given under all names in use, as templates read different ones. `thinking`
-            # is also a switch in some.
-            value |= {
-                name: reasoning_value
-                for name in names
-                if name != "thinking" or name in self._features.fields
-            }
-        return {**value, "tool_calls": calls} if calls else value
-
-    def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
-        """Return a string, or a list of parts if there are several and the template
-        supports lists.
-
-        separator: joins texts in a string; an assistant's texts are chunks of one.
-        """
-        texts = [part.text for part in parts if isinstance(part, (Text, Refusal))]
-        only_text = len(texts) == len(parts)
-        has_several = len(parts) > 1 and separator != ""
-        if not self._features.accepts_parts or (
-            only_text and self._features.accepts_strings and not has_several
-        ):
-            others = [part for part in parts if not isinstance(part, (Text, Refusal, Reasoning))]
-            if any(self._convert_part(part).keys() == {"type"} for part in others):
-                raise Unsupported(
-                    "The chat template of this model supports only text.", param="messages"
-                )
-            return self._visit_string(separator.join(texts))
-        return [self._convert_part(part) for part in parts]
-
-    def _convert_part(self, part: Part) -> JsonDict:
-        match part:
-            case Text(text) | Refusal(text) | Reasoning(text):
-                return {"type": "text", "text": self._visit_string(text)}
-            case Image() | Audio() | File():
-                kind = type(part).__name__.lower()
-                if not (self._allows_images and isinstance(part, Image)):
-                    raise Unsupported(
-                        f"This model does not support {kind} input.", param="messages"
-                    )
-                return {"type": kind}
-            case ToolCall():
-                raise RequestError(
-                    "Only an assistant message can contain tool calls.", param="messages"
-                )
-            case ToolResult():
-                raise RequestError(
-                    "An assistant message cannot contain tool results.", param="messages"
-                )
-
-    def _convert_call(self, call: ToolCall) -> JsonDict:
-        if self._features.needs_string_arguments:
-            text = (
-                msgspec.json.encode({"input": call.arguments}).decode()
-                if call.custom
-                else call.arguments or "{}"
-            )
-            arguments: Json = self._visit_string(text)
-        elif call.custom:
-            arguments = {"input": self._visit_string(call.arguments)}
-        else:
-            arguments = map_strings(
-                _decode_object_or_text(call.arguments or "{}"), self._visit_string
-            )
-        function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}
-        return {"id": self._visit_string(call.id), "type": "function", "function": function}
-
-
-def _decode_object_or_text(text: str) -> JsonDict | str:
-    """Decode a JSON object; return any other text unchanged."""
-    try:
-        value = decode(text)
-    except InvalidJson:
-        return text
-    return value if isinstance(value, dict) else text
 
 
 _NONCHARACTERS = (
@@ -342,7 +66,7 @@ class Rendering(Struct, frozen=True):
     characters: size of the variables' texts, on which the sandbox's budget depends.
     """
 
-    variables: Mapping[str, Json]
+    variables: Mapping[str, JsonValue]
     now: datetime
     characters: int
 
@@ -544,7 +268,7 @@ class _TemplateValues:
         self._messages = conversation.messages
         self._tools = tools
         reasoning = conversation.reasoning
-        self._reasoning_variables: JsonDict = {}
+        self._reasoning_variables: JsonObject = {}
         if reasoning.enabled is not None:
             # DeepSeek's and Granite's templates call the switch `thinking`, most others
             # as Qwen3 does.
@@ -580,8 +304,10 @@ class _TemplateValues:
             name for name in names if name not in template.features.variables
         )
 
-    def build_all(self, visit: StringVisitor) -> JsonDict:
-        messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
+    def build_all(self, visit: StringVisitor) -> JsonObject:
+        messages: list[JsonValue] = [
+            *build_message_values(self._messages, self._message_options, visit)
+        ]
         values = dict(self._reasoning_variables)
         for name, value in self._kwargs.items():
             values[name] = map_strings(value, visit)
@@ -611,7 +337,7 @@ class _Prompt:
     """
 
     def __init__(
-        self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str
+        self, values: Mapping[str, JsonValue], now: datetime, n_chars: int, break_char: str
     ) -> None:
         self._values = values
         self._now = now
@@ -658,7 +384,7 @@ class _Prompt:
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
-    def _find_tail(self, text: str, changes: JsonDict) -> Steps[str]:
+    def _find_tail(self, text: str, changes: JsonObject) -> Steps[str]:
         """Return the end of the text that the same prompt with these changes lacks."""
         try:
             shorter_text = yield from self._render_text(changes)
@@ -672,7 +398,7 @@ class _Prompt:
             else text[-_MAX_TAIL_CHARS:]
         )
 
-    def _render_text(self, changes: JsonDict) -> Steps[str]:
+    def _render_text(self, changes: JsonObject) -> Steps[str]:
         values = {**self._values, "add_generation_prompt": False, **changes}
         text = yield Rendering(values, self._now, self._n_chars)
         # A template's `tojson` may have escaped the break character.
@@ -713,23 +439,23 @@ def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
         raise RequestError("There is no text to continue.", param=param)
 
 
-def _append_end_marker(message: JsonDict, end_marker: str) -> JsonDict:
+def _append_end_marker(message: JsonObject, end_marker: str) -> JsonObject:
     """Append the end marker to the text, or to the reasoning if there is no text yet."""
     match message["content"]:
         case [*earlier_parts, {"text": str(text)}]:
-            extended_part: JsonDict = {"type": "text", "text": text + end_marker}
+            extended_part: JsonObject = {"type": "text", "text": text + end_marker}
             return {**message, "content": [*earlier_parts, extended_part]}
         case str(content) if content:
             return message | {"content": content + end_marker}
         case _:
             names = ("reasoning_content", "reasoning", "thinking")
-            reasoning_fields: JsonDict = {
+            reasoning_fields: JsonObject = {
                 name: f"{message[name]}{end_marker}" for name in names if name in message
             }
             return message | (reasoning_fields or {"content": end_marker})
 
 
-def _decode_json(text: str, param: str) -> Json:
+def _decode_json(text: str, param: str) -> JsonValue:
     try:
         return decode(text)
     except InvalidJson as error:

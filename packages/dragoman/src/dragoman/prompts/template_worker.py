@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
-from ..isolation.child import serve
-from .template import ChatTemplate, TemplateFeatures
+from ..isolation.worker_loop import serve
+from .chat_template import ChatTemplate
+from .template_features import TemplateFeatures
 
 _CACHE_SIZE = 32
 

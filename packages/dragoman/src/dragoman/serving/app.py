@@ -1,6 +1,4 @@
-"""The ASGI application: routing, its factory `create_app`, and its lifespan. It has no
-global state.
-"""
+"""The ASGI application, built by `create_app`. It has no global state."""
 
 from __future__ import annotations
 
@@ -14,41 +12,49 @@ from starlette.routing import Route as PathPattern
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
-from ..core.control import ModelPuller
 from ..core.errors import NotFound, NotStarted
-from ..dialects.base import ReaderOptions, VerificationMode
-from ..dialects.body import abbreviate
+from ..core.model_download import ModelPuller
+from ..dialects.field_errors import abbreviate
+from ..dialects.interfaces import ReaderOptions
+from ..dialects.sealing import VerificationMode
 from ..http.asgi_extensions import find_direct_response, find_on_disconnect
-from ..pipeline.metrics import ModelMetrics
-from ..pipeline.models import Models
-from ..pipeline.prompt_encoding import RecentPrompts
+from ..pipeline.model_registry import Models
+from ..pipeline.recent_prompts import RecentPrompts
+from ..pipeline.request_metrics import ModelMetrics
 from ..store import MemoryStore, Store
 from ..tenants import Counters, LocalCounters, Tenant
-from .auth import Access, AccessPolicy, Keyring
-from .body import BodyMemoryBudget, ClientGone
+from .access_policy import AccessPolicy
+from .auth import Access, Keyring
+from .body_memory import BodyMemoryBudget
 from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
-from .cors import build_allowed_hosts
 from .crypto import Sealer
-from .disconnect import StreamMonitor, with_disconnect_events
-from .endpoint import BY_CLIENT, Endpoint, ErrorEnvelope, Handler, HttpRequest, JsonResponse, Route
-from .http_metrics import HttpMetrics, MetricsExchange
+from .disconnect import ClientGone, with_disconnect_events
+from .endpoint import Endpoint
+from .error_envelope import BY_CLIENT, ErrorEnvelope
+from .handler_result import JsonResponse
+from .host_header import build_allowed_hosts
+from .http_metrics import HttpMetrics
+from .http_request import HttpRequest
 from .internal_client import InternalClient
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
+from .merged_metrics import MetricsExchange
+from .model_downloads import ModelDownloads
 from .port_faults import PortController
-from .request_log import RecentRequests, RequestLog
+from .recent_requests import RecentRequests
+from .request_log import RequestLog
+from .responder import ResponseOutcome
+from .route import Handler, Route
 from .routes import batches, message_batches
-from .routes.model_admin import ModelDownloads
 from .routes.responses.background import BackgroundRuns
 from .routes.responses.websocket import ResponsesWebSocket
 from .routes.table import Features, build_routes
-from .service import GenerationServices, Service, ServingOptions
-from .streaming import ResponseOutcome
+from .service import GenerationServices, Service
+from .serving_options import ServingOptions
+from .stream_keepalive import StreamMonitor
 from .tenancy import Tenancy
 from .tracing import Telemetry
-from .usage import UsageLedger
-
-# Routing: the endpoint of a path, and the fallback for unknown paths.
+from .usage_ledger import UsageLedger
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

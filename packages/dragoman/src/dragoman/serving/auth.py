@@ -1,5 +1,4 @@
-"""Authentication and access control, with `Authorization: Bearer` and `x-api-key` on
-every route.
+"""Authentication by API key, with `Authorization: Bearer` or `x-api-key` on every route.
 
 Each route declares the `Access` that it requires; it is never derived from the text of
 a URL.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
@@ -18,7 +16,6 @@ from starlette.datastructures import Headers
 
 from ..core.errors import AuthenticationError, PermissionDenied
 from ..tenants import Tenant, hash_key
-from .cors import CorsPolicy, check_headers
 
 MISSING_KEY = (
     "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
@@ -202,41 +199,6 @@ class Keyring:
             if named is None or (named.expires is not None and named.expires <= self._now())
             else named.caller
         )
-
-
-@dataclass(frozen=True, slots=True)
-class AccessPolicy:
-    """The checks before a request reaches its handler, the same over HTTP and
-    WebSocket.
-
-    allowed_hosts: names allowed in the Host header, besides loopback.
-    """
-
-    keyring: Keyring
-    allowed_hosts: tuple[str, ...]
-    cors: CorsPolicy
-
-    def check_headers(self, headers: Headers) -> None:
-        """Check the number of headers and the Host header. Raises as
-        `cors.check_headers`.
-        """
-        check_headers(headers, self.allowed_hosts)
-
-    def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
-        """Reject requests that pages of other origins cause, unless the route is
-        public.
-
-        reads: the request is a GET or HEAD, which a link on another page may cause,
-            except on administrators' routes.
-
-        Raises:
-            PermissionDenied: the request comes from an origin that is not allowed.
-        """
-        if access is not Access.PUBLIC:
-            is_admin = access is Access.ADMIN
-            self.cors.check_origin(
-                headers, by_name=is_admin, allow_navigation=reads and not is_admin
-            )
 
 
 def _build_owner(digest: str) -> str:

@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 
 from ..core.events import Event, TextDelta
-from ..core.request import CURRENT_SPAN, GenerateRequest, SpanContext, parse_trace_context
-from ..pipeline.lifecycle import Lease
-from .context import RequestContext
-from .request_log import CLIENT_CLOSED_REQUEST, RecentRequest, RequestLog, RequestLogLine
+from ..core.request import GenerateRequest
+from ..core.trace_context import CURRENT_SPAN, SpanContext, parse_trace_context
+from ..pipeline.model_lease import Lease
+from .recent_requests import RecentRequest
+from .request_context import RequestContext
+from .request_log import CLIENT_CLOSED_REQUEST, RequestLog, RequestLogLine
 from .tenancy import CallAccount
 from .tracing import TracedCall
 

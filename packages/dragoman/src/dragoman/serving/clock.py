@@ -1,4 +1,4 @@
-"""Sources of time and ids, injected so that tests can control them."""
+"""Sources of time, injected so that tests can control them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Encryption and signatures for data that clients hold: reasoning and compacted
-conversations.
+"""Encryption of data that clients hold: reasoning, compacted conversations.
 
 Each purpose and each owner of an API key has its own key, derived by HKDF-SHA256, so
 that data of one is invalid for another. Encryption is AES-256-GCM with a random nonce;
@@ -15,7 +14,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..dialects.base import Purpose, VerificationMode
+from ..dialects.sealing import Purpose, VerificationMode
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

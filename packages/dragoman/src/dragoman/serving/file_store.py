@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 from msgspec import Struct
 
-from ..dialects.batches import FileObject
-from ..store import CommitConflict, Delete, Key, Record, Store
+from ..dialects.openai_files import FileObject
+from ..store import CommitConflict, Delete, Key, Put, Record, Store
 
 FILE_KIND = "file"
 CONTENT_SERIES = "content"
@@ -88,3 +88,19 @@ async def find_file(store: Store, owner: str, id: str) -> FileObject | None:
 
 def is_complete(record: Record) -> bool:
     return record.state == PROCESSED
+
+
+def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
+    """Build the operation that stores a file's record. A file in the state `UPLOADING`
+    is hidden.
+    """
+    body = msgspec.json.encode(file)
+    return Put(
+        Key(owner, FILE_KIND, file.id),
+        file.created_at,
+        body,
+        state,
+        run=run,
+        expires=file.expires_at,
+        pinned=True,
+    )

@@ -13,17 +13,12 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from .auth import Caller
-from .body import BodyMemoryShare
+from .body_memory import BodyMemoryShare
 from .disconnect import never
-from .endpoint import (
-    HttpRequest,
-    Route,
-    WARNINGS_HEADER,
-    build_response,
-    call_handler,
-    restrict_service,
-)
-from .service import Service
+from .handler_result import build_response, call_handler
+from .http_request import WARNINGS_HEADER, HttpRequest
+from .route import Route
+from .service import Service, restrict_service
 
 
 class InternalResponse(Struct, frozen=True):

@@ -1,6 +1,4 @@
-"""The server's lifespan, which starts and stops engines, store and workers, and ASGI's
-lifespan protocol.
-"""
+"""The server's lifespan, which starts what the application needs, then stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolution of media that a request refers to: uploaded files and URLs.
+"""Resolution of the media that a request refers to: uploaded files, URLs.
 
 Media is resolved before the engine is called and before headers are sent. Media that
 the engine does not support is left unchanged and rejected at admission, except that
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from ..core.engine import Feature
+from ..core.capabilities import Feature
 from ..core.errors import RequestError, Unsupported
-from ..core.images import MAX_BYTES, check_image
+from ..core.image_header import MAX_BYTES, check_image
 from ..core.message import (
     Audio,
     File,
@@ -32,12 +32,12 @@ from ..core.message import (
     UploadedMedia,
 )
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.body import abbreviate
-from ..pipeline.models import EventBackend, ServedModel
+from ..dialects.field_errors import abbreviate
+from ..pipeline.model_registry import EventBackend, ServedModel
 from .file_store import OwnerFiles
 
 if TYPE_CHECKING:
-    from .fetch import Fetcher
+    from .media_fetcher import Fetcher
 
 MAX_IMAGES = 100
 """Maximum number of images in a request; Anthropic's limit."""
@@ -232,7 +232,7 @@ class MediaResolver:
                         code="invalid_image_url",
                     )
                 if self._fetcher is None:
-                    from .fetch import Fetcher  # noqa: PLC0415 - its HTTP client takes long to import
+                    from .media_fetcher import Fetcher  # noqa: PLC0415 - its HTTP client takes long to import
 
                     self._fetcher = Fetcher(self._options.hosts)
                 # Without the query, which may end in what looks like a file extension.

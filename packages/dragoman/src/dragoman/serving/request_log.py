@@ -1,8 +1,6 @@
-"""The request log: a JSON line with times, model and token counts for each request to a
-model. It has no prompts.
+"""The request log: a JSON line for each request to a model, without its prompt.
 
-A thread writes the lines from a queue, so that requests never wait for the disk. The
-web page's list of recent requests is kept in memory.
+A thread writes the lines from a queue, so that requests never wait for the disk.
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,8 +23,6 @@ QUEUE_SIZE = 8192
 many.
 """
 
-MAX_RECENT_REQUESTS = 200
-"""Number of recent requests that are kept in memory."""
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that closed the connection."""
@@ -147,29 +141,3 @@ class RequestLog:
         if dropped > reported:
             log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
         return dropped
-
-
-class RecentRequest(Struct):
-    """A recent request.
-
-    line: the data of the request; changes while it runs.
-    warnings: the parts of the request that are ignored.
-    """
-
-    line: RequestLogLine
-    warnings: tuple[str, ...] = ()
-
-
-class RecentRequests:
-    """The most recent requests, including running ones, without their content."""
-
-    def __init__(self, size: int = MAX_RECENT_REQUESTS) -> None:
-        self._requests: deque[RecentRequest] = deque(maxlen=size)
-
-    def add(self, line: RequestLogLine) -> RecentRequest:
-        request = RecentRequest(line)
-        self._requests.append(request)
-        return request
-
-    def iterate_newest_first(self) -> Iterator[RecentRequest]:
-        return reversed(self._requests)

@@ -1,57 +1,31 @@
-"""The state that all handlers share: options, services and the limiter of request
-starts. `create_app` builds it.
-"""
+"""The state that all handlers share, built by `create_app`."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
 
-from ..dialects.base import Profile, ReaderOptions
-from ..pipeline.metrics import ModelMetrics
-from ..pipeline.models import Models
-from ..pipeline.prompt_encoding import RecentPrompts
-from ..settings import ServingSettings
+from ..dialects.interfaces import ReaderOptions
+from ..pipeline.model_registry import Models
+from ..pipeline.recent_prompts import RecentPrompts
+from ..pipeline.request_metrics import ModelMetrics
 from ..store import Store
-from .body import BodyMemoryBudget
+from .auth import Caller
+from .body_memory import BodyMemoryBudget
 from .clock import Clock, IdGenerator
-from .cors import CorsPolicy
 from .crypto import Sealer
-from .disconnect import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
-from .request_log import RecentRequests, RequestLog
+from .recent_requests import RecentRequests
+from .request_log import RequestLog
+from .serving_options import ServingOptions
+from .stream_keepalive import StreamMonitor
 from .tenancy import Tenancy
 from .tracing import Telemetry
 
 STARTS_PER_TURN = 4
 """Requests started per iteration of the event loop."""
-
-
-class ServingOptions(ServingSettings, frozen=True, kw_only=True):
-    """Options of the HTTP API: its own settings, and values computed from other
-    settings.
-
-    bind: address to listen on; None for a Unix socket.
-    max_sockets: concurrent WebSockets.
-    socket_lifetime: seconds after which a WebSocket is closed.
-    ui: serve the page at `/ui`, and keep a summary of the last requests for it.
-    """
-
-    profile: Profile = Profile.OPENAI
-    bind: str | None = "127.0.0.1"
-    cors: CorsPolicy = CorsPolicy()
-    timeouts: StreamTimeouts = StreamTimeouts()
-    max_sockets: int = 1024
-    socket_lifetime: float = 3600.0
-    ui: bool = False
-
-    @property
-    def observes_calls(self) -> bool:
-        """Whether the access log needs a record of each call, even without a request
-        log or keys.
-        """
-        return self.access_log and self.log_format == "json"
 
 
 class StartLimiter:
@@ -145,3 +119,11 @@ class Service:
     tenancy: Tenancy
     store: Store | None = None
     telemetry: Telemetry | None = None
+
+
+def restrict_service(service: Service, caller: Caller) -> Service:
+    """Return the service with only the models that the caller's key permits."""
+    tenant = service.tenancy.keyring.peek_tenant(caller.owner)
+    if tenant is None or not tenant.models:
+        return service
+    return dataclasses.replace(service, models=service.models.restrict(tenant.models))

@@ -1,4 +1,4 @@
-"""Rate limits, budgets and usage of API keys, for every dialect and transport.
+"""The tenancy of API keys: their rate limits, budgets, usage, for every dialect.
 
 `Tenancy.admit` admits a call: it takes one request and one concurrency slot from the
 key's counters. Prompt tokens are taken when they have been counted, output tokens when
@@ -11,21 +11,20 @@ number is known.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
 
 import msgspec
-from msgspec import Struct
 
 from ..core.errors import BudgetExhausted, RateLimited
-from ..dialects.errors import RateLimitState
+from ..dialects.rate_limit_headers import RateLimitState
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
-from ..tenants.shared import SharedCounters
+from ..tenants.shared_counters import SharedCounters
 from .auth import Caller, Keyring
 from .clock import Clock
-from .usage import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
+from .key_metrics import KeyMetrics
+from .usage_ledger import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
 
 REQUESTS = "requests"
 TOKENS = "tokens"
@@ -37,50 +36,6 @@ EMBEDDINGS = "embeddings"
 """Kinds of usage, as in OpenAI's usage routes."""
 SECOND = 1_000_000
 """Microseconds per second: counters measure time in microseconds."""
-MAX_SERIES = 1000
-"""Maximum pairs of key and model in the metrics; further ones are counted together as
-`other`.
-"""
-
-
-class KeyUsage(Struct):
-    """Usage of one pair of key and model since the start of the process, for the
-    metrics.
-    """
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-
-
-class KeyMetrics:
-    """Usage by key and model, and rejections by key and limit.
-
-    The number of labels is bounded: key names come from the keys file, model names from
-    the server's settings.
-    """
-
-    def __init__(self) -> None:
-        self.usage: dict[tuple[str, str], KeyUsage] = {}
-        self.rejected: Counter[tuple[str, str]] = Counter()
-        self.running: Counter[str] = Counter()
-        self.shared_counters: SharedCounters | None = None
-        """None if limits are counted per process."""
-
-    def find_usage(self, key: str, model: str) -> KeyUsage:
-        usage = self.usage.get((key, model))
-        if usage is None:
-            labels = (key, model) if len(self.usage) < MAX_SERIES else ("other", "other")
-            usage = self.usage.setdefault(labels, KeyUsage())
-        return usage
-
-    def count_rejection(self, key: str, limit: str) -> None:
-        labels = (
-            (key, limit)
-            if (key, limit) in self.rejected or len(self.rejected) < MAX_SERIES
-            else ("other", limit)
-        )
-        self.rejected[labels] += 1
 
 
 class Tenancy:

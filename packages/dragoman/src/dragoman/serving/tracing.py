@@ -1,5 +1,4 @@
-"""Spans and metrics of requests and calls, by OpenTelemetry's semantic conventions for
-HTTP servers and generative AI.
+"""OpenTelemetry of requests, by its semantic conventions for generative AI.
 
 A request has a span of kind SERVER, a child of the client's span if it sends
 `traceparent`. Each call that uses a model has a span below it, whose context is passed
@@ -14,8 +13,11 @@ from __future__ import annotations
 from msgspec import Struct
 from starlette.datastructures import Headers
 
-from ..core.request import Conversation, GenerateRequest, SpanContext, parse_trace_context
-from ..telemetry import AttributeValue, GenAiMetrics, OtlpExporter, Span, SpanKind, Tracer
+from ..core.request import Conversation, GenerateRequest
+from ..core.trace_context import SpanContext, parse_trace_context
+from ..telemetry.gen_ai_metrics import GenAiMetrics
+from ..telemetry.otlp_exporter import OtlpExporter
+from ..telemetry.spans import AttributeValue, Span, SpanKind, Tracer
 from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine
 

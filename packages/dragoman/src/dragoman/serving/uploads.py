@@ -1,6 +1,4 @@
-"""Files of any vendor's API: uploads from multipart forms, and the file that a
-request's path names.
-"""
+"""Uploads of files from multipart forms, for any vendor's API."""
 
 from __future__ import annotations
 
@@ -15,14 +13,19 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
-from ..dialects.batches import FileObject
-from ..dialects.body import abbreviate, missing_parameter
-from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace
-from .body import ClientGone
-from .endpoint import HttpRequest
-from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete
-from .store_access import require_store
+from ..core.errors import BodyTooLarge, DragomanError, RequestError, UnsupportedMediaType
+from ..dialects.field_errors import missing_parameter
+from ..dialects.openai_files import FileObject
+from ..store import Append, Delete, Item, Replace
+from .disconnect import ClientGone
+from .file_store import (
+    CONTENT_SERIES,
+    PROCESSED,
+    UPLOADING,
+    build_put,
+)
+from .http_request import HttpRequest
+from .record_pages import require_store
 
 CHUNK_SIZE = 512 * 1024
 """Bytes per stored chunk."""
@@ -100,22 +103,6 @@ async def store_upload(
     return complete_file
 
 
-def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
-    """Build the operation that stores a file's record. A file in the state `UPLOADING`
-    is hidden.
-    """
-    body = msgspec.json.encode(file)
-    return Put(
-        Key(owner, FILE_KIND, file.id),
-        file.created_at,
-        body,
-        state,
-        run=run,
-        expires=file.expires_at,
-        pinned=True,
-    )
-
-
 class _FormParser(MultiPartParser):
     """A form parser that treats a part named `file` as a file even without a filename,
     as Anthropic's SDK sends it.
@@ -191,36 +178,4 @@ def read_fields(form: FormData) -> Mapping[str, str]:
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
 
 
-def build_no_such_file_error(id: str) -> NotFound:
-    return NotFound(f"No such File object: {abbreviate(id)}", param="id")
-
-
-def _build_key(http: HttpRequest) -> Key:
-    return Key(http.caller.owner, FILE_KIND, http.path_params["file"])
-
-
-async def load_file_record(http: HttpRequest) -> Record:
-    """Return the record of the file in the path.
-
-    Raises:
-        NotFound: there is no such file.
-    """
-    record = await require_store(http).get(_build_key(http))
-    if record is None or not is_complete(record):
-        raise build_no_such_file_error(http.path_params["file"])
-    return record
-
-
-async def delete_file(http: HttpRequest) -> str:
-    """Delete the file in the path, and return its id. Of concurrent deletions only one
-    succeeds.
-
-    Raises:
-        NotFound: there is no such file.
-    """
-    key = _build_key(http)
-    try:
-        await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))
-    except CommitConflict:
-        raise build_no_such_file_error(key.id) from None
-    return key.id
+OCTET_STREAM = "application/octet-stream"

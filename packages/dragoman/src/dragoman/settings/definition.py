@@ -13,15 +13,15 @@ import msgspec
 
 from .sections import (
     BATCHING_ENGINES,
-    GenerationConfig,
     MIB,
+    PARSING_ENGINES,
+    SCHEDULING_ENGINES,
+    VLLM_ENGINES,
+    GenerationConfig,
     ModelEntries,
     ModelEntry,
     Option,
-    PARSING_ENGINES,
     RaySettings,
-    SCHEDULING_ENGINES,
-    VLLM_ENGINES,
 )
 from .simulator import SimulatorSettings
 

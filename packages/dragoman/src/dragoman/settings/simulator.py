@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from .sections import Instances, Option, VLLM_ENGINES
+from .sections import VLLM_ENGINES, Instances, Option
 from .serving import ServingSettings
 
 

@@ -2,7 +2,9 @@
 entries. `base` has the protocol.
 """
 
-from .base import (
+from .memory import MemoryStore
+from .protocol import (
+    UNCLAIMED_RUN,
     Append,
     Bounds,
     Change,
@@ -19,10 +21,8 @@ from .base import (
     Store,
     StoreFull,
     StoreUnavailable,
-    UNCLAIMED_RUN,
     is_storable,
 )
-from .memory import MemoryStore
 from .sqlite import SqliteStore
 
 __all__ = [

@@ -15,7 +15,7 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from .base import (
+from .protocol import (
     Append,
     Bounds,
     Change,

@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from . import sql
-from .base import Bounds, Change, Record, StoreUnavailable
-from .sql import SqlStore
+from .protocol import Bounds, Change, Record, StoreUnavailable
+from .sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 

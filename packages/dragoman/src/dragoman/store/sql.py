@@ -1,20 +1,18 @@
-"""The SQL of the stores in SQLite and PostgreSQL, independent of the driver, and the
-base class of both.
+"""The SQL of the stores in SQLite and PostgreSQL, independent of the driver.
 
 Queries are generators that yield (statement, parameters) and receive the rows, so one
 implementation serves a synchronous and an asynchronous driver. Parameters are `$1`,
-`$2`, ...; values are never interpolated into a statement.
+`$2`, ...; values are never part of a statement.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from .base import (
+from .protocol import (
     Append,
     Bounds,
     Change,
@@ -379,74 +377,3 @@ def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
         expires,
         pinned=bool(pinned),
     )
-
-
-class SqlStore(ABC):
-    """The reading methods of a `Store` on SQL, which also track the last use of
-    records.
-
-    now: clock, Unix seconds.
-    """
-
-    def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
-        self._bounds = bounds
-        self._now = now
-        # Times of last use by position. Written later, in bulk, so that reads do not
-        # wait for writes.
-        self._touches: dict[int, float] = {}
-
-    @abstractmethod
-    async def _read(self, steps: Steps[T]) -> T:
-        """Run the statements of `steps` to completion.
-
-        Raises:
-            StoreUnavailable: the database failed.
-        """
-
-    async def get(self, key: Key) -> Record | None:
-        now = self._now()
-        record = await self._read(select_record(key, self._bounds, now))
-        if record is not None:
-            self._touches[record.position] = now
-        return record
-
-    async def load_chain(self, key: Key) -> RecordChain | None:
-        now = self._now()
-        records = await self._read(select_chain(key, self._bounds, now))
-        if records is not None:
-            self._touches |= {record.position: now for record in records.records}
-        return records
-
-    async def load_page(
-        self,
-        owner: str,
-        kind: str,
-        *,
-        after: int | None = None,
-        limit: int = 20,
-        descending: bool = True,
-    ) -> tuple[Record, ...]:
-        return await self._read(
-            select_page(owner, kind, after, limit, descending, self._bounds, self._now())
-        )
-
-    async def load_entries(
-        self,
-        key: Key,
-        series: str,
-        *,
-        after: int | None = None,
-        limit: int = 100,
-        descending: bool = False,
-    ) -> tuple[SeriesEntry, ...]:
-        return await self._read(
-            select_entries(key, series, after, limit, descending, self._bounds, self._now())
-        )
-
-    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
-        return await self._read(select_entry(key, series, id, self._bounds, self._now()))
-
-    def _take_touches(self) -> list[tuple[int, float]]:
-        touches = self._touches
-        self._touches = {}
-        return list(touches.items())

@@ -2,7 +2,7 @@
 enforce these.
 """
 
-from .counters import CounterState, Counters, Demand, LocalCounters
+from .counters import Counters, CounterState, Demand, LocalCounters
 from .key_file import (
     KeyFileError,
     KeyHash,

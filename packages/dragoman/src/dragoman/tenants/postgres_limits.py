@@ -17,14 +17,14 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from .counters import MAX_CLOCK_STEP
-from .shared import (
+from .limits_store import (
+    HOLDER_RETENTION,
+    TIMEOUT,
     Batch,
     BatchResult,
     BatchStatus,
-    HOLDER_RETENTION,
     LimitsStoreUnavailable,
     OperationOutcome,
-    TIMEOUT,
 )
 
 _asyncpg: Any = asyncpg

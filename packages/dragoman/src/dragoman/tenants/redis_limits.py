@@ -18,14 +18,14 @@ from redis.backoff import NoBackoff  # pyright: ignore
 from redis.exceptions import RedisError  # pyright: ignore
 
 from .counters import MAX_CLOCK_STEP
-from .shared import (
+from .limits_store import (
+    HOLDER_RETENTION,
+    TIMEOUT,
     Batch,
     BatchResult,
     BatchStatus,
-    HOLDER_RETENTION,
     LimitsStoreUnavailable,
     OperationOutcome,
-    TIMEOUT,
 )
 
 # In braces: the hash tag, since a script may only access keys of one slot (Redis

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .apply_batch import Holder, KeyState, apply_batch
 from .counters import Counter
-from .shared import Batch, BatchResult, Holder, KeyState, LimitsStoreUnavailable, apply_batch
+from .limits_store import Batch, BatchResult, LimitsStoreUnavailable
 
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for other processes that are writing."""

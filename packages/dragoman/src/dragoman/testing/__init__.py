@@ -6,6 +6,7 @@ import pytest
 
 pytest.register_assert_rewrite("dragoman.testing.engine_kit")
 
-from .engine_kit import EngineKit, EngineUnderTest, serve_engine  # noqa: E402 - after its assertions are registered
+from .engine_kit import EngineKit  # noqa: E402 - after its assertions are registered
+from .engine_under_test import EngineUnderTest, serve_engine  # noqa: E402 - after its assertions are registered
 
 __all__ = ["EngineKit", "EngineUnderTest", "serve_engine"]

@@ -16,7 +16,7 @@ from dragoman.dialects.anthropic import (
     read_messages,
     render_anthropic_error,
 )
-from dragoman.dialects.base import GenerationCall, ReaderOptions
+from dragoman.dialects.interfaces import GenerationCall, ReaderOptions
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")

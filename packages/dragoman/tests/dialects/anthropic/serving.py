@@ -17,7 +17,7 @@ from dragoman.core.message import Message
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import map_anthropic_status, read_messages, render_anthropic_error
-from dragoman.dialects.base import GenerationCall, Header
+from dragoman.dialects.interfaces import GenerationCall, Header
 
 from ...laws.anthropic_sdk import as_stream, client
 from .bodies import OPTIONS

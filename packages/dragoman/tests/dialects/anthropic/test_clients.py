@@ -11,13 +11,12 @@ from anthropic import beta_tool
 from anthropic.types import ModelInfo
 from pydantic import BaseModel
 
-from dragoman_check.rules.anthropic import check_stream
 from dragoman.core.errors import EngineError
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -26,8 +25,9 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import Message, Reasoning, Role, Text
-from dragoman.dialects.base import Profile
-from dragoman.dialects.models import ModelCard, render_model, render_model_list
+from dragoman.dialects.interfaces import Profile
+from dragoman.dialects.model_list import ModelCard, render_model, render_model_list
+from dragoman_check.rules.anthropic import check_stream
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
 from ..bodies import HEADER, render
@@ -65,7 +65,7 @@ def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_client_02_the_tool_runner_replays_what_a_thread_would_store(stream: bool):
+def test_sdk_tool_runner_replays_history_without_thread(stream: bool):
     """It uses threads by default; a server that ignored them would lose the history."""
     served = Served(reporter)
     runner = served.sdk.beta.messages.tool_runner(
@@ -81,7 +81,7 @@ def test_client_02_the_tool_runner_replays_what_a_thread_would_store(stream: boo
     assert served.bodies[-1]["messages"][-1]["content"][0]["content"] == "sunny in Paris"
 
 
-def test_client_02_formats_are_parsed_by_the_sdk():
+def test_sdk_parse_returns_structured_output():
     class City(BaseModel):
         name: str
 
@@ -100,7 +100,7 @@ def test_client_02_formats_are_parsed_by_the_sdk():
     "card", [ModelCard("org/tiny", 1700000000, max_model_len=1024), ModelCard("x", 1)]
 )
 @pytest.mark.parametrize("profile", Profile)
-def test_client_02_models_are_read_strictly(card: ModelCard, profile: Profile):
+def test_sdk_validates_models_strictly(card: ModelCard, profile: Profile):
     model = ModelInfo.model_validate_json(render_model(card, profile), strict=True)
     assert (model.id, model.created_at.timestamp(), model.max_input_tokens) == (
         card.id,
@@ -111,7 +111,7 @@ def test_client_02_models_are_read_strictly(card: ModelCard, profile: Profile):
     assert [listed.id for listed in sdk.models.list()] == [card.id]
 
 
-def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
+def test_sdk_raises_error_sent_mid_stream():
     writer = messages(stream=True).writer(HEADER)
     stream = (
         writer.feed(Started(1))
@@ -123,12 +123,12 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
         AnthropicSdk().message(stream)
 
 
-def test_client_05_an_error_may_be_the_first_event():
+def test_stream_with_error_as_first_event_is_valid():
     writer = messages(stream=True).writer(HEADER)
     check_stream(writer.keepalive + writer.render_error(EngineError("x")))
 
 
-def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():
+def test_stream_has_only_standard_event_names():
     """One unknown event breaks Vercel's provider."""
     stream = render(messages(), *build_events("x"))
     names = [
@@ -139,7 +139,7 @@ def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():
     assert "[DONE]" not in stream
 
 
-def test_client_08_every_event_has_its_name_and_so_have_pings():
+def test_stream_events_and_pings_have_names():
     """The official SDKs drop an event without one."""
     writer = messages().writer(HEADER)
     stream = (
@@ -154,13 +154,13 @@ def test_client_08_every_event_has_its_name_and_so_have_pings():
     assert AnthropicSdk().message(stream).content[0].type == "text"
 
 
-def test_client_09_usage_is_where_vercel_looks_for_it():
+def test_usage_is_in_message_start_and_message_delta():
     events = check_stream(render(messages(), *build_events("x")).encode())
     assert events[0]["message"]["usage"]["input_tokens"] == 5
     assert events[-2]["usage"]["output_tokens"] == 3
 
 
-def test_usage_counts_cached_tokens_apart():
+def test_usage_counts_cached_tokens_separately():
     """As in vLLM's test: the counts of message_start add up to the prompt."""
     events = check_stream(
         render(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode()
@@ -177,18 +177,18 @@ def test_usage_counts_cached_tokens_apart():
         assert usage["cache_creation_input_tokens"] == 2
 
 
-def test_client_11_load_generators_send_what_they_send_everywhere():
+def test_load_generator_fields_give_no_warning():
     assert (
         messages(ignore_eos=True, min_tokens=5, stream_options={"include_usage": True}).warnings
         == ()
     )
 
 
-def test_client_13_a_large_limit_is_the_pipelines_to_cut():
+def test_large_max_tokens_is_not_reduced_by_reader():
     assert request(max_tokens=32_000).limits.max_tokens == 32_000
 
 
-def test_client_14_thoughts_come_back_with_or_without_a_signature():
+def test_thinking_with_or_without_signature_is_replayed():
     """pi and opencode replay the signature; trap 19 is about a server that sent an
     empty one.
     """
@@ -203,7 +203,7 @@ def test_client_14_thoughts_come_back_with_or_without_a_signature():
         assert request.messages[-1].parts == (Reasoning("Hm."), Text("x"))
 
 
-def test_thoughts_that_are_omitted_are_signed_all_the_same():
+def test_omitted_thinking_is_signed():
     """Claude Code's default. Keepalives are sent meanwhile."""
     call = messages(thinking={"type": "adaptive", "display": "omitted"})
     events = check_stream(
@@ -269,7 +269,7 @@ CLAUDE_CODE: Json = {
 }
 
 
-def test_what_claude_code_sends_is_taken_without_a_word():
+def test_claude_code_request_gives_no_warning():
     call = messages(**CLAUDE_CODE)
     assert (call.stream, call.warnings, call.unknown) == (True, (), ())
     request = conversation(**CLAUDE_CODE)

@@ -43,7 +43,7 @@ def result(content: object, **more: object) -> Json:
     return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
 
 
-def test_neighbours_of_one_role_are_one_turn():
+def test_consecutive_messages_of_same_role_are_merged():
     messages = turns(
         {"role": "user", "content": "a"},
         {"role": "user", "content": [text("b"), text("c")]},
@@ -58,7 +58,7 @@ def test_neighbours_of_one_role_are_one_turn():
     )
 
 
-def test_messages_of_the_system_stay_where_they_are():
+def test_system_messages_keep_their_position():
     messages = turns(
         {"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c"
     )
@@ -69,7 +69,7 @@ def test_messages_of_the_system_stay_where_they_are():
     ]
 
 
-def test_a_message_of_the_system_may_hold_for_one_turn_only():
+def test_system_message_with_clear_at_is_dropped_next_turn():
     note = {"role": "system", "content": "note", "clear_at": "next_user_message"}
     user = {"role": "user", "content": "a"}
     answer = {"role": "assistant", "content": "b"}
@@ -81,7 +81,7 @@ def test_a_message_of_the_system_may_hold_for_one_turn_only():
     ]
 
 
-def test_calls_and_results_become_what_they_are_in_every_dialect():
+def test_tool_use_and_results_become_calls_and_tool_messages():
     messages = turns(
         {"role": "user", "content": "a"},
         {
@@ -101,7 +101,7 @@ def test_calls_and_results_become_what_they_are_in_every_dialect():
     )
 
 
-def test_the_same_conversation_is_the_same_in_chat():
+def test_conversation_equals_chat_completions_conversation():
     here = turns(
         {
             "role": "user",
@@ -150,11 +150,11 @@ def test_the_same_conversation_is_the_same_in_chat():
         ([{"type": "tool_reference", "tool_name": "look"}], (Text("look"),)),
     ],
 )
-def test_the_content_of_a_result(content: object, expected: tuple[Part, ...]):
+def test_tool_result_content_is_parsed(content: object, expected: tuple[Part, ...]):
     assert parts(result(content)) == (ToolResult("toolu_1", expected),)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_result_may_be_an_error():
+def test_tool_result_error_flag_is_parsed():
     assert parts(result("no", is_error=True)) == (
         ToolResult("toolu_1", (Text("no"),), is_error=True),
     )
@@ -175,7 +175,9 @@ def test_a_result_may_be_an_error():
         ({"type": "file", "file_id": "file_1"}, UploadedMedia("file_1")),
     ],
 )
-def test_images(source: Json, expected: InlineMedia | RemoteMedia | UploadedMedia):
+def test_image_sources_are_parsed(
+    source: Json, expected: InlineMedia | RemoteMedia | UploadedMedia
+):
     assert parts({"type": "image", "source": source}) == (Image(expected),)
 
 
@@ -191,19 +193,19 @@ def test_images(source: Json, expected: InlineMedia | RemoteMedia | UploadedMedi
         ({"type": "content", "content": [text("x")]}, Text("x")),
     ],
 )
-def test_documents(source: Json, expected: Part):
+def test_document_sources_are_parsed(source: Json, expected: Part):
     assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (
         expected,
     )
 
 
-def test_a_documents_title_and_context_go_before_it():
+def test_document_title_and_context_precede_content():
     source = {"type": "text", "media_type": "text/plain", "data": "x"}
     messages = parts({"type": "document", "source": source, "title": "T", "context": "C"})
     assert messages == (Text("T"), Text("C"), Text("x"))
 
 
-def test_search_results():
+def test_search_result_is_parsed_as_text():
     block = {
         "type": "search_result",
         "title": "T",
@@ -213,7 +215,7 @@ def test_search_results():
     assert parts(block) == (Text("T\nhttps://x"), Text("a"), Text("b"))
 
 
-def test_citations_are_not_generated_with_a_warning():
+def test_citations_request_gives_warning():
     document = {
         "type": "document",
         "source": {"type": "content", "content": "x"},
@@ -231,7 +233,7 @@ def test_citations_are_not_generated_with_a_warning():
     )
 
 
-def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
+def test_thinking_is_replayed_and_redacted_is_skipped():
     messages = turns(
         {"role": "user", "content": "a"},
         {
@@ -248,7 +250,7 @@ def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
     assert messages[1].parts == (Reasoning("Hm."), Text("b"))
 
 
-def test_cache_control_may_stand_anywhere():
+def test_cache_control_is_accepted_on_all_blocks():
     mark = {"type": "ephemeral", "ttl": "1h"}
     messages = turns(
         {"role": "user", "content": [text("a", cache_control=mark)]},
@@ -266,7 +268,7 @@ def test_cache_control_may_stand_anywhere():
     ]
 
 
-def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read():
+def test_hosted_tool_blocks_of_other_server_are_replayed():
     found = [
         {"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "zzz"}
     ]
@@ -302,7 +304,7 @@ def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read(
         ([text("x")], "x"),
     ],
 )
-def test_results_of_hosted_tools(content: object, expected: str):
+def test_hosted_tool_results_are_parsed(content: object, expected: str):
     block = {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": content}
     last = {"role": "assistant", "content": [block]}
     (message,) = turns(last)
@@ -310,7 +312,7 @@ def test_results_of_hosted_tools(content: object, expected: str):
     assert conversation(messages=[last]).template.add_generation_prompt
 
 
-def test_a_summary_of_earlier_turns_is_text():
+def test_compaction_block_is_parsed_as_text():
     assert parts({"type": "compaction", "content": "In short: x."}, text("go on")) == (
         Text("In short: x."),
         Text("go on"),
@@ -318,7 +320,7 @@ def test_a_summary_of_earlier_turns_is_text():
     assert parts({"type": "compaction", "content": None}, text("go on")) == (Text("go on"),)
 
 
-def test_arguments_that_were_no_json_are_again_what_the_model_wrote():
+def test_invalid_json_arguments_are_restored():
     call = {**CALL, "input": {"a": 1, "INVALID_JSON": '{"a": 1, b}'}}
     messages = turns(
         {"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]}
@@ -326,7 +328,7 @@ def test_arguments_that_were_no_json_are_again_what_the_model_wrote():
     assert messages[0].parts == (ToolCall("toolu_1", "look", '{"a": 1, b}'),)
 
 
-def test_arguments_are_preserved_verbatim():
+def test_tool_arguments_are_preserved_verbatim():
     written = '{"n": 1.0, "big": 123456789012345678901234567890}'
     messages = turns(
         {"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO
@@ -357,7 +359,7 @@ def test_arguments_are_preserved_verbatim():
         ("user", {**SEARCHED, "content": {"a": 1}}, "content: expected an array of text blocks"),
     ],
 )
-def test_blocks_that_cannot_be_read_name_their_field(role: str, block: Json, message: str):
+def test_unreadable_block_error_names_field(role: str, block: Json, message: str):
     assert read_error_message(messages=[{"role": role, "content": [block]}]).startswith(
         "messages.0.content.0." + message
     )

@@ -10,7 +10,6 @@ import anthropic
 import httpx2
 import pytest
 
-from dragoman_check.rules.anthropic import check_error
 from dragoman.core.errors import (
     AuthenticationError,
     BodyTooLarge,
@@ -32,6 +31,7 @@ from dragoman.dialects.anthropic import (
     map_anthropic_status,
     render_anthropic_error,
 )
+from dragoman_check.rules.anthropic import check_error
 
 from ...laws.anthropic_sdk import client
 
@@ -57,7 +57,7 @@ def message(error: DragomanError) -> str:
         (EngineTimeout("x"), 504, "timeout_error", anthropic.InternalServerError),
     ],
 )
-def test_every_error_has_its_type_and_the_sdk_its_exception(
+def test_error_type_matches_status_and_sdk_exception(
     error: DragomanError, status: int, kind: str, raised: type[anthropic.APIStatusError]
 ):
     body = render_anthropic_error(error, "req_1")
@@ -77,7 +77,7 @@ def test_every_error_has_its_type_and_the_sdk_its_exception(
     assert (caught.value.status_code, caught.value.request_id) == (status, "req_1")
 
 
-def test_without_a_request_there_is_no_id():
+def test_error_without_request_has_no_id():
     assert "request_id" not in json.loads(render_anthropic_error(EngineError("x")))
 
 
@@ -102,7 +102,7 @@ def test_without_a_request_there_is_no_id():
         (RequestError("No schema.", param="response_format"), "output_config.format: No schema."),
     ],
 )
-def test_the_message_begins_with_the_field(error: DragomanError, expected: str):
+def test_error_message_starts_with_field(error: DragomanError, expected: str):
     assert message(error) == expected
 
 
@@ -113,12 +113,12 @@ def test_the_message_begins_with_the_field(error: DragomanError, expected: str):
         (1024, 1024, "prompt is too long: 1024 tokens > 1023 maximum"),
     ],
 )
-def test_a_prompt_that_is_too_long_is_recognised(limit: int, prompt: int, expected: str):
+def test_context_too_long_message_matches_client_pattern(limit: int, prompt: int, expected: str):
     """Claude Code, LangChain and LiteLLM match these words to shorten the conversation."""
     assert message(ContextTooLong(limit=limit, prompt=prompt, param="messages")) == expected
 
 
-def test_a_refused_thread_makes_the_sdk_go_on_without():
+def test_unsupported_thread_error_has_details():
     error = json.loads(render_anthropic_error(ThreadUnsupported()))["error"]
     assert error["details"] == {
         "error_code": "thread_unsupported_request",
@@ -127,7 +127,7 @@ def test_a_refused_thread_makes_the_sdk_go_on_without():
     assert map_anthropic_status(ThreadUnsupported()) == 400
 
 
-def test_messages_are_bounded_and_printable():
+def test_error_messages_are_bounded_and_printable():
     assert len(render_anthropic_error(RequestError("x" * 100_000))) < 3_000
     assert "?" in message(RequestError("\ud800"))
     assert b"\xe2\x80\xa8" not in render_anthropic_error(RequestError("\u2028"))

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from dragoman_check.rules.anthropic import check_error
 from dragoman.core.errors import RequestError
 from dragoman.dialects.anthropic import read_count_tokens, read_messages, render_anthropic_error
 from dragoman.dialects.anthropic.content_blocks import (
@@ -24,14 +23,15 @@ from dragoman.dialects.anthropic.content_blocks import (
     VISIBLE_TYPES,
 )
 from dragoman.dialects.anthropic.wire import (
+    MESSAGES,
     AnthropicWireTool,
     BlockSource,
-    MESSAGES,
     ToolChange,
     WireContentBlock,
 )
-from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.tool_input import INVALID_JSON_KEY
+from dragoman_check.rules.anthropic import check_error
 
 from ...pictures import PIXEL_URL
 
@@ -161,19 +161,21 @@ def read(reader: Reader, body: bytes) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @given(body=st.binary(max_size=200))
-def test_arbitrary_bytes(reader: Reader, body: bytes):
+def test_readers_arbitrary_bytes_raise_only_request_error(reader: Reader, body: bytes):
     read(reader, body)
 
 
 @pytest.mark.parametrize("reader", READERS)
 @given(body=bodies())
-def test_arbitrary_json(reader: Reader, body: object):
+def test_readers_arbitrary_json_raises_only_request_error(reader: Reader, body: object):
     """json.dumps writes NaN, Infinity and lone surrogates too."""
     read(reader, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("reader", READERS)
 @given(body=bodies(), cut=st.integers(0, 400), noise=st.binary(max_size=3))
-def test_damaged_json(reader: Reader, body: object, cut: int, noise: bytes):
+def test_readers_damaged_json_raises_only_request_error(
+    reader: Reader, body: object, cut: int, noise: bytes
+):
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     read(reader, data[:cut] + noise + data[cut + 1 :])

@@ -22,7 +22,7 @@ OTHERS = [row for row in MESSAGES.rows if row.status is not SupportStatus.HONOUR
 COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not SupportStatus.HONOURED]
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in MESSAGES.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(MessagesBody.__struct_fields__) | set(
         MessagesPromptFields.__struct_fields__
@@ -32,7 +32,7 @@ def test_what_the_structs_have_is_what_is_honoured():
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert messages(**{row.name: harmless}).warnings == ()
     match row.status:
@@ -49,7 +49,7 @@ def test_a_row_says_what_happens(row: ParameterSupport):
 
 
 @pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.name)
-def test_nothing_else_changes_a_count(row: ParameterSupport):
+def test_count_tokens_ignores_other_parameters(row: ParameterSupport):
     counted = count(**{row.name: STRANGE})
     assert (counted.warnings, counted.unknown) == ((), ())
     assert counted.conversation == count().conversation
@@ -65,5 +65,5 @@ tool_choice tools top_k top_p mm_payload return_mm_kwargs cache_salt watermarkin
 ec_transfer_params vllm_xargs chat_template_kwargs"""
 
 
-def test_every_field_of_anthropic_and_vllm_is_known():
+def test_parameter_table_covers_anthropic_and_vllm_fields():
     assert set(f"{ANTHROPIC} {VLLM}".split()) - {row.name for row in MESSAGES.rows} == set()

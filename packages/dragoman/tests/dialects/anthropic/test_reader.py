@@ -8,8 +8,8 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.core.events import (
     ChoiceFinished,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -30,7 +30,7 @@ from dragoman.core.request import (
     TemplateOptions,
 )
 from dragoman.dialects.anthropic import ThreadUnsupported, read_messages, render_count_tokens
-from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.interfaces import ReaderOptions
 
 from ..bodies import render
 from ..sealing_key import ReadableSealingKey
@@ -53,7 +53,7 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
 PREFILL = [*HELLO, {"role": "assistant", "content": "The answer is ("}]
 
 
-def test_the_smallest_body():
+def test_minimal_body_sets_defaults():
     call = messages()
     assert (call.stream, call.id_prefix, call.warnings, call.unknown) == (False, "msg_", (), ())
     assert call.requests[0].model == "tiny"
@@ -61,12 +61,12 @@ def test_the_smallest_body():
     assert conversation().messages == (Message(Role.USER, (Text("hello"),)),)
 
 
-def test_sampling():
+def test_sampling_fields_are_parsed():
     assert request(temperature=0.5, top_p=0.9, top_k=-1).sampling == SamplingOptions(0.5, 0.9, 0)
     assert refusal(temperature=3).param == "temperature"
 
 
-def test_where_an_answer_ends():
+def test_limit_and_stop_fields_are_parsed():
     limits = request(max_tokens=5, stop_sequences=["a", "b"], min_tokens=2, ignore_eos=True).limits
     assert limits == GenerationLimits(5, 2, ("a", "b"), ignore_eos=True)
     assert refusal(stop_sequences=["a"] * 17).param == "stop_sequences"
@@ -74,19 +74,19 @@ def test_where_an_answer_ends():
     assert refusal(max_tokens=1, min_tokens=2).param == "min_tokens"
 
 
-def test_max_tokens_has_to_be_given():
+def test_missing_max_tokens_is_rejected():
     with pytest.raises(RequestError) as caught:
         read_messages(msgspec.json.encode({"messages": HELLO}), OPTIONS)
     assert caught.value.param == "max_tokens"
     assert refusal(max_tokens=None).param == "max_tokens"
 
 
-def test_max_tokens_may_be_nothing_or_all_that_is_left():
+def test_max_tokens_zero_or_minus_one_is_accepted():
     assert request(max_tokens=0).limits.max_tokens == 0
     assert request(max_tokens=-1).limits.max_tokens is None
 
 
-def test_what_vllm_adds_is_honoured_here_too():
+def test_vllm_extension_fields_are_parsed():
     parsed = request(
         min_p=0.1,
         repetition_penalty=1.1,
@@ -118,13 +118,13 @@ def test_what_vllm_adds_is_honoured_here_too():
         (None, ()),
     ],
 )
-def test_the_system_prompt_is_the_first_message(system: object, expected: tuple[str, ...]):
+def test_system_prompt_becomes_first_message(system: object, expected: tuple[str, ...]):
     first, *_ = turns(*HELLO, system=system)
     assert first.role is (Role.SYSTEM if expected else Role.USER)
     assert not expected or first.parts == tuple(Text(text) for text in expected)
 
 
-def test_a_billing_header_is_no_part_of_the_prompt():
+def test_billing_header_is_dropped_from_system_prompt():
     """The header differs in every request: with it, the prefix cache would never have a
     hit.
     """
@@ -142,7 +142,7 @@ def test_a_billing_header_is_no_part_of_the_prompt():
     assert len(prompt.messages[0].parts) == 2
 
 
-def test_a_last_message_of_the_assistant_is_continued():
+def test_trailing_assistant_message_is_continued():
     prompt = conversation(messages=PREFILL)
     assert prompt.template == TemplateOptions(
         add_generation_prompt=False, continue_final_message=True
@@ -151,20 +151,20 @@ def test_a_last_message_of_the_assistant_is_continued():
 
 
 @pytest.mark.parametrize("nothing", ["", []])
-def test_an_empty_last_message_of_the_assistant_is_none(nothing: object):
+def test_empty_trailing_assistant_message_is_dropped(nothing: object):
     prompt = conversation(messages=[*HELLO, {"role": "assistant", "content": nothing}])
     assert prompt.template == TemplateOptions()
     assert [message.role for message in prompt.messages] == [Role.USER]
 
 
-def test_calls_without_results_cannot_be_continued():
+def test_trailing_tool_use_without_result_is_rejected():
     call = {"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}
     assert read_error_message(
         messages=[*HELLO, {"role": "assistant", "content": [call]}]
     ).startswith("messages.1: tool_use blocks")
 
 
-def test_a_format():
+def test_output_format_is_parsed():
     assert request(output_config={"format": FORMAT}).constraint == JsonSchema(
         msgspec.json.encode(SCHEMA).decode()
     )
@@ -180,7 +180,7 @@ def test_a_format():
     assert refusal(output_config={"format": FORMAT}, structured_outputs={"regex": "a"}).param
 
 
-def test_a_format_begins_at_the_beginning():
+def test_output_format_with_prefill_is_rejected():
     """The grammar does not see prefilled text, so that the whole answer would not
     follow it.
     """
@@ -197,11 +197,11 @@ def test_a_format_begins_at_the_beginning():
         ({"type": "between_tools"}, ReasoningOptions(enabled=False)),
     ],
 )
-def test_thinking(thinking: object, expected: ReasoningOptions):
+def test_thinking_option_is_parsed(thinking: object, expected: ReasoningOptions):
     assert conversation(thinking=thinking).reasoning == expected
 
 
-def test_thinking_between_tools_is_thinking_about_a_result():
+def test_thinking_between_tools_applies_after_tool_result():
     history = [
         *HELLO,
         {
@@ -220,7 +220,7 @@ def test_thinking_between_tools_is_thinking_about_a_result():
     )
 
 
-def test_the_templates_own_switch_says_it_more_exactly():
+def test_template_kwargs_override_thinking_option():
     kwargs = {"enable_thinking": False}
     assert (
         conversation(chat_template_kwargs=kwargs, thinking={"type": "adaptive"}).reasoning.enabled
@@ -228,18 +228,18 @@ def test_the_templates_own_switch_says_it_more_exactly():
     )
 
 
-def test_thinking_that_is_none():
+def test_invalid_thinking_option_is_rejected():
     assert refusal(thinking={"type": "enabled"}).param == "thinking.budget_tokens"
     assert refusal(thinking={"type": "sometimes"}).param == "thinking.type"
     assert refusal(thinking={"type": "adaptive", "display": "loud"}).param == "thinking.display"
 
 
-def test_effort():
+def test_effort_is_parsed():
     assert conversation(output_config={"effort": "xhigh"}).reasoning.effort == "xhigh"
     assert refusal(output_config={"effort": "some"}).param == "output_config.effort"
 
 
-def test_a_message_of_the_system_can_change_the_effort():
+def test_system_message_overrides_effort():
     changed = [*HELLO, {"role": "system", "output_config": {"effort": "low"}}]
     prompt = conversation(messages=changed, output_config={"effort": "high"})
     assert prompt.reasoning.effort == "low"
@@ -254,9 +254,7 @@ def test_a_message_of_the_system_can_change_the_effort():
         (-1, "model_context_window_exceeded"),
     ],
 )
-def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(
-    max_tokens: int, expected: str
-):
+def test_stop_reason_depends_on_requested_max_tokens(max_tokens: int, expected: str):
     ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
     assert f'"stop_reason":"{expected}"' in render(
         messages(max_tokens=max_tokens), Started(1), *ended
@@ -267,12 +265,12 @@ def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(
     ("display", "visible"),
     [("omitted", False), ("summarized", True), ("updates", True), (None, True)],
 )
-def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visible: bool):
+def test_thinking_display_controls_visible_reasoning(display: str | None, visible: bool):
     call = messages(thinking={"type": "adaptive", "display": display})
     assert ("thinking_delta" in render(call, Started(1), ReasoningDelta(0, "Hm."))) == visible
 
 
-def test_thoughts_are_signed_where_there_is_a_key():
+def test_thinking_is_signed_with_sealing_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
     call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
     assert '"signature":"HM."' in render(
@@ -280,11 +278,11 @@ def test_thoughts_are_signed_where_there_is_a_key():
     )
 
 
-def test_a_client_can_choose_the_id():
+def test_request_id_sets_message_id():
     assert '"id":"msg_abc"' in render(messages(request_id="abc"), Started(1))
 
 
-def test_threads_are_refused():
+def test_thread_is_rejected():
     assert isinstance(refusal(thread={"type": "create"}), ThreadUnsupported)
     assert messages(thread=None).warnings == ()
 
@@ -327,14 +325,14 @@ ALL = frozenset({"search", "read"})
         ({**TURNS, "keep": {"type": "all"}}, ()),
     ],
 )
-def test_edits_of_the_conversation_are_read(edit: dict[str, object], read: tuple[Edit, ...]):
+def test_context_management_edits_are_parsed(edit: dict[str, object], read: tuple[Edit, ...]):
     parsed = messages(context_management={"edits": [edit]})
     prompt = parsed.requests[0].prompt
     assert isinstance(prompt, Conversation)
     assert (prompt.edits, parsed.warnings) == (read, ())
 
 
-def test_an_unknown_edit_is_skipped_with_a_warning():
+def test_unknown_context_edit_is_skipped_with_warning():
     compact = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
     (warning,) = messages(context_management={"edits": [TURNS, compact]}).warnings
     assert warning == "context_management.edits[1]: compact_20260112 is not supported"
@@ -354,16 +352,16 @@ def test_an_unknown_edit_is_skipped_with_a_warning():
         ({**TURNS, "exclude_tools": []}, None),
     ],
 )
-def test_an_edit_that_cannot_be_is_refused_by_name(edit: dict[str, object], param: str | None):
+def test_invalid_context_edit_is_rejected_by_name(edit: dict[str, object], param: str | None):
     at = "context_management.edits[0]"
     assert refusal(context_management={"edits": [edit]}).param == (f"{at}.{param}" if param else at)
 
 
-def test_a_model_has_to_be_named_where_there_is_no_default():
+def test_missing_model_without_default_is_rejected():
     assert refusal(ReaderOptions()).param == "model"
 
 
-def test_unknown_fields_are_named():
+def test_unknown_fields_are_reported():
     assert messages(surprise=1).unknown == ("surprise",)
 
 
@@ -390,11 +388,11 @@ def test_unknown_fields_are_named():
         ({"metadata": {"user_id": 5}}, "metadata.user_id: expected a string"),
     ],
 )
-def test_the_message_names_the_field(fields: dict[str, object], message: str):
+def test_error_message_names_field(fields: dict[str, object], message: str):
     assert read_error_message(**fields).startswith(message)
 
 
-def test_explicit_nulls_are_nothing():
+def test_null_fields_equal_absent_fields():
     names = (
         "system tools tool_choice thinking output_config stop_sequences metadata service_tier "
         "temperature top_p top_k"
@@ -406,7 +404,7 @@ def test_explicit_nulls_are_nothing():
     assert (parsed.warnings, parsed.unknown) == ((), ())
 
 
-def test_counting_takes_what_makes_the_prompt():
+def test_count_tokens_parses_prompt_fields():
     counted = count(
         system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"}
     )
@@ -425,13 +423,13 @@ def _text(schema: object) -> str:
     return msgspec.json.encode(schema).decode()
 
 
-def test_counting_takes_a_whole_request_too():
+def test_count_tokens_accepts_full_request():
     assert count(
         max_tokens=5, temperature=1, stream=True, mcp_servers=[NOTHING], surprise=1
     ).unknown == ("surprise",)
     assert render_count_tokens(42) == b'{"input_tokens":42}'
 
 
-def test_counting_a_part_of_a_thread_would_be_wrong():
+def test_count_tokens_with_thread_is_rejected():
     with pytest.raises(ThreadUnsupported):
         count(thread={"type": "continue", "previous_message_id": "msg_1"})

@@ -9,7 +9,8 @@ from dragoman.core.errors import RequestError
 from dragoman.core.message import Reasoning, Text
 from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
-from dragoman.dialects.base import GenerationCall, ReaderOptions, VerificationMode
+from dragoman.dialects.interfaces import GenerationCall, ReaderOptions
+from dragoman.dialects.sealing import VerificationMode
 
 from ..sealing_key import ReadableSealingKey
 
@@ -42,7 +43,7 @@ def thinking(text: str, signature: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("check", VerificationMode)
-def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
+def test_thinking_with_own_signature_is_trusted(check: VerificationMode):
     parsed = call(thinking("hm", "HM"), check)
     assert (thought(parsed), parsed.warnings) == ("hm", ())
 
@@ -53,7 +54,7 @@ def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
     [thinking("", "reasoning:hm"), {"type": "redacted_thinking", "data": "reasoning:hm"}],
     ids=("omitted", "redacted"),
 )
-def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: VerificationMode):
+def test_omitted_or_redacted_thinking_is_restored(block: dict[str, str], check: VerificationMode):
     parsed = call(block, check)
     assert (thought(parsed), parsed.warnings) == ("hm", ())
 
@@ -68,7 +69,7 @@ def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: Verif
         {"type": "redacted_thinking", "data": "foreign"},
     ],
 )
-def test_reasoning_of_another_server_is_left_out_or_refused(block: dict[str, str]):
+def test_foreign_thinking_is_skipped_or_rejected_in_strict_mode(block: dict[str, str]):
     parsed = call(block)
     assert thought(parsed) is None
     assert len(parsed.warnings) == 1
@@ -80,19 +81,19 @@ def test_reasoning_of_another_server_is_left_out_or_refused(block: dict[str, str
     assert refused.value.param == f"messages[1].content[0].{field}"
 
 
-def test_nobodys_signature_is_looked_at_where_that_is_switched_off():
+def test_signature_check_off_trusts_any_thinking():
     assert thought(call(thinking("hm", "foreign"), VerificationMode.OFF)) == "hm"
     assert thought(call(thinking("hm", "foreign"), key=False)) == "hm"
 
 
-def test_an_unsigned_thought_is_accepted_unless_strict():
+def test_unsigned_thinking_is_accepted_unless_strict():
     assert thought(call(thinking("hm", ""))) == "hm"
     with pytest.raises(RequestError):
         call(thinking("hm", ""), VerificationMode.STRICT)
     assert thought(call(thinking("", ""), VerificationMode.STRICT)) is None
 
 
-def test_counting_believes_what_the_call_believes():
+def test_count_tokens_verifies_thinking_like_messages():
     message = {
         "role": "assistant",
         "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}],

@@ -11,9 +11,9 @@ from dragoman.dialects.anthropic.wire import AnthropicWireTool
 
 from .bodies import (
     HELLO,
-    Json,
     NOTHING,
     WEATHER,
+    Json,
     conversation,
     messages,
     read_error_message,
@@ -45,17 +45,17 @@ def tool(**fields: object) -> FunctionTool:
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": None}, {"type": "custom"}])
-def test_custom_tools(kind: Json):
+def test_custom_tool_is_parsed(kind: Json):
     read = tool(**kind, name="f", description="d", input_schema={"type": "object"}, strict=True)
     assert read == FunctionTool("f", "d", '{"type":"object"}', True)
 
 
-def test_examples_are_added_to_the_description():
+def test_tool_input_examples_extend_description():
     read = tool(name="f", description="d", input_schema={}, input_examples=[{"a": 1}, {"a": 2}])
     assert read.description == 'd\n\nExamples of its input:\n{"a":1}\n{"a":2}'
 
 
-def test_deferred_tools_are_in_the_prompt():
+def test_deferred_tools_are_included_in_prompt():
     """No client searches for them, and the prefix of the prompt stays stable."""
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     call = messages(tools=[search, {**WEATHER, "defer_loading": True}])
@@ -78,9 +78,7 @@ def test_deferred_tools_are_in_the_prompt():
         ("memory_20250818", "memory", MEMORY),
     ],
 )
-def test_tools_that_claude_models_know_are_described_to_other_models(
-    kind: str, name: str, fields: set[str]
-):
+def test_anthropic_defined_tools_get_description_and_schema(kind: str, name: str, fields: set[str]):
     for read in (tool(type=kind, name=name), tool(type=kind)):
         schema = json.loads(read.parameters or "")
         assert read.name == name
@@ -89,13 +87,13 @@ def test_tools_that_claude_models_know_are_described_to_other_models(
         assert set(schema["required"]) <= fields
 
 
-def test_only_the_first_editors_can_undo():
+def test_text_editor_undo_exists_only_in_old_versions():
     commands = [json.loads(tool(type=f"text_editor_{day}").parameters or "")["properties"]["command"]["enum"]
                 for day in ("20241022", "20250124", "20250429", "20250728")]  # fmt: skip
     assert ["undo_edit" in each for each in commands] == [True, True, False, False]
 
 
-def test_a_computer_has_a_screen():
+def test_computer_tool_description_has_screen_size():
     read = tool(
         type="computer_20250124", name="computer", display_width_px=1024, display_height_px=768
     )
@@ -113,13 +111,13 @@ def test_a_computer_has_a_screen():
         {**WEATHER, "allowed_callers": ["code_execution_20260120"]},
     ],
 )
-def test_hosted_tools_are_left_out_with_a_warning(hosted: Json):
+def test_hosted_tool_is_skipped_with_warning(hosted: Json):
     assert conversation(tools=[hosted]).tools == ()
     (warning,) = messages(tools=[hosted]).warnings
     assert warning.startswith("tools[0]: ")
 
 
-def test_of_several_callers_one_may_be_the_model():
+def test_tool_with_direct_among_allowed_callers_is_included():
     assert tool(**WEATHER, allowed_callers=["code_execution_20260120", "direct"]).name == "weather"
 
 
@@ -133,13 +131,13 @@ def test_of_several_callers_one_may_be_the_model():
         (choose("weather"), ToolChoice("required", ("weather",), is_named=True)),
     ],
 )
-def test_the_choice(choice: object, expected: ToolChoice):
+def test_tool_choice_is_parsed(choice: object, expected: ToolChoice):
     parsed = conversation(tools=[WEATHER], tool_choice=choice)
     assert parsed.tool_choice == expected
     assert parsed.parallel_tool_calls
 
 
-def test_one_call_at_a_time():
+def test_disable_parallel_tool_use_is_parsed():
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     assert not conversation(tools=[WEATHER], tool_choice=choice).parallel_tool_calls
 
@@ -172,7 +170,7 @@ def test_one_call_at_a_time():
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type: 'some'."),
     ],
 )
-def test_what_is_wrong_is_named(fields: Json, message: str):
+def test_invalid_tool_error_names_field(fields: Json, message: str):
     assert read_error_message(**fields).startswith(message)
 
 
@@ -180,19 +178,19 @@ def change(kind: str, **what: object) -> list[Json]:
     return [*HELLO, {"role": "system", "content": [{"type": kind, "tool": what}]}]
 
 
-def test_tools_can_be_added_on_the_way():
+def test_tool_addition_adds_tool():
     added = change("tool_addition", type="tool_definition", definition=WEATHER)
     assert [one.name for one in conversation(messages=added).tools] == ["weather"]
 
 
-def test_a_tool_can_be_redefined():
+def test_tool_addition_redefines_tool():
     newer = {**WEATHER, "description": "newer"}
     added = change("tool_addition", type="tool_definition", definition=newer)
     (read,) = conversation(tools=[WEATHER], messages=added).tools
     assert read.description == "newer"
 
 
-def test_tools_can_be_taken_away_on_the_way():
+def test_tool_removal_removes_tool():
     other = {**WEATHER, "name": "other"}
     gone = change("tool_removal", type="tool_reference", name="weather")
     assert [one.name for one in conversation(tools=[WEATHER, other], messages=gone).tools] == [
@@ -200,12 +198,12 @@ def test_tools_can_be_taken_away_on_the_way():
     ]
 
 
-def test_a_reference_to_a_declared_tool_changes_nothing():
+def test_tool_addition_of_declared_tool_has_no_effect():
     again = change("tool_addition", type="tool_reference", name="weather")
     assert [one.name for one in conversation(tools=[WEATHER], messages=again).tools] == ["weather"]
 
 
-def test_a_tool_that_was_taken_away_can_be_given_back():
+def test_tool_addition_restores_removed_tool():
     gone = change("tool_removal", type="tool_reference", name="weather")
     again = change("tool_addition", type="tool_reference", name="weather")
     assert [one.name for one in conversation(tools=[WEATHER], messages=[*gone, *again]).tools] == [
@@ -214,7 +212,7 @@ def test_a_tool_that_was_taken_away_can_be_given_back():
 
 
 @pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
-def test_a_change_of_an_undeclared_tool_is_reported(kind: str):
+def test_tool_change_of_undeclared_tool_warns(kind: str):
     unknown = change(kind, type="tool_reference", name="other")
     call = messages(tools=[WEATHER], messages=unknown)
     assert call.warnings == (
@@ -222,13 +220,13 @@ def test_a_change_of_an_undeclared_tool_is_reported(kind: str):
     )
 
 
-def test_tools_of_another_server_cannot_be_added():
+def test_tool_addition_of_mcp_toolset_is_rejected():
     assert (
         refusal(messages=change("tool_addition", type="mcp_toolset_reference")).param
         == "messages[1].content[0].tool.type"
     )
 
 
-def test_the_wire_shape_has_no_field_for_deferring():
+def test_wire_tool_has_no_defer_loading_field():
     """A field of that type would need an implementation."""
     assert "defer_loading" not in AnthropicWireTool.__struct_fields__

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 
-from dragoman_check.rules.anthropic import check_stream
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -22,10 +21,11 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import render_anthropic_error
+from dragoman_check.rules.anthropic import check_stream
 
 from ...laws.anthropic_sdk import AnthropicSdk
 from ..bodies import render, whole
-from .bodies import HELLO, Json, WEATHER, conversation, count, messages, refusal, turns
+from .bodies import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)
@@ -53,13 +53,13 @@ def reasons(*given: Event) -> tuple[str, str]:
     ]
 
 
-def test_trap_03_hosted_tools_do_not_fail_the_request():
+def test_hosted_tools_do_not_reject_request():
     """llama.cpp#20156, #23465"""
     search = {"type": "web_search_20250305", "name": "web_search"}
     assert [tool.name for tool in conversation(tools=[search, WEATHER]).tools] == ["weather"]
 
 
-def test_trap_04_a_result_may_be_a_list_of_parts():
+def test_tool_result_accepts_list_of_parts():
     """llama.cpp#23465"""
     content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     block = {"type": "tool_result", "tool_use_id": "x", "content": content}
@@ -67,13 +67,13 @@ def test_trap_04_a_result_may_be_a_list_of_parts():
     assert turn.parts == (ToolResult("x", (Text("a"), Text("b"))),)
 
 
-def test_trap_10_stop_reasons_with_tools():
+def test_tool_calls_set_stop_reason():
     assert reasons(*CALLS, STOP, DONE) == ("tool_use", "tool_use")
     assert reasons(*CALLS, LENGTH, DONE) == ("max_tokens", "max_tokens")
     assert reasons(Started(1), TextDelta(0, "x"), STOP, DONE) == ("end_turn", "end_turn")
 
 
-def test_trap_11_a_call_may_be_cut_off_by_the_limit():
+def test_tool_call_cut_at_max_tokens_keeps_partial_input():
     """mlx-lm#905: max_tokens inside a tool call dropped the connection."""
     cut = (
         Started(1),
@@ -86,7 +86,7 @@ def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
-def test_trap_11_a_stop_string_cuts_a_call_as_the_limit_does():
+def test_tool_call_cut_by_stop_string_keeps_partial_input():
     stopped = ChoiceFinished(0, FinishReason.STOP, "END")
     cut = (
         Started(1),
@@ -99,7 +99,7 @@ def test_trap_11_a_stop_string_cuts_a_call_as_the_limit_does():
     assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
 
 
-def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
+def test_deeply_nested_arguments_are_readable_by_sdk():
     deep = (
         Started(1),
         ToolCallStart(0, "c", "f"),
@@ -112,13 +112,13 @@ def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
     assert "INVALID_JSON" in block.input
 
 
-def test_trap_18_messages_of_the_system_stand_among_the_others():
+def test_system_messages_are_accepted_between_turns():
     """vllm#44000: Claude Code since 2.1.154."""
     messages = turns(*HELLO, {"role": "system", "content": "Be brief."})
     assert [turn.role for turn in messages] == [Role.USER, Role.SYSTEM]
 
 
-def test_trap_19_thoughts_are_replayed_without_a_signature():
+def test_thinking_without_signature_is_replayed():
     """intel/llm-scaler#341"""
     block = {"type": "thinking", "thinking": "Hm.", "signature": ""}
     messages = turns(
@@ -127,7 +127,7 @@ def test_trap_19_thoughts_are_replayed_without_a_signature():
     assert messages[1].parts == (Reasoning("Hm."), Text("x"))
 
 
-def test_trap_21_every_block_has_an_index_of_its_own():
+def test_content_blocks_have_unique_indices():
     """CLIProxyAPI#539, sglang#39782, anthropics/claude-code#63487"""
     stream = events(*CALLS, STOP, DONE)
     opened = [event["index"] for event in stream if event["type"] == "content_block_start"]
@@ -139,14 +139,14 @@ def test_trap_21_every_block_has_an_index_of_its_own():
     assert [event["index"] for event in stream if event["type"] == "content_block_stop"] == opened
 
 
-def test_trap_22_counting_counts_the_system_prompt_and_the_tools():
+def test_count_tokens_includes_system_prompt_and_tools():
     """litellm#13252, CLIProxyAPI#679"""
     counted = count(system="Be brief.", tools=[WEATHER]).conversation
     assert [turn.role for turn in counted.messages] == [Role.SYSTEM, Role.USER]
     assert [tool.name for tool in counted.tools] == ["weather"]
 
 
-def test_no_error_of_a_reader_looks_like_another_vendors():
+def test_error_body_has_only_anthropic_keys():
     """vLLM's global handlers use its own envelope under /v1/messages."""
     body = json.loads(render_anthropic_error(refusal(messages=5), "req_1"))
     assert set(body) == {"type", "error", "request_id"}

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.embeddings import Embeddings, TextInputs
+from dragoman.core.encoder_requests import Embeddings, TextInputs
 from dragoman.core.errors import RequestError
-from dragoman.dialects.base import Header, ReaderOptions
-from dragoman.dialects.embeddings import CohereEmbedCall, read_cohere_embed, render_cohere_embed
+from dragoman.dialects.cohere_embed import CohereEmbedCall, read_cohere_embed, render_cohere_embed
+from dragoman.dialects.interfaces import Header, ReaderOptions
 
 HEADER = Header("embd-1", 1_700_000_000, "m")
 VECTOR = (0.5, -0.25, 0.0, 1.0, -1.0, -1.0, -1.0, 2.0, 3.0)
@@ -25,7 +25,7 @@ def read(**fields: object) -> CohereEmbedCall:
     )
 
 
-def test_a_body_is_read():
+def test_cohere_embed_body_is_parsed():
     assert read() == CohereEmbedCall("m", TextInputs(("a", "b"), -1), None, ("float",))
     parsed = read(
         truncate="NONE",
@@ -58,13 +58,13 @@ def test_a_body_is_read():
         ({"texts": ["x"] * 2049}, "texts"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused_by_name(fields: dict[str, Any], param: str):
+def test_cohere_embed_invalid_input_is_rejected_by_name(fields: dict[str, Any], param: str):
     with pytest.raises(RequestError) as caught:
         read(**fields)
     assert caught.value.param == param
 
 
-def test_vectors_in_all_types():
+def test_cohere_embed_renders_all_vector_types():
     vectors = Embeddings((struct.pack("<9f", *VECTOR),), 9, 7)
     request = read(texts=["a"], embedding_types=["float", "binary", "ubinary", "base64"])
     response = json.loads(render_cohere_embed(vectors, HEADER, request))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.embeddings import Embeddings, TextInputs
+from dragoman.core.encoder_requests import Embeddings, TextInputs
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.embeddings import (
+from dragoman.dialects.interfaces import Header, Profile
+from dragoman.dialects.openai_embeddings import (
     EMBEDDINGS,
     EmbedCall,
     EmbeddingsBody,
@@ -52,7 +52,7 @@ def refusal(**fields: object) -> RequestError:
         ([7] * 3000, ((7,) * 3000,)),
     ],
 )
-def test_a_text_and_a_list_of_ids_are_one_input(input: object, inputs: tuple[object, ...]):
+def test_embeddings_text_and_token_list_are_one_input(input: object, inputs: tuple[object, ...]):
     assert embeddings(input=input).texts.inputs == inputs
 
 
@@ -80,16 +80,16 @@ def test_a_text_and_a_list_of_ids_are_one_input(input: object, inputs: tuple[obj
         ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(fields: dict[str, object], param: str):
+def test_embeddings_invalid_field_is_rejected_by_name(fields: dict[str, object], param: str):
     assert refusal(**fields).param == param
 
 
-def test_a_missing_input_is_named():
+def test_embeddings_missing_input_is_rejected():
     with pytest.raises(RequestError, match="input"):
         read_embeddings(b'{"model": "m"}', OPTIONS)
 
 
-def test_every_field_is_honoured_and_null_says_nothing():
+def test_embeddings_fields_are_parsed_and_null_is_ignored():
     nothing = dict.fromkeys(EmbeddingsBody.__struct_fields__, None) | {"input": "x"}
     assert embeddings(**nothing) == EmbedCall("tiny", TextInputs(("x",)))
     parsed = embeddings(
@@ -106,7 +106,7 @@ def test_every_field_is_honoured_and_null_says_nothing():
     assert embeddings(use_activation=False).normalize is False
 
 
-def test_the_table_has_a_row_for_each_published_field_and_each_of_ours():
+def test_embeddings_table_covers_published_fields():
     rows = {row.name for row in EMBEDDINGS.rows}
     assert set(PUBLISHED.split()) <= rows
     honoured = {row.name for row in EMBEDDINGS.rows if row.status is SupportStatus.HONOURED}
@@ -118,7 +118,7 @@ def test_the_table_has_a_row_for_each_published_field_and_each_of_ours():
     [row for row in EMBEDDINGS.rows if row.status is not SupportStatus.HONOURED],
     ids=lambda row: row.name,
 )
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_embeddings_parameter_status_matches_reader_effect(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert embeddings(**{row.name: harmless}).warnings == ()
     if row.status is SupportStatus.REFUSED:
@@ -132,7 +132,7 @@ def test_a_row_says_what_happens(row: ParameterSupport):
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40)
 )
-def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
+def test_embeddings_base64_equals_numbers_bitwise(numbers: list[float]):
     vector = struct.pack(f"<{len(numbers)}f", *numbers)
     vectors = Embeddings((vector,), len(numbers), 3)
     written = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False))[
@@ -144,7 +144,7 @@ def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
     assert struct.pack(f"<{len(written)}f", *written) == base64.b64decode(text) == vector
 
 
-def test_the_answer_is_openais_and_in_its_profile_vllms():
+def test_embeddings_response_has_openai_or_vllm_form():
     vectors = Embeddings((struct.pack("<2f", 1, 0.5), struct.pack("<2f", 0, 2)), 2, 9)
     data = [
         {"index": 0, "object": "embedding", "embedding": [1.0, 0.5]},

@@ -13,8 +13,8 @@ from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     Started,
     TextDelta,
@@ -23,17 +23,16 @@ from dragoman.core.events import (
 )
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import GenerateRequest, GenerationLimits, Regex, SamplingOptions
-from dragoman.dialects.base import GenerationCall, Header
-from dragoman.dialects.generate import (
-    GENERATE,
-    GenerateBody,
-    GenerateRenderOptions,
-    GenerateWriter,
-    SAMPLING_PARAMS,
-    VllmSamplingParams,
-    read_generate,
-)
+from dragoman.dialects.interfaces import GenerationCall, Header
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.vllm_generate.reader import read_generate
+from dragoman.dialects.vllm_generate.wire import (
+    GENERATE,
+    SAMPLING_PARAMS,
+    GenerateBody,
+    VllmSamplingParams,
+)
+from dragoman.dialects.vllm_generate.writer import GenerateRenderOptions, GenerateWriter
 
 from ..bodies import OPTIONS
 
@@ -49,13 +48,13 @@ def request(params: object = None, **fields: object) -> GenerateRequest:
     return generate(params, **fields).requests[0]
 
 
-def test_tokens_alone_get_vllms_defaults():
+def test_generate_defaults_match_vllm():
     assert request() == GenerateRequest("tiny", (5, 6), limits=GenerationLimits(max_tokens=16))
     assert request({}) == request()
     assert request(dict.fromkeys(VllmSamplingParams.__struct_fields__, None)) == request()
 
 
-def test_sampling_params_are_what_they_are_in_vllm():
+def test_generate_sampling_params_are_parsed():
     parsed = request(
         {
             "n": 2,
@@ -103,7 +102,7 @@ def test_sampling_params_are_what_they_are_in_vllm():
         ([1], {}, "sampling_params"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(
+def test_generate_invalid_field_is_rejected_with_full_path(
     params: object, fields: dict[str, object], param: str
 ):
     with pytest.raises(RequestError) as caught:
@@ -111,13 +110,13 @@ def test_what_cannot_be_is_refused_by_its_whole_name(
     assert caught.value.param == param
 
 
-def test_missing_tokens_are_named_and_unknown_fields_too():
+def test_generate_missing_tokens_and_unknown_fields_are_named():
     with pytest.raises(RequestError, match="token_ids"):
         read_generate(b"{}", OPTIONS)
     assert generate({"colour": 1}, shade=2).unknown == ("shade", "sampling_params.colour")
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_generate_honoured_parameters_match_struct_fields():
     for rules, body in ((GENERATE, GenerateBody), (SAMPLING_PARAMS, VllmSamplingParams)):
         honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
@@ -131,7 +130,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_generate_parameter_status_matches_reader_effect(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
         return (
             generate({row.name: value})
@@ -168,7 +167,7 @@ def whole(view: GenerateRenderOptions) -> Any:
     return json.loads(GenerateWriter(HEADER, view).render_full(fold.build()))
 
 
-def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
+def test_generate_logprobs_have_vllm_and_client_token_names():
     """TRL 1.16 and renderers 0.1.12 read `token`; vLLM's own type has `token_id`."""
     answer = whole(GenerateRenderOptions(logprobs=2, prompt_logprobs=0))
     (choice,) = answer["choices"]
@@ -193,13 +192,13 @@ def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
     assert choice["finish_reason"] == "stop"
 
 
-def test_fields_that_were_not_requested_are_null():
+def test_generate_unrequested_fields_are_null():
     answer = whole(GenerateRenderOptions())
     assert answer["choices"][0]["logprobs"] is None
     assert answer["prompt_logprobs"] is None
 
 
-def test_the_stream_comes_to_the_whole():
+def test_generate_stream_equals_full_response():
     view = GenerateRenderOptions(logprobs=1, include_usage=True)
     writer = GenerateWriter(HEADER, view)
     sent = b"".join(map(writer.feed, EVENTS)) + writer.end

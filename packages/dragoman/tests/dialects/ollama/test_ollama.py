@@ -25,10 +25,10 @@ from dragoman.core.message import (
     ToolResult,
 )
 from dragoman.core.request import (
+    AnyJsonObject,
     Conversation,
     GenerateRequest,
     GenerationLimits,
-    JsonObject,
     JsonSchema,
     ReasoningOptions,
     SamplingOptions,
@@ -48,7 +48,8 @@ from dragoman.dialects.ollama import (
     render_show,
     render_tags,
 )
-from dragoman.dialects.ollama.reader import read_messages
+from dragoman.dialects.ollama.keep_alive import read_keep_alive
+from dragoman.dialects.ollama.messages import read_messages
 from dragoman.dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
@@ -63,7 +64,6 @@ from dragoman.dialects.ollama.wire import (
     OllamaModelBody,
     OllamaOptions,
     OllamaWireMessage,
-    read_keep_alive,
 )
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
 
@@ -103,7 +103,7 @@ def refusal(read: Any = chat, /, **fields: object) -> RequestError:
     return caught.value
 
 
-def test_a_chat_alone_leaves_everything_to_the_server():
+def test_minimal_chat_uses_server_defaults():
     parsed = chat()
     assert parsed.call.requests == (
         GenerateRequest(
@@ -125,7 +125,7 @@ def test_a_chat_alone_leaves_everything_to_the_server():
     assert chat(format="", tools=[], options={}).call.requests == parsed.call.requests
 
 
-def test_a_prompt_is_a_conversation_unless_it_is_raw():
+def test_generate_prompt_is_conversation_unless_raw():
     request = generate(
         system="Be brief.", context=[5, 6], think=False, truncate=True
     ).call.requests[0]
@@ -142,7 +142,7 @@ def test_a_prompt_is_a_conversation_unless_it_is_raw():
     assert (infill.call.requests[0].prompt, infill.suffix) == ("hello", "end")
 
 
-def test_options_are_the_sampling_and_the_limits():
+def test_options_set_sampling_and_limits():
     options = {
         "temperature": 1.5,
         "top_k": 0,
@@ -163,7 +163,7 @@ def test_options_are_the_sampling_and_the_limits():
 
 
 @pytest.mark.parametrize("unlimited", [-1, -2, 0, None])
-def test_some_numbers_of_tokens_are_no_limit(unlimited: int | None):
+def test_unlimited_num_predict_sets_no_limit(unlimited: int | None):
     assert request(options={"num_predict": unlimited, "seed": -1, "stop": "END"}) == request(
         options={"stop": ["END"]}
     )
@@ -184,19 +184,19 @@ def test_some_numbers_of_tokens_are_no_limit(unlimited: int | None):
         ([], "options"),
     ],
 )
-def test_a_wrong_option_is_named(options: object, param: str):
+def test_invalid_option_error_names_param(options: object, param: str):
     assert refusal(options=options).param == param
 
 
-def test_formats_are_constraints():
-    assert request(format="json").constraint == JsonObject()
+def test_format_becomes_constraint():
+    assert request(format="json").constraint == AnyJsonObject()
     constraint = request(format={"type": "object"}).constraint
     assert constraint == JsonSchema('{"type":"object"}', strict=False)
     for wrong in ("yaml", 5, ["json"], True):
         assert refusal(format=wrong).param == "format"
 
 
-def test_thinking_is_a_switch_or_a_level():
+def test_think_accepts_switch_or_level():
     assert conversation(think=True).reasoning == ReasoningOptions(True)
     assert conversation(think="low").reasoning == ReasoningOptions(True, "low")
     assert refusal(think="much").param == "think"
@@ -205,7 +205,7 @@ def test_thinking_is_a_switch_or_a_level():
     )
 
 
-def test_results_find_their_calls_by_id_by_name_and_in_order():
+def test_tool_results_match_calls_by_id_name_or_order():
     def call(name: str, id: str | None = None) -> dict[str, Any]:
         return {
             "function": {"name": name, "arguments": {"a": 1}},
@@ -245,7 +245,7 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     ]
 
 
-def test_results_of_another_tool_are_matched_in_linear_time():
+def test_unmatched_tool_results_take_linear_time():
     messages = msgspec.convert(
         [{"role": "assistant", "tool_calls": [{"function": {"name": "a"}}] * 20_000}]
         + [{"role": "tool", "tool_name": "b", "content": ""}] * 20_000,
@@ -256,7 +256,7 @@ def test_results_of_another_tool_are_matched_in_linear_time():
     assert time.process_time() - started < 5
 
 
-def test_images_come_before_the_text():
+def test_images_precede_text():
     data = base64.b64encode(PIXEL).decode()
     (message,) = conversation({"role": "USER", "content": "What?", "images": [data]}).messages
     assert message == Message(Role.USER, (Image(InlineMedia(PIXEL, "image/png")), Text("What?")))
@@ -266,7 +266,7 @@ def test_images_come_before_the_text():
     assert refusal(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
 
 
-def test_an_answer_that_has_begun_is_continued():
+def test_trailing_assistant_message_is_continued():
     begun = {"role": "assistant", "content": "The"}
     assert conversation(*HELLO, begun).template == TemplateOptions(
         add_generation_prompt=False, continue_final_message=True
@@ -292,7 +292,7 @@ def test_an_answer_that_has_begun_is_continued():
         ({"keep_alive": "soon"}, "keep_alive"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_named(fields: dict[str, Any], param: str):
+def test_invalid_field_error_names_param(fields: dict[str, Any], param: str):
     assert refusal(**fields).param == param
 
 
@@ -308,11 +308,11 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str):
         ({"suffix": "a", "think": True}, "suffix"),
     ],
 )
-def test_some_fields_exclude_each_other(fields: dict[str, Any], param: str):
+def test_conflicting_fields_are_rejected(fields: dict[str, Any], param: str):
     assert refusal(generate, **fields).param == param
 
 
-def test_without_a_prompt_there_is_nothing_to_answer():
+def test_empty_request_has_no_prompt():
     assert not chat(messages=[]).has_prompt
     assert not chat(messages=None).has_prompt
     assert not generate(prompt="", keep_alive=0).has_prompt
@@ -337,14 +337,12 @@ def test_without_a_prompt_there_is_nothing_to_answer():
         ("+2µs", 2e-6),
     ],
 )
-def test_how_long_a_model_stays_is_seconds_or_a_duration(
-    value: float | str | None, seconds: float | None
-):
+def test_keep_alive_accepts_seconds_or_duration(value: float | str | None, seconds: float | None):
     assert read_keep_alive(value) == (seconds if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("text", ["", "m", "5", "5 m", "5d", "1h-30m", "٣s", "1" * 80 + "s"])
-def test_what_is_no_duration_is_refused(text: str):
+def test_keep_alive_invalid_duration_is_rejected(text: str):
     if text == "5":
         assert read_keep_alive(text) == 5.0
         return
@@ -352,7 +350,7 @@ def test_what_is_no_duration_is_refused(text: str):
         read_keep_alive(text)
 
 
-def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
+def test_embed_truncates_and_normalizes_unlike_embeddings():
     parsed = read_embed(
         b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}',
         OPTIONS,
@@ -376,14 +374,14 @@ def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
             read_embed(wrong, OPTIONS)
 
 
-def test_a_model_is_named_in_either_field():
+def test_model_reference_accepts_name_or_model():
     assert read_model_reference(b'{"name": "a"}', OPTIONS).model == "a"
     assert (
         read_model_reference(b'{"name": "a", "model": "b", "stream": false}', OPTIONS).model == "b"
     )
 
 
-def test_errors_are_a_message_that_names_the_field():
+def test_error_is_message_with_field_name():
     def read_message(error: DragomanError) -> object:
         return json.loads(render_ollama_error(error))["error"]
 
@@ -394,7 +392,7 @@ def test_errors_are_a_message_that_names_the_field():
     assert len(render_ollama_error(RequestError("a" * 10_000))) < 2_100
 
 
-def test_lists_have_tags_and_unknown_facts_are_left_out():
+def test_model_list_has_tags_and_omits_unknown_details():
     plain = OllamaModelCard("org/a", "org/a", 0)
     tagged = OllamaModelCard("b:8b", "org/a", 0)
     models = json.loads(render_tags([plain, tagged]))["models"]
@@ -442,7 +440,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_is_honoured_is_what_is_read(name: str):
+def test_honoured_parameters_match_struct_fields(name: str):
     table, wire, _ = TABLES[name]
     honoured = {row.name for row in table.rows if row.status is SupportStatus.HONOURED}
     # The options of embeddings are only validated and have no effect, so they count as
@@ -452,7 +450,7 @@ def test_what_is_honoured_is_what_is_read(name: str):
 
 
 @pytest.mark.parametrize(("name", "row"), OTHERS, ids=lambda value: getattr(value, "name", value))
-def test_a_row_says_what_happens(name: str, row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(name: str, row: ParameterSupport):
     if (name, row.name) in (("embed", "options"), ("embeddings", "options")):
         return
     read = TABLES[name][2]
@@ -471,7 +469,7 @@ def test_a_row_says_what_happens(name: str, row: ParameterSupport):
             assert read({row.name: STRANGE}).unknown == ()
 
 
-def test_unknown_fields_are_named():
+def test_unknown_fields_are_reported():
     assert chat(foo=1, options={"bar": 1}).call.unknown == ("foo", "options.bar")
 
 
@@ -496,6 +494,6 @@ OLLAMA_FIELDS = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_field_of_ollama_is_known(name: str):
+def test_parameter_table_covers_ollama_fields(name: str):
     known = {row.name for row in TABLES[name][0].rows}
     assert set(OLLAMA_FIELDS[name].split()) - known == set()

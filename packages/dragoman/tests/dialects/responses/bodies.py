@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman_check.rules.responses import check_stream
 from dragoman.core.errors import RequestError
 from dragoman.core.events import Event
 from dragoman.core.message import Message
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.base import GenerationCall, Header, ReaderOptions
+from dragoman.dialects.interfaces import GenerationCall, Header, ReaderOptions
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.input_items import read_stored_items
+from dragoman_check.rules.responses import check_stream
 
 from ..sealing_key import ReadableSealingKey
 

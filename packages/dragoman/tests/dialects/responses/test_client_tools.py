@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     ToolCallDelta,
     ToolCallStart,
@@ -146,7 +146,7 @@ def answer(
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
+def test_client_tool_call_item_is_equal_streamed_and_full(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
     request = call(tools=[tool])
@@ -169,7 +169,7 @@ def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_the_sdk_makes_the_whole_out_of_the_stream(
+def test_sdk_folds_client_tool_stream_into_full_item(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
     writer = call(tools=[tool]).writer(HEADER)
@@ -184,7 +184,7 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_a_replayed_call_equals_the_call_of_the_model(
+def test_replayed_tool_call_equals_model_call(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
     parsed = call(tools=[tool])
@@ -201,7 +201,7 @@ def test_a_replayed_call_equals_the_call_of_the_model(
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_the_functions_schema_is_that_of_the_items(
+def test_client_tool_function_schema_matches_item(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
     (function,) = conversation(tools=[tool]).tools
@@ -213,7 +213,7 @@ def test_the_functions_schema_is_that_of_the_items(
     assert jsonschema_rs.is_valid(schema, {"x": 1}) == (kind == "tool_search_call")
 
 
-def test_the_commands_of_a_shell_call_are_streamed():
+def test_shell_call_streams_commands():
     stream = events(
         call(tools=[{"type": "shell"}]), *answer("shell", '{"commands": ["ls", "pwd"]}')
     )
@@ -236,7 +236,7 @@ def test_the_commands_of_a_shell_call_are_streamed():
 @pytest.mark.parametrize(
     "arguments", ['{"commands": ["rm -rf', '{"commands": "ls"}', "", "[]", '{"commands": [1]}']
 )
-def test_arguments_of_another_shape_are_a_plain_function_call(arguments: str):
+def test_malformed_shell_arguments_become_function_call(arguments: str):
     request = call(tools=[{"type": "shell"}])
     reply = answer("shell", arguments, FinishReason.LENGTH)
     item = whole(request, *reply)["output"][0]
@@ -245,7 +245,7 @@ def test_arguments_of_another_shape_are_a_plain_function_call(arguments: str):
     assert events(request, *reply)[-1]["response"] == whole(request, *reply)
 
 
-def test_another_tool_of_the_same_name_keeps_it():
+def test_function_with_same_name_renames_client_tool():
     tools = [{"type": "shell"}, {"type": "function", "name": "shell"}]
     assert [tool.name for tool in conversation(tools=tools).tools] == ["shell", "shell_2"]
     assert whole(call(tools=tools), *answer("shell", "{}"))["output"][0]["type"] == "function_call"
@@ -255,7 +255,7 @@ def test_another_tool_of_the_same_name_keeps_it():
     )
 
 
-def test_tools_are_echoed_as_they_were_sent():
+def test_client_tools_are_echoed_unchanged():
     local = {
         "type": "local",
         "skills": [{"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}],
@@ -273,7 +273,7 @@ def test_tools_are_echoed_as_they_were_sent():
     assert "Skill pdf in /skills/pdf: Reads PDFs." in shell.description
 
 
-def test_what_runs_on_the_server_is_left_out_with_a_warning():
+def test_server_side_tools_are_skipped_with_warning():
     container = {"type": "shell", "environment": {"type": "container_auto"}}
     parsed = call(
         tools=[
@@ -294,7 +294,7 @@ def test_what_runs_on_the_server_is_left_out_with_a_warning():
         (PREVIEW, {"type": "computer_use_preview"}, "computer"),
     ],
 )
-def test_tool_choice(tool: Json, choice: Json, name: str):
+def test_tool_choice_selects_client_tool(tool: Json, choice: Json, name: str):
     assert conversation(tools=[tool], tool_choice=choice).tool_choice == ToolChoice(
         "required", (name,), is_named=True
     )
@@ -329,7 +329,7 @@ def get_result(*items: Json) -> ToolResult:
     return part
 
 
-def test_the_output_of_a_shell_is_read():
+def test_shell_output_is_parsed():
     chunks = [
         {"stdout": "a\nb\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
         {"stdout": "", "stderr": "oh", "outcome": {"type": "timeout"}},
@@ -341,7 +341,7 @@ def test_the_output_of_a_shell_is_read():
     assert result.content == (Text("a\nb\n[exit code 0]\noh\n[timed out]"),)
 
 
-def test_the_output_of_a_local_shell_is_read_by_either_id():
+def test_local_shell_output_is_matched_by_either_id():
     run = {
         "type": "local_shell_call",
         "id": "i",
@@ -354,7 +354,7 @@ def test_the_output_of_a_local_shell_is_read_by_either_id():
         assert get_result(run, output).content == (Text('{"output":"a"}'),)
 
 
-def test_the_output_of_a_patch_is_read():
+def test_apply_patch_output_is_parsed():
     patch = {"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": PATCH}
     output = {"type": "apply_patch_call_output", "call_id": "c"}
     assert get_result(patch, {**output, "status": "completed", "output": "ok"}).content == (
@@ -366,7 +366,7 @@ def test_the_output_of_a_patch_is_read():
     assert get_result(patch, {**output, "status": "failed", "output": "no"}).is_error
 
 
-def test_the_screenshot_of_a_computer_is_an_image():
+def test_computer_screenshot_becomes_image():
     computer_call: Json = {
         "type": "computer_call",
         "call_id": "c",
@@ -382,7 +382,7 @@ def test_the_screenshot_of_a_computer_is_an_image():
     assert isinstance(image.source, InlineMedia)
 
 
-def test_found_tools_can_be_called_from_then_on():
+def test_tool_search_output_adds_callable_tools():
     found = [WEATHER, {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}]
     searched: Json = {
         "type": "tool_search_call",
@@ -409,7 +409,7 @@ def test_found_tools_can_be_called_from_then_on():
     assert whole(parsed, *answer("weather", "{}"))["tools"] == [SEARCH]
 
 
-def test_found_tools_of_stored_turns_can_be_called():
+def test_stored_tool_search_output_adds_callable_tools():
     output: Json = {
         "type": "tool_search_output",
         "call_id": "c",
@@ -429,7 +429,7 @@ def test_found_tools_of_stored_turns_can_be_called():
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather"]
 
 
-def test_additional_tools_can_be_called():
+def test_additional_tools_item_adds_callable_tools():
     items = [
         {
             "type": "additional_tools",
@@ -441,7 +441,7 @@ def test_additional_tools_can_be_called():
     assert conversation(input=[*items, *items], tools=[WEATHER]).tools[0].name == "weather"
 
 
-def test_the_last_update_of_the_configuration_holds():
+def test_last_configuration_update_applies():
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
     low = {
         "type": "configuration_update",
@@ -492,11 +492,11 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_a_refusal_names_the_field(fields: Json, param: str):
+def test_invalid_client_tool_error_names_field(fields: Json, param: str):
     assert refusal(**fields).param == param
 
 
-def test_unknown_fields_of_these_items_are_reported():
+def test_unknown_fields_of_items_and_tools_are_reported():
     parsed = call(
         input=[{**SHELL_CALL, "foo": 1}, {"role": "user", "content": "x"}],
         tools=[{"type": "computer", "bar": 1}],

@@ -17,8 +17,8 @@ from dragoman.core.errors import RequestError
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -29,8 +29,8 @@ from dragoman.core.events import (
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, JsonSchema
-from dragoman.dialects.base import Profile
-from dragoman.dialects.errors import render_openai_error
+from dragoman.dialects.interfaces import Profile
+from dragoman.dialects.openai_errors import render_openai_error
 from dragoman.dialects.responses import read_responses
 
 from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
@@ -118,7 +118,7 @@ def reporter(prompt: Conversation) -> tuple[Event, ...]:
     return (Started(5), ReasoningDelta(0, "Ask."), *tool_call, STOP, DONE)
 
 
-def test_03_codex_is_understood():
+def test_codex_request_is_parsed():
     parsed = call(**CODEX)
     assert parsed.unknown == ()
     assert len(parsed.warnings) == 2  # the hosted tool, and that there is no key
@@ -129,7 +129,7 @@ def test_03_codex_is_understood():
     assert result.role is Role.TOOL
 
 
-def test_03_codex_gets_the_whole_item_and_then_completed():
+def test_codex_stream_has_full_items_and_completed_event():
     writer = call(**CODEX).writer(HEADER)
     sent = b"".join(map(writer.feed, reporter(conversation(**{**CODEX, "input": "hi"})))).decode()
     done = [json.loads(block.split("data: ")[1]) for block in sent.split("\n\n")[:-1]]
@@ -140,7 +140,7 @@ def test_03_codex_gets_the_whole_item_and_then_completed():
     assert done[-1]["response"]["id"] == "resp_1"
 
 
-def test_03_output_schemas_are_enforced():
+def test_codex_output_schema_becomes_constraint():
     format = {
         "type": "json_schema",
         "name": "codex_output_schema",
@@ -152,7 +152,7 @@ def test_03_output_schemas_are_enforced():
     )
 
 
-def test_a_tool_loop_by_full_replay_with_the_official_sdk():
+def test_sdk_tool_loop_replays_output_items():
     """The SDK's output items are accepted unchanged as input: reasoning, call and all
     nulls.
     """
@@ -171,7 +171,7 @@ def test_a_tool_loop_by_full_replay_with_the_official_sdk():
     assert result.name == "weather"
 
 
-def test_a_streamed_tool_call_with_the_official_sdk():
+def test_sdk_streams_tool_call():
     served = Served(reporter)
     tools: Any = [{**WEATHER, "strict": False}]
     with served.client.responses.stream(model="tiny", input="hi", tools=tools) as stream:
@@ -185,21 +185,21 @@ class City(BaseModel):
     name: str
 
 
-def test_a_parsed_answer_with_the_official_sdk():
+def test_sdk_parse_returns_structured_output():
     served = Served(namer)
     assert served.client.responses.parse(
         model="tiny", input="hi", text_format=City
     ).output_parsed == City(name="Paris")
 
 
-def test_a_refusal_reaches_the_official_sdk_with_its_field():
+def test_sdk_error_has_param():
     served = Served(reporter)
     with pytest.raises(openai.BadRequestError) as caught:
         served.client.responses.create(model="tiny", input="hi", temperature=9)
     assert caught.value.param == "temperature"
 
 
-def test_11_load_generators_send_ignore_eos_and_min_tokens_here_too():
+def test_load_generator_fields_are_parsed():
     parsed = request(
         ignore_eos=True, min_tokens=8, max_output_tokens=8, stream_options={"include_usage": True}
     )
@@ -210,7 +210,7 @@ def test_11_load_generators_send_ignore_eos_and_min_tokens_here_too():
     )
 
 
-def test_13_items_come_without_type_id_or_status_and_with_nulls():
+def test_items_with_nulls_or_missing_fields_are_parsed():
     bare = {"role": "user", "content": "hi"}
     full = {"type": "message", "id": None, "status": None, "role": "user", "phase": None,
             "content": [{"type": "input_text", "text": "hi", "image_url": None}]}  # fmt: skip
@@ -226,5 +226,5 @@ def test_13_items_come_without_type_id_or_status_and_with_nulls():
     assert turns(function_call)[0].parts == (ToolCall("c", "f", "{}"),)
 
 
-def test_unknown_fields_are_only_warned_of():
+def test_unknown_field_is_reported_without_error():
     assert call(x_session="1").unknown == ("x_session",)

@@ -13,8 +13,8 @@ from dragoman.core.errors import RequestError, Unsupported
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -24,7 +24,7 @@ from dragoman.core.message import Message, Role, Text
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
-from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
+from dragoman.dialects.responses.item_reader import SUMMARY_PREFIX, SUMMARY_REQUEST
 
 from .bodies import HEADER, SEALED, events, refusal, responses, whole, with_rows
 
@@ -70,7 +70,7 @@ def read_trigger() -> ResponsesCall:
     [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)],
     ids=("trigger", "endpoint"),
 )
-def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
+def test_compaction_request_asks_for_unconstrained_summary(parsed: ResponsesCall):
     conversation = prompt(parsed)
     request = parsed.call.requests[0]
     assert conversation.messages[-1] == SUMMARY_REQUEST
@@ -88,7 +88,7 @@ def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
     assert request.limits.max_tokens
 
 
-def test_what_a_store_adds_comes_before_the_wish():
+def test_stored_history_precedes_summary_request():
     request = read_trigger()
     items = [row for _, row in assign_ids(request.input, "resp_1")]
     assert with_rows(request, *items).call.requests == request.call.requests
@@ -100,7 +100,7 @@ def test_what_a_store_adds_comes_before_the_wish():
 
 
 @pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("summary", "silent"))
-def test_a_trigger_answers_with_one_compaction_streamed_and_whole(summary: tuple[Event, ...]):
+def test_compaction_trigger_returns_one_item_streamed_and_full(summary: tuple[Event, ...]):
     call = read_trigger().call
     stream = events(call, *summary)
     assert [event["type"].removeprefix("response.") for event in stream] == [
@@ -114,7 +114,7 @@ def test_a_trigger_answers_with_one_compaction_streamed_and_whole(summary: tuple
     )
 
 
-def test_the_endpoint_returns_the_user_messages_and_the_compaction():
+def test_compact_endpoint_returns_user_messages_and_compaction():
     parsed = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
     fold = ReplyBuilder()
     for event in SUMMARY:
@@ -131,7 +131,7 @@ def test_the_endpoint_returns_the_user_messages_and_the_compaction():
     ]  # fmt: skip
 
 
-def test_a_compaction_replaces_the_earlier_assistant_and_tool_items():
+def test_compaction_item_replaces_assistant_and_tool_items():
     item = {"type": "compaction", "encrypted_content": "compaction:It was done."}
     system = {"role": "system", "content": "Be brief."}
     parsed = responses(
@@ -148,7 +148,7 @@ def test_a_compaction_replaces_the_earlier_assistant_and_tool_items():
 
 
 @pytest.mark.parametrize("content", ["x", "reasoning:x"])
-def test_a_foreign_compaction_is_refused_by_name(content: str):
+def test_foreign_compaction_item_is_rejected_by_name(content: str):
     item = {"type": "compaction", "encrypted_content": content}
     for options in (SEALED, None):
         with pytest.raises(RequestError) as refused:
@@ -156,12 +156,12 @@ def test_a_foreign_compaction_is_refused_by_name(content: str):
         assert refused.value.param == "input[1].encrypted_content"
 
 
-def test_a_trigger_comes_last_and_needs_a_key():
+def test_compaction_trigger_must_be_last_and_needs_key():
     assert refusal(SEALED, input=[TRIGGER, USER]).param == "input[0]"
     assert isinstance(refusal(input=[USER, TRIGGER]), Unsupported)
 
 
-def test_the_endpoint_needs_a_model():
+def test_compact_endpoint_without_model_is_rejected():
     with pytest.raises(RequestError) as refused:
         compact(input="x", model=None)
     assert refused.value.param == "model"

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from dragoman.core.errors import ContextTooLong, RequestError, Unsupported
-from dragoman.dialects.base import Profile
+from dragoman.dialects.interfaces import Profile
 from dragoman.dialects.responses import render_responses_error
 
 
@@ -28,14 +28,14 @@ from dragoman.dialects.responses import render_responses_error
         (None, None),
     ],
 )
-def test_fields_have_their_names_here(param: str | None, expected: str | None):
+def test_error_param_uses_responses_field_names(param: str | None, expected: str | None):
     error = json.loads(
         render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param))
     )["error"]
     assert (error["param"], error["message"]) == (expected, f"Invalid value for '{expected}': no.")
 
 
-def test_the_rest_of_an_error_stays():
+def test_error_code_and_type_are_preserved():
     error = json.loads(render_responses_error(Unsupported("x", param="messages")))["error"]
     assert (error["code"], error["type"]) == ("unsupported_parameter", "invalid_request_error")
     full = ContextTooLong(limit=4, prompt=5, param="messages")

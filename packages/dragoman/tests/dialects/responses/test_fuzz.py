@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dragoman.core.errors import RequestError
-from dragoman.dialects.base import Header, Profile, ReaderOptions
-from dragoman.dialects.errors import render_openai_error
+from dragoman.dialects.interfaces import Header, Profile, ReaderOptions
+from dragoman.dialects.openai_errors import render_openai_error
 from dragoman.dialects.responses import assign_ids, read_responses
-from dragoman.dialects.responses.items import (
+from dragoman.dialects.responses.item_reader import (
     COMPACTION_TRIGGER,
     HOSTED_TYPES,
     PART_TYPES,
@@ -187,7 +187,7 @@ good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
 
 
 @given(good_bodies)
-def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
+def test_stored_input_gives_equal_conversation(body: Json):
     parsed = read_responses(json.dumps(body).encode(), SEALED)
     stored = assign_ids(parsed.input, "resp_1")
     again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in stored), SEALED)
@@ -223,17 +223,17 @@ def _check(error: RequestError) -> None:
 
 
 @given(body=st.binary(max_size=200))
-def test_arbitrary_bytes(body: bytes):
+def test_reader_arbitrary_bytes_raise_only_request_error(body: bytes):
     read(body)
 
 
 @given(body=bodies())
-def test_arbitrary_json(body: object):
+def test_reader_arbitrary_json_raises_only_request_error(body: object):
     """json.dumps writes NaN, Infinity and lone surrogates too."""
     read(json.dumps(body).encode())
 
 
 @given(body=bodies(), cut=st.integers(0, 400), noise=st.binary(max_size=3))
-def test_damaged_json(body: object, cut: int, noise: bytes):
+def test_reader_damaged_json_raises_only_request_error(body: object, cut: int, noise: bytes):
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     read(data[:cut] + noise + data[cut + 1 :])

@@ -27,7 +27,7 @@ from dragoman.core.message import (
     UploadedMedia,
 )
 from dragoman.core.request import Conversation
-from dragoman.dialects.base import VerificationMode
+from dragoman.dialects.sealing import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
 from ..sealing_key import ReadableSealingKey
@@ -66,7 +66,7 @@ GOAL: dict[str, Any] = {
 """
 
 
-def test_an_output_without_a_call_names_its_tool_to_the_model():
+def test_output_without_call_becomes_user_message():
     (message,) = turns(GOAL)
     assert message.role is Role.USER
     assert "".join(part.text for part in message.parts if isinstance(part, Text)).endswith(
@@ -75,7 +75,7 @@ def test_an_output_without_a_call_names_its_tool_to_the_model():
     assert any("goal_objective" in part.text for part in message.parts if isinstance(part, Text))
 
 
-def test_an_output_without_a_call_is_stored_without_a_call_id():
+def test_output_without_call_is_stored_without_call_id():
     (item,) = input_rows(GOAL)
     assert "call_id" not in item
     assert (item["name"], item["namespace"], item["output"]) == (
@@ -85,7 +85,7 @@ def test_an_output_without_a_call_is_stored_without_a_call_id():
     )
 
 
-def test_a_string_is_a_message_of_the_user():
+def test_string_input_becomes_user_message():
     assert turns({"role": "user", "content": "hello"}) == (Message(Role.USER, (Text("hello"),)),)
     assert (
         responses().call.requests
@@ -94,7 +94,7 @@ def test_a_string_is_a_message_of_the_user():
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer", "assistant"])
-def test_messages_of_all_roles_with_and_without_a_type(role: str):
+def test_message_roles_are_parsed_with_and_without_type(role: str):
     for type in ({}, {"type": "message"}, {"type": None}):
         message: dict[str, Any] = {
             **type,
@@ -105,7 +105,7 @@ def test_messages_of_all_roles_with_and_without_a_type(role: str):
         assert turns(message) == (Message(Role(role), (Text("hi"),)),)
 
 
-def test_instructions_are_a_system_message_before_everything_else():
+def test_instructions_become_first_system_message():
     first, second = turns({"role": "developer", "content": "b"}, instructions="a")
     assert (first, second) == (
         Message(Role.SYSTEM, (Text("a"),)),
@@ -113,7 +113,7 @@ def test_instructions_are_a_system_message_before_everything_else():
     )
 
 
-def test_what_one_answer_left_is_one_turn_again():
+def test_output_items_of_one_response_form_one_turn():
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}]}
     message = {
         "type": "message",
@@ -130,12 +130,12 @@ def test_what_one_answer_left_is_one_turn_again():
     assert after.role is Role.USER
 
 
-def test_two_texts_in_a_row_were_two_turns():
+def test_consecutive_assistant_messages_are_separate_turns():
     message = {"role": "assistant", "content": "a"}
     assert [len(turn.parts) for turn in turns(message, message, CALL)] == [1, 2]
 
 
-def test_parts_of_every_kind():
+def test_content_parts_of_every_type_are_parsed():
     image, remote, stored, old, file, data, link, audio = turns(
         {
             "role": "user",
@@ -170,7 +170,7 @@ def test_parts_of_every_kind():
     assert audio == Audio(InlineMedia(b"\0", "audio/wav"), "wav")
 
 
-def test_a_refusal_of_the_assistant_stays_one():
+def test_assistant_refusal_is_preserved():
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
     assert turns(refused)[0].parts == (Refusal("no"),)
     assert turns({**refused, "role": "user"})[0].parts == (Text("no"),)
@@ -180,7 +180,7 @@ def test_a_refusal_of_the_assistant_stays_one():
     ]
 
 
-def test_custom_calls_and_their_outputs():
+def test_custom_tool_call_and_output_are_parsed():
     custom_call = {
         "type": "custom_tool_call",
         "call_id": "c1",
@@ -195,7 +195,7 @@ def test_custom_calls_and_their_outputs():
     assert result.parts == (ToolResult("c1", (Text("hi"),)),)
 
 
-def test_arguments_are_replayed_as_they_are():
+def test_function_arguments_are_replayed_verbatim():
     bad = {**CALL, "arguments": '{"city": '}
     given = {**CALL, "arguments": {"city": 1}}
     assert [
@@ -209,13 +209,13 @@ def test_arguments_are_replayed_as_they_are():
     ]
 
 
-def test_a_call_may_have_only_an_id():
+def test_function_call_with_only_id_is_parsed():
     assert turns({**CALL, "call_id": None, "id": "fc_1"})[0].parts[0] == ToolCall(
         "fc_1", "weather", '{"city":1.0}'
     )
 
 
-def test_a_replayed_call_of_a_group_has_its_joined_name_again():
+def test_namespaced_call_regains_joined_name():
     grouped = {**CALL, "name": "close_agent", "namespace": "multi_agent_v1"}
     bare = {**CALL, "name": "close_agent"}
     gone = {**CALL, "name": "find", "namespace": "crm"}
@@ -227,7 +227,7 @@ def test_a_replayed_call_of_a_group_has_its_joined_name_again():
     assert names == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "crm__find"]
 
 
-def test_reasoning_is_its_content_or_else_its_summary():
+def test_reasoning_item_uses_content_or_summary():
     reasoning = {
         "content": [{"type": "reasoning_text", "text": "c"}],
         "summary": [{"type": "summary_text", "text": "s"}],
@@ -240,7 +240,7 @@ def test_reasoning_is_its_content_or_else_its_summary():
     assert turns({**THOUGHT, "summary": two})[0].parts == (Reasoning("a\n\nb"),)
 
 
-def test_unreadable_reasoning_is_left_out_with_a_warning():
+def test_unreadable_reasoning_is_skipped_with_warning():
     parsed = call(input=[{**THOUGHT, "encrypted_content": "x"}, USER])
     assert parsed.warnings == (
         "input[0]: its encrypted reasoning cannot be read here; it was left out",
@@ -249,7 +249,7 @@ def test_unreadable_reasoning_is_left_out_with_a_warning():
     assert call(input=[THOUGHT, USER]).warnings == ()
 
 
-def test_a_key_reads_reasoning_before_everything_else():
+def test_encrypted_reasoning_takes_precedence_with_key():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in (
         (b"reasoning:mine", "mine"),
@@ -266,7 +266,7 @@ def test_a_key_reads_reasoning_before_everything_else():
 
 
 @pytest.mark.parametrize("visible", [[], [{"type": "summary_text", "text": "s"}]])
-def test_a_strict_server_names_the_item_with_foreign_reasoning(visible: list[object]):
+def test_strict_mode_rejects_foreign_reasoning_by_name(visible: list[object]):
     item = {"type": "reasoning", "summary": visible, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
     with pytest.raises(RequestError, match="not created by this server") as refused:
@@ -283,7 +283,7 @@ def test_a_strict_server_names_the_item_with_foreign_reasoning(visible: list[obj
     assert warning.endswith("replaced by its visible content" if visible else "left out")
 
 
-def test_items_of_hosted_tools_are_left_out_with_a_warning():
+def test_hosted_tool_items_are_skipped_with_warning():
     searched = {
         "type": "web_search_call",
         "id": "ws_1",
@@ -327,11 +327,11 @@ def test_items_of_hosted_tools_are_left_out_with_a_warning():
         ([{"type": "compaction", "id": "x"}], "input[0].encrypted_content"),
     ],
 )
-def test_a_refusal_names_the_field(items: list[object], param: str):
+def test_invalid_item_error_names_field(items: list[object], param: str):
     assert refusal(input=items).param == param
 
 
-def test_rows_are_what_the_official_type_of_them_is():
+def test_stored_rows_match_sdk_types():
     image = {"type": "input_image", "image_url": PIXEL_URL}
     listed = {**RESULT, "output": [{"type": "input_text", "text": "x"}, image]}
     thought = {
@@ -376,16 +376,14 @@ def test_rows_are_what_the_official_type_of_them_is():
         ("web_search_call", "failed", "failed"),
     ],
 )
-def test_rows_of_tools_have_a_status_that_their_types_allow(
-    kind: str, status: str | None, stored: str
-):
+def test_stored_tool_rows_have_valid_status(kind: str, status: str | None, stored: str):
     (row,) = input_rows(
         {"type": kind, "call_id": "c", "action": {"commands": ["ls"]}, "status": status}
     )
     assert row["status"] == stored
 
 
-def test_rows_keep_the_ids_of_the_client_unless_they_are_there_already():
+def test_stored_rows_keep_unique_client_ids():
     first, second = input_rows(
         {**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"}
     )

@@ -25,24 +25,24 @@ NEW = {"access_programs", "image"}
 """Fields that the SDK has, but no documentation: unknown here, and reported as such."""
 
 
-def test_what_the_struct_has_is_what_is_honoured():
+def test_honoured_parameters_match_struct_fields():
     honoured = {row.name for row in RESPONSES.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(ResponsesBody.__struct_fields__)
 
 
-def test_no_parameter_has_two_rows():
+def test_parameter_table_has_unique_names():
     names = [row.name for row in RESPONSES.rows]
     assert len(names) == len(set(names))
 
 
-def test_every_field_of_the_sdk_and_of_vllm_has_a_row():
+def test_parameter_table_covers_sdk_and_vllm_fields():
     names = {row.name for row in RESPONSES.rows}
     assert set(ResponseCreateParamsBase.__annotations__) - names == NEW
     assert set(VLLM.split()) <= names
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert call(**{row.name: harmless}).warnings == ()
     match row.status:
@@ -58,5 +58,5 @@ def test_a_row_says_what_happens(row: ParameterSupport):
             assert call(**{row.name: STRANGE}).unknown == ()
 
 
-def test_unknown_fields_are_named():
+def test_unknown_fields_are_reported():
     assert call(foo=1).unknown == ("foo",)

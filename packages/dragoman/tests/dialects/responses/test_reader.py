@@ -9,21 +9,21 @@ import msgspec
 import pytest
 from openai.types.responses import Response
 
-from dragoman_check.rules.responses import check_object
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
     Usage,
 )
-from dragoman.core.request import JsonObject, JsonSchema, ReasoningOptions, StringChoices
-from dragoman.dialects.base import ReaderOptions
+from dragoman.core.request import AnyJsonObject, JsonSchema, ReasoningOptions, StringChoices
+from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.dialects.responses import Echo, assign_ids, read_responses
 from dragoman.dialects.responses.input_items import read_stored_items
+from dragoman_check.rules.responses import check_object
 
 from ..sealing_key import ReadableSealingKey
 from .bodies import (
@@ -53,7 +53,7 @@ HI: tuple[Event, ...] = (
 THOUGHT: tuple[Event, ...] = (HI[0], ReasoningDelta(0, "hm"), *HI[1:])
 
 
-def test_a_body_of_nulls_is_a_body_of_nothing():
+def test_null_fields_equal_absent_fields():
     """llama-index sends null for everything that was not set."""
     nulls = {row: None for row in ("instructions", "include", "max_output_tokens", "metadata", "user", "tools",
              "previous_response_id", "store", "stream", "text", "reasoning", "tool_choice", "temperature", "top_p",
@@ -63,7 +63,7 @@ def test_a_body_of_nulls_is_a_body_of_nothing():
     assert call(**nulls).warnings == ()
 
 
-def test_there_is_no_default_output_budget():
+def test_max_output_tokens_has_no_default():
     """Codex fails the turn at response.incomplete."""
     assert request().limits.max_tokens is None
     assert request(max_output_tokens=-1).limits.max_tokens is None
@@ -71,7 +71,7 @@ def test_there_is_no_default_output_budget():
     assert refusal(max_output_tokens=0).param == "max_output_tokens"
 
 
-def test_the_decoding_fields_that_every_dialect_has():
+def test_decoding_fields_are_parsed():
     parsed = request(
         temperature=0,
         top_p=0.5,
@@ -101,9 +101,9 @@ def test_the_decoding_fields_that_every_dialect_has():
     assert parsed.cache_salt == "s"
 
 
-def test_formats_of_the_text():
+def test_text_format_is_parsed():
     assert request(text={"format": {"type": "text"}}).constraint is None
-    assert request(text={"format": {"type": "json_object"}}).constraint == JsonObject()
+    assert request(text={"format": {"type": "json_object"}}).constraint == AnyJsonObject()
     wanted = JsonSchema(msgspec.json.encode(SCHEMA).decode(), strict=True, name="answer")
     assert request(text={"format": FORMAT}).constraint == wanted
     assert request(structured_outputs={"choice": ["a", "b"]}).constraint == StringChoices(
@@ -116,7 +116,7 @@ def test_formats_of_the_text():
     assert refusal(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
 
 
-def test_reasoning():
+def test_reasoning_fields_are_parsed():
     assert conversation(reasoning={"effort": "high"}).reasoning == ReasoningOptions(None, "high")
     assert conversation(reasoning={"effort": "none"}).reasoning == ReasoningOptions(False, "none")
     assert conversation(chat_template_kwargs={"enable_thinking": True}).reasoning.enabled is True
@@ -126,20 +126,20 @@ def test_reasoning():
 
 
 @pytest.mark.parametrize("field", ["summary", "generate_summary"])
-def test_reasoning_comes_as_a_summary_where_requested(field: str):
+def test_reasoning_summary_is_streamed_when_requested(field: str):
     kinds = {event["type"] for event in events(call(reasoning={field: "auto"}), *THOUGHT)}
     assert "response.reasoning_summary_text.delta" in kinds
     assert "response.reasoning_text.delta" not in kinds
     assert "response.reasoning_text.delta" in {event["type"] for event in events(call(), *THOUGHT)}
 
 
-def test_hidden_reasoning_is_no_item():
+def test_include_reasoning_false_omits_reasoning_item():
     assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == [
         "message"
     ]
 
 
-def test_reasoning_is_encrypted_where_requested_if_there_is_a_key():
+def test_encrypted_reasoning_is_included_with_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
     parsed = read_responses(
         json.dumps(body).encode(),
@@ -152,7 +152,7 @@ def test_reasoning_is_encrypted_where_requested_if_there_is_a_key():
     assert "encrypted_content" not in whole(call(include=body["include"]), *THOUGHT)["output"][0]
 
 
-def test_logprobs():
+def test_logprobs_fields_are_parsed():
     assert request().logprobs is None
     assert request(top_logprobs=0).logprobs is None
     assert request(top_logprobs=3).logprobs == 3
@@ -161,12 +161,12 @@ def test_logprobs():
     assert refusal(top_logprobs=21).param == "top_logprobs"
 
 
-def test_includes_of_hosted_tools_are_ignored_and_unknown_ones_warned_of():
+def test_unknown_include_value_gives_warning():
     assert call(include=["file_search_call.results"]).warnings == ()
     assert call(include=["tea"]).warnings == ("include: 'tea' is not supported",)
 
 
-def test_everything_is_echoed():
+def test_response_echoes_request_fields():
     echoed: dict[str, Any] = {
         "instructions": "be\u2028brief", "max_output_tokens": 9, "max_tool_calls": 2, "metadata": {"a": "b"},
         "parallel_tool_calls": False, "presence_penalty": 0.5, "frequency_penalty": -0.5, "prompt_cache_key": "k",
@@ -192,13 +192,13 @@ def test_everything_is_echoed():
             {"type": "function", "name": "weather"}]}, "previous_response_id": "r", "max_tool_calls": 1},
     ],
 )  # fmt: skip
-def test_what_is_echoed_satisfies_the_types_of_the_sdk_strictly(fields: dict[str, Any]):
+def test_echoed_response_validates_against_sdk_types(fields: dict[str, Any]):
     response = whole(call(**fields), *HI)
     check_object(response)
     Response.model_validate_json(json.dumps(response), strict=True)
 
 
-def test_fields_that_have_no_full_effect_are_warned_of():
+def test_partially_supported_fields_give_warnings():
     parsed = call(
         service_tier="priority",
         text={"verbosity": "high"},
@@ -229,30 +229,30 @@ def test_fields_that_have_no_full_effect_are_warned_of():
         ({"temperature": 3}, "temperature"),
     ],
 )
-def test_a_refusal_names_the_field(fields: dict[str, Any], param: str):
+def test_invalid_field_error_names_param(fields: dict[str, Any], param: str):
     error = refusal(**fields)
     assert error.param is not None
     assert error.param.startswith(param)
 
 
-def test_a_chat_body_is_rejected_with_the_right_route():
+def test_chat_body_is_rejected_with_route_hint():
     body = b'{"messages":[{"role":"user","content":"hi"}]}'
     with pytest.raises(Exception, match="/v1/chat/completions"):
         read_responses(body, OPTIONS)
 
 
-def test_a_model_is_needed_where_there_is_no_default():
+def test_missing_model_without_default_is_rejected():
     assert refusal(ReaderOptions()).param == "model"
 
 
-def test_the_store_field_is_read_and_echoed():
+def test_store_field_is_parsed_and_echoed():
     for store in (None, True, False):
         parsed = responses(**({} if store is None else {"store": store}))
         assert parsed.store is store
         assert whole(parsed.call, *HI)["store"] is (store is not False)
 
 
-def test_state_is_read_and_can_be_prepended_to_the_input():
+def test_previous_items_are_prepended_to_input():
     parsed = responses(
         previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}]
     )
@@ -275,7 +275,7 @@ def test_state_is_read_and_can_be_prepended_to_the_input():
     )
 
 
-def test_what_is_echoed_may_be_changed():
+def test_with_echo_replaces_echoed_fields():
     parsed = responses().with_echo(
         Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0")
     )
@@ -287,12 +287,12 @@ def test_what_is_echoed_may_be_changed():
     )
 
 
-def test_a_client_may_choose_the_id():
+def test_request_id_sets_response_id():
     writer = call(request_id="mine").writer(HEADER)
     assert b'"id":"resp_mine"' in writer.feed(Started(1))
 
 
-def test_the_completion_time_is_set_where_there_is_a_clock():
+def test_completed_at_is_set_with_clock():
     parsed = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
     assert whole(parsed.call, *HI)["completed_at"] == 17
     assert [event["response"]["completed_at"] for event in events(parsed.call, *HI)[:2]] == [
@@ -301,7 +301,7 @@ def test_the_completion_time_is_set_where_there_is_a_clock():
     ]
 
 
-def test_a_conversation_that_is_not_continued_is_reported():
+def test_conversation_with_store_false_gives_warning():
     assert any(
         "store is false" in warning
         for warning in responses(conversation="conv_1", store=False).call.warnings

@@ -11,8 +11,8 @@ from dragoman.core.errors import Unsupported
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     ToolCallDelta,
     ToolCallStart,
@@ -37,7 +37,7 @@ def calls(name: str, *, custom: bool = False) -> tuple[Event, ...]:
     return (Started(1), *tool_call, ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 2)))
 
 
-def test_functions_and_custom_tools():
+def test_function_and_custom_tools_are_parsed():
     weather, run = conversation(tools=[{**WEATHER, "strict": True, "description": "d"}, RUN]).tools
     assert weather == FunctionTool("weather", "d", '{"type":"object"}', True)
     assert run == CustomTool("run", None, "lark", "start: /a/")
@@ -49,7 +49,7 @@ def test_functions_and_custom_tools():
     )
 
 
-def test_the_tools_of_a_group_have_joined_names_and_the_first_tells_what_the_group_is_for():
+def test_namespace_tools_have_joined_names_and_description():
     spawn, close = conversation(tools=[AGENTS]).tools
     assert isinstance(spawn, FunctionTool)
     assert (spawn.name, spawn.description) == (
@@ -59,7 +59,7 @@ def test_the_tools_of_a_group_have_joined_names_and_the_first_tells_what_the_gro
     assert close == FunctionTool(CLOSE, None, '{"type":"object"}', True)
 
 
-def test_a_joined_name_is_unique():
+def test_joined_tool_name_is_unique():
     clash = {"type": "function", "name": CLOSE}
     names = [tool.name for tool in conversation(tools=[AGENTS, clash]).tools]
     assert names == [CLOSE, SPAWN, CLOSE + "_2"]
@@ -67,7 +67,7 @@ def test_a_joined_name_is_unique():
     assert (item["item"]["name"], item["item"]["namespace"]) == ("close_agent", "multi_agent_v1")
 
 
-def test_a_group_may_have_custom_tools_and_hosted_ones():
+def test_namespace_accepts_custom_and_hosted_tools():
     group = {**AGENTS, "tools": [{"type": "web_search"}, RUN]}
     request = call(tools=[group])
     assert len(request.warnings) == 1
@@ -78,7 +78,7 @@ def test_a_group_may_have_custom_tools_and_hosted_ones():
     }  # fmt: skip
 
 
-def test_tools_are_echoed_with_all_of_their_keys_and_hosted_ones_are_not():
+def test_declared_tools_are_echoed_without_hosted_tools():
     tools = whole(call(tools=[{"type": "web_search"}, *TOOLS]), *calls("weather"))["tools"]
     assert tools[0] == {**WEATHER, "description": None, "strict": None}
     assert tools[1] == {**RUN, "description": None}
@@ -124,14 +124,14 @@ def test_tools_are_echoed_with_all_of_their_keys_and_hosted_ones_are_not():
         ),
     ],
 )
-def test_tool_choice_in_all_forms_is_honoured_and_echoed(choice: object, expected: ToolChoice):
+def test_tool_choice_forms_are_parsed_and_echoed(choice: object, expected: ToolChoice):
     assert conversation(tools=TOOLS, tool_choice=choice).tool_choice == expected
     assert whole(call(tools=TOOLS, tool_choice=choice), *calls("weather"))["tool_choice"] == (
         choice or "auto"
     )
 
 
-def test_allowed_tools_may_name_hosted_ones_beside_others():
+def test_allowed_tools_with_hosted_tool_gives_warning():
     allowed = [{"type": "function", "name": "weather"}, {"type": "mcp", "server_label": "x"}]
     request = call(
         tools=[WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed}
@@ -169,22 +169,22 @@ def test_allowed_tools_may_name_hosted_ones_beside_others():
         ({"tool_choice": {"type": "allowed_tools", "mode": "x", "tools": []}}, "tool_choice.mode"),
     ],
 )
-def test_a_refusal_names_the_field(fields: dict[str, Any], param: str):
+def test_invalid_tool_error_names_field(fields: dict[str, Any], param: str):
     assert refusal(**fields).param == param
 
 
-def test_a_hosted_tool_that_must_be_called_is_refused():
+def test_required_hosted_tool_is_rejected():
     error = refusal(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
     assert isinstance(error, Unsupported)
     assert error.param == "tool_choice"
 
 
-def test_parallel_calls():
+def test_parallel_tool_calls_is_parsed():
     assert conversation(parallel_tool_calls=False).parallel_tool_calls is False
     assert conversation(parallel_tool_calls=None).parallel_tool_calls is True
 
 
-def test_an_undeclared_call_keeps_its_name():
+def test_undeclared_call_keeps_name():
     item = whole(responses().call, *calls("a__b"))["output"][0]
     assert json.dumps(item).count("namespace") == 0
     assert item["name"] == "a__b"

@@ -7,15 +7,15 @@ import json
 import msgspec
 import pytest
 
-from dragoman.core.embeddings import RelevanceScores, TextPairs
+from dragoman.core.encoder_requests import RelevanceScores, TextPairs
 from dragoman.core.errors import RequestError, Unsupported
-from dragoman.dialects.base import Header, Profile
+from dragoman.dialects.interfaces import Header, Profile
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.scoring import (
     RERANK,
+    SCORE,
     RerankBody,
     RerankCall,
-    SCORE,
     ScoreBody,
     ScoreCall,
     read_rerank,
@@ -41,7 +41,7 @@ def score(**fields: object) -> ScoreCall:
     return read_score(msgspec.json.encode(fields), OPTIONS)
 
 
-def test_what_cohere_jina_and_vllm_clients_send_is_understood():
+def test_rerank_accepts_cohere_jina_and_vllm_bodies():
     assert rerank() == RerankCall("tiny", TextPairs(("q",), ("a", "b")), None, True)
     parsed = rerank(
         model="m",
@@ -65,7 +65,7 @@ def test_what_cohere_jina_and_vllm_clients_send_is_understood():
     "names",
     [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")],
 )
-def test_the_two_sides_have_four_pairs_of_names(names: tuple[str, str]):
+def test_score_accepts_four_pairs_of_field_names(names: tuple[str, str]):
     first, second = names
     assert score(**{first: "a", second: ["b", "c"]}).texts.expand_pairs() == (
         ("a", "b"),
@@ -93,7 +93,7 @@ def test_the_two_sides_have_four_pairs_of_names(names: tuple[str, str]):
         ({**SIDES, "max_tokens_per_doc": -1}, "max_tokens_per_doc"),
     ],
 )
-def test_sides_that_do_not_fit_are_refused_by_name(fields: dict[str, object], param: str):
+def test_score_mismatched_inputs_are_rejected_by_name(fields: dict[str, object], param: str):
     with pytest.raises(RequestError) as caught:
         score(**fields)
     assert caught.value.param == param
@@ -118,13 +118,13 @@ def test_sides_that_do_not_fit_are_refused_by_name(fields: dict[str, object], pa
         ({"top_n": 1.5}, "top_n"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused_by_name(fields: dict[str, object], param: str):
+def test_rerank_invalid_input_is_rejected_by_name(fields: dict[str, object], param: str):
     with pytest.raises(RequestError) as caught:
         rerank(**fields)
     assert caught.value.param == param
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_scoring_honoured_parameters_match_struct_fields():
     for rules, body in ((RERANK, RerankBody), (SCORE, ScoreBody)):
         honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
@@ -134,7 +134,7 @@ OTHERS = [row for row in (*RERANK.rows, *SCORE.rows) if row.status is not Suppor
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_scoring_parameter_status_matches_reader_effect(row: ParameterSupport):
     def ask(value: object) -> RerankCall | ScoreCall:
         return (
             rerank(**{row.name: value})
@@ -152,7 +152,7 @@ def test_a_row_says_what_happens(row: ParameterSupport):
         assert ask("x").unknown == ()
 
 
-def test_the_best_come_first_and_of_equals_the_earlier_one():
+def test_rerank_results_are_sorted_by_score_stably():
     scores = RelevanceScores((0.5, 0.75, 0.5, -1.0), 12)
     ranked = json.loads(render_rerank(scores, HEADER, ("a", "b", "c", "d"), 3))
     assert ranked == {
@@ -169,7 +169,7 @@ def test_the_best_come_first_and_of_equals_the_earlier_one():
     assert bare["results"][3] == {"index": 3, "relevance_score": -1.0}
 
 
-def test_scores_come_in_the_order_of_the_pairs():
+def test_score_results_keep_pair_order():
     scored = json.loads(render_scores(RelevanceScores((0.5, 0.25), 12), HEADER, Profile.OPENAI))
     assert scored == {
         "id": "x-1",
@@ -184,7 +184,7 @@ def test_scores_come_in_the_order_of_the_pairs():
     }
 
 
-def test_the_form_of_text_embeddings_inference():
+def test_rerank_supports_text_embeddings_inference_form():
     parsed = rerank(documents=None, texts=["a", "b"])
     assert (parsed.is_tei, parsed.return_documents) == (True, False)
     assert parsed.texts == TextPairs(("q",), ("a", "b"))

@@ -13,8 +13,8 @@ from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     Started,
     TextDelta,
@@ -30,17 +30,11 @@ from dragoman.core.request import (
     Regex,
     SamplingOptions,
 )
-from dragoman.dialects.base import GenerationCall, Header
+from dragoman.dialects.interfaces import GenerationCall, Header
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.sglang import (
-    SGLANG,
-    SGLANG_PARAMS,
-    SglangBody,
-    SglangRenderOptions,
-    SglangSamplingParams,
-    SglangWriter,
-    read_sglang,
-)
+from dragoman.dialects.sglang.reader import read_sglang
+from dragoman.dialects.sglang.wire import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
+from dragoman.dialects.sglang.writer import SglangRenderOptions, SglangWriter
 
 from ..bodies import OPTIONS
 
@@ -56,20 +50,20 @@ def request(params: object = None, **fields: object) -> GenerateRequest:
     return generate(params, **fields).requests[0]
 
 
-def test_a_prompt_alone_gets_sglangs_defaults():
+def test_sglang_defaults_apply_without_params():
     assert request() == GenerateRequest("tiny", (5, 6), limits=GenerationLimits(max_tokens=128))
     assert request({}) == request()
     nulls = dict.fromkeys(SglangSamplingParams.__struct_fields__, None)
     assert request(nulls).limits == GenerationLimits(), "null means no limit"
 
 
-def test_a_model_that_is_missing_is_named_where_it_would_stand():
+def test_missing_model_error_names_field():
     with pytest.raises(RequestError) as refused:
         read_sglang(b'{"input_ids": [5]}', msgspec.structs.replace(OPTIONS, default_model=None))
     assert refused.value.param == "model"
 
 
-def test_sampling_params_are_what_they_are_in_sglang():
+def test_sampling_params_are_parsed():
     parsed = request(
         {
             "n": 2,
@@ -100,7 +94,7 @@ def test_sampling_params_are_what_they_are_in_sglang():
     assert (parsed.model, parsed.priority, parsed.cache_salt) == ("sql", -3, "s")
 
 
-def test_logprobs_cover_only_the_answer_unless_the_prompt_is_requested():
+def test_logprobs_exclude_prompt_unless_requested():
     assert request(return_logprob=True).prompt_logprobs is None
     assert request(return_logprob=True, logprob_start_len=-1).prompt_logprobs is None
     assert request(logprob_start_len=0).logprobs is None
@@ -115,11 +109,11 @@ def test_logprobs_cover_only_the_answer_unless_the_prompt_is_requested():
         ({"ebnf": 'root ::= "a"'}, ContextFreeGrammar('root ::= "a"', "gbnf")),
     ],
 )
-def test_constraints(params: dict[str, object], constraint: object):
+def test_constraints_are_parsed(params: dict[str, object], constraint: object):
     assert request(params).constraint == constraint
 
 
-def test_several_prompts_are_several_requests():
+def test_multiple_prompts_become_multiple_requests():
     assert [each.prompt for each in generate(input_ids=[[1], [2, 3]]).requests] == [(1,), (2, 3)]
     assert [each.prompt for each in generate(input_ids=None, text=["a", "b"]).requests] == [
         "a",
@@ -147,7 +141,7 @@ def test_several_prompts_are_several_requests():
         (["x"], {}, "sampling_params"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(
+def test_invalid_field_is_rejected_with_full_path(
     params: object, fields: dict[str, object], param: str
 ):
     with pytest.raises(RequestError) as caught:
@@ -155,7 +149,7 @@ def test_what_cannot_be_is_refused_by_its_whole_name(
     assert caught.value.param == param
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_honoured_parameters_match_struct_fields():
     for rules, body in ((SGLANG, SglangBody), (SGLANG_PARAMS, SglangSamplingParams)):
         honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
@@ -167,7 +161,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
         return (
             generate({row.name: value})
@@ -206,7 +200,7 @@ def render_stream(view: SglangRenderOptions) -> list[Any]:
     return [json.loads(line[6:]) for line in stream.decode().splitlines() if line]
 
 
-def test_an_event_is_the_whole_answer_so_far():
+def test_stream_events_are_cumulative():
     first, last = render_stream(SglangRenderOptions())
     assert (first["text"], first["output_ids"], first["meta_info"]["finish_reason"]) == (
         "Hi",
@@ -232,7 +226,7 @@ def test_an_event_is_the_whole_answer_so_far():
     }
 
 
-def test_logprobs_are_triples():
+def test_logprobs_are_rendered_as_triples():
     *_, last = render_stream(
         SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True)
     )
@@ -268,7 +262,7 @@ def test_logprobs_are_triples():
         ),
     ],
 )
-def test_every_end_has_its_form(reason: FinishReason, stop: str | int | None, finish: object):
+def test_finish_reasons_are_rendered(reason: FinishReason, stop: str | int | None, finish: object):
     writer = SglangWriter(HEADER)
     for event in EVENTS[:3]:
         writer.feed(event)

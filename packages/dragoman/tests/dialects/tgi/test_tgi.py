@@ -20,8 +20,8 @@ from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
@@ -35,7 +35,7 @@ from dragoman.core.request import (
     Regex,
     SamplingOptions,
 )
-from dragoman.dialects.base import GenerationCall
+from dragoman.dialects.interfaces import GenerationCall
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.tgi import (
     TgiRenderOptions,
@@ -63,7 +63,7 @@ def request(params: object = None, /, **fields: object) -> GenerateRequest:
     return generate(params, **fields).requests[0]
 
 
-def test_a_prompt_alone_is_answered_greedily_to_the_end():
+def test_minimal_request_uses_greedy_sampling_without_limit():
     assert request() == GenerateRequest("tiny", "hello", sampling=GREEDY, limits=ENDING)
     assert request({}) == request(dict.fromkeys(TgiParameters.__struct_fields__)) == request()
 
@@ -71,11 +71,11 @@ def test_a_prompt_alone_is_answered_greedily_to_the_end():
 @pytest.mark.parametrize(
     "params", [{"do_sample": True}, {"top_k": 5}, {"top_p": 0.5}, {"temperature": 0.5}]
 )
-def test_any_sampling_field_enables_sampling(params: dict[str, object]):
+def test_sampling_field_enables_sampling(params: dict[str, object]):
     assert request(params).sampling.temperature == params.get("temperature")
 
 
-def test_parameters_are_what_they_are_in_tgi():
+def test_parameters_are_parsed():
     parsed = request(
         {
             "max_new_tokens": 9,
@@ -107,7 +107,7 @@ def test_parameters_are_what_they_are_in_tgi():
     assert not parsed.add_special_tokens
 
 
-def test_lightllms_words_are_understood():
+def test_lightllm_parameters_are_parsed():
     parsed = request(
         {
             "return_details": True,
@@ -156,7 +156,7 @@ def test_lightllms_words_are_understood():
         ({"guided_grammar": 'root ::= "a"'}, ContextFreeGrammar('root ::= "a"', "gbnf")),
     ],
 )
-def test_constraints(params: dict[str, object], constraint: object):
+def test_constraints_are_parsed(params: dict[str, object], constraint: object):
     assert request(params).constraint == constraint
 
 
@@ -194,7 +194,7 @@ def test_constraints(params: dict[str, object], constraint: object):
         ({"regular_constraint": "a", "guided_grammar": "b"}, {}, "parameters.guided_grammar"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_whole_name(
+def test_invalid_field_is_rejected_with_full_path(
     params: object, fields: dict[str, object], param: str
 ):
     with pytest.raises(RequestError) as caught:
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_by_its_whole_name(
     assert param in json.loads(render_tgi_error(caught.value))["error"]
 
 
-def test_what_the_structs_have_is_what_is_honoured():
+def test_honoured_parameters_match_struct_fields():
     for rules, body in ((TGI, TgiBody), (TGI_PARAMS, TgiParameters)):
         assert {row.name for row in rules.rows if row.status is SupportStatus.HONOURED} == set(
             body.__struct_fields__
@@ -214,7 +214,7 @@ OTHERS = [row for row in (*TGI.rows, *TGI_PARAMS.rows) if row.status is not Supp
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: ParameterSupport):
+def test_parameter_status_matches_reader_effect(row: ParameterSupport):
     def ask(value: object) -> GenerationCall:
         return (
             generate({row.name: value})
@@ -231,7 +231,7 @@ def test_a_row_says_what_happens(row: ParameterSupport):
         assert ask({"x": 1}).unknown == ()
 
 
-def test_unknown_fields_are_reported_with_their_path():
+def test_unknown_fields_are_reported_with_path():
     assert generate({"x": 1}, y=1).unknown == ("y", "parameters.x")
 
 
@@ -245,7 +245,7 @@ def test_unknown_fields_are_reported_with_their_path():
         (b'{"inputs":"\xff', False),
     ],
 )
-def test_a_body_with_inputs_is_theirs(body: bytes, is_theirs: bool):
+def test_body_with_inputs_is_detected_as_tgi(body: bytes, is_theirs: bool):
     assert is_tgi_body(body) is is_theirs
 
 
@@ -263,7 +263,7 @@ def feed_all(view: TgiRenderOptions, *events: Event) -> list[list[Any]]:
     return [[json.loads(line[6:]) for line in each.splitlines() if line] for each in pieces]
 
 
-def test_the_last_token_tells_the_end():
+def test_last_token_event_has_finish_details():
     _, (first,), _, (last,) = feed_all(
         DETAILED, *BEGIN, ChoiceFinished(0, FinishReason.STOP, None, (EOS,)), Finished(Usage(3, 2))
     )
@@ -298,7 +298,7 @@ def test_the_last_token_tells_the_end():
         (TgiRenderOptions(details=True, stops=("ou",)), FinishReason.STOP, "ou", "stop_sequence"),
     ],
 )
-def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
+def test_final_token_event_waits_for_finish_reason(
     view: TgiRenderOptions, reason: FinishReason, stop: str | None, expected: str
 ):
     end = (ChoiceFinished(0, reason, stop), Finished(Usage(3, 2)))
@@ -308,7 +308,7 @@ def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
     assert last["details"]["finish_reason"] == expected
 
 
-def test_an_unexpected_end_has_an_event_without_a_token():
+def test_abort_sends_event_without_token():
     *_, (last,) = feed_all(
         TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1))
     )
@@ -316,7 +316,7 @@ def test_an_unexpected_end_has_an_event_without_a_token():
     assert last["finish_reason"] == "length"
 
 
-def test_without_token_events_the_count_comes_from_usage():
+def test_missing_token_events_use_usage_count():
     events = (
         Started(3),
         TextDelta(0, "Hi"),
@@ -332,7 +332,7 @@ def test_without_token_events_the_count_comes_from_usage():
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 
-def test_tokens_that_come_at_once_share_their_text():
+def test_tokens_of_one_delta_share_text():
     both = feed_all(TgiRenderOptions(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
     assert [each["token"]["text"] for each in both] == ["Hi", " you"]
     halves = (Token(5, "\ufffd", raw=b"\xc3"), Token(6, "\ufffd", raw=b"\xa9"))
@@ -350,7 +350,7 @@ def test_tokens_that_come_at_once_share_their_text():
         (EngineError("no"), 424, "generation"),
     ],
 )
-def test_errors_are_tgis(error: DragomanError, status: int, kind: str):
+def test_errors_have_tgi_form(error: DragomanError, status: int, kind: str):
     body = json.loads(render_tgi_error(error))
     assert map_tgi_status(error) == status
     assert body == {"error": f"{error.param}: no" if error.param else "no", "error_type": kind}

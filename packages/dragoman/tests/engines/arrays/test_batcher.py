@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dragoman.core.errors import EngineError, Overloaded
-from dragoman.engines.arrays import Batcher
+from dragoman.engines.dynamic_batcher import Batcher
 
 
 @asynccontextmanager
@@ -43,13 +43,13 @@ class Gate:
         await asyncio.to_thread(self.busy.wait, 10)
 
 
-async def test_results_come_in_the_order_of_their_inputs():
+async def test_batcher_returns_results_in_input_order():
     async with running(lambda batch: [-each for each in batch], max_batch_tokens=3) as batcher:
         results = await asyncio.gather(*(batcher.run(range(n)) for n in range(1, 9)))
     assert results == [[-each for each in range(n)] for n in range(1, 9)]
 
 
-async def test_a_long_call_does_not_keep_a_short_one_waiting():
+async def test_batcher_long_call_does_not_block_short_call():
     gate = Gate()
     async with running(gate, max_batch_tokens=2) as batcher:
         long = asyncio.create_task(batcher.run(range(100)))
@@ -61,7 +61,7 @@ async def test_a_long_call_does_not_keep_a_short_one_waiting():
     assert 1000 in gate.batches[1]
 
 
-async def test_a_batch_that_fails_fails_the_calls_in_it_alone():
+async def test_batcher_failed_batch_fails_only_its_calls():
     def compute(batch: list[int]) -> list[int]:
         if 13 in batch:
             raise ValueError("unlucky")
@@ -76,7 +76,7 @@ async def test_a_batch_that_fails_fails_the_calls_in_it_alone():
         assert await batcher.run([5]) == [5]
 
 
-async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
+async def test_batcher_cancelled_call_stops_computing():
     gate = Gate()
     async with running(gate, max_batch_tokens=1) as batcher:
         left = asyncio.create_task(batcher.run(range(50)))
@@ -88,7 +88,7 @@ async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
     assert sum(map(len, gate.batches)) <= 3
 
 
-async def test_too_many_calls_are_overloaded_and_stopping_fails_the_rest():
+async def test_batcher_full_queue_is_overloaded_and_stop_fails_waiting():
     gate = Gate()
     async with running(gate, max_batch_tokens=1, max_waiting=1) as batcher:
         first = asyncio.create_task(batcher.run([1, 2]))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.arrays import (
-    BlockSizes,
+from dragoman.engines.batch_invariant_matmul import (
     CANDIDATES,
-    compute_sigmoid,
+    BlockSizes,
     find_largest_block,
     multiply,
 )
+from dragoman.engines.pooled_outputs import compute_sigmoid
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(5)
 @pytest.mark.parametrize(
     ("inner", "outer"), [(32, 48), (128, 256), (128, 704), (352, 128), (688, 256)]
 )
-def test_a_row_is_the_same_among_any_number_of_rows(inner: int, outer: int) -> None:
+def test_multiply_row_is_independent_of_other_rows(inner: int, outer: int) -> None:
     matrix = RNG.standard_normal((inner, outer), np.float32)
     block = BlockSizes().find_block_size(matrix, 8)
     rows = RNG.standard_normal((160, inner), np.float32)
@@ -35,13 +35,13 @@ def test_a_row_is_the_same_among_any_number_of_rows(inner: int, outer: int) -> N
 
 
 @pytest.mark.parametrize("block", CANDIDATES)
-def test_products_are_right_for_every_block_and_for_stacks(block: int) -> None:
+def test_multiply_is_exact_for_blocks_and_stacks(block: int) -> None:
     rows = RNG.integers(-4, 5, (2, 1, 24, 6)).astype(np.float32)
     matrix = RNG.integers(-4, 5, (2, 3, 6, 5)).astype(np.float32)
     assert np.array_equal(multiply(rows, matrix, block), rows @ matrix)
 
 
-def test_the_trial_finds_rows_that_depend_on_their_position() -> None:
+def test_find_largest_block_detects_position_dependence() -> None:
     def as_on_avx2(rows: Floats) -> Floats:
         """A product whose rows from the 12th on have a rounding error."""
         product = rows * np.float32(3)
@@ -52,7 +52,7 @@ def test_the_trial_finds_rows_that_depend_on_their_position() -> None:
     assert find_largest_block(as_on_avx2, 16, 16, 4) == 8
 
 
-def test_the_trial_finds_rows_that_depend_on_their_number() -> None:
+def test_find_largest_block_detects_row_count_dependence() -> None:
     def small_is_different(rows: Floats) -> Floats:
         product = rows * np.float32(3)
         return product if len(rows) > 8 else np.nextafter(product, np.float32(np.inf))
@@ -60,14 +60,14 @@ def test_the_trial_finds_rows_that_depend_on_their_number() -> None:
     assert find_largest_block(small_is_different, 16, 16, 8) == 8
 
 
-def test_the_trial_ends_at_single_rows() -> None:
+def test_find_largest_block_falls_back_to_single_rows() -> None:
     def never_twice_the_same(rows: Floats) -> Floats:
         return rows + np.arange(len(rows), dtype=np.float32)[:, None]
 
     assert find_largest_block(never_twice_the_same, 16, 16, 8) == 1
 
 
-def test_a_trial_that_would_take_too_long_is_skipped() -> None:
+def test_find_largest_block_skips_slow_trial() -> None:
     counts: list[int] = []
 
     def product(rows: Floats) -> Floats:
@@ -79,6 +79,6 @@ def test_a_trial_that_would_take_too_long_is_skipped() -> None:
     assert max(counts) == 32
 
 
-def test_a_sigmoid_neither_overflows_nor_rounds_small_results_to_zero():
+def test_compute_sigmoid_avoids_overflow_and_underflow():
     assert [compute_sigmoid(number) for number in (-800.0, 0.0, 800.0)] == [0, 0.5, 1]
     assert 0 < compute_sigmoid(-41.0) < compute_sigmoid(-40.0) < 1e-17

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.arrays import Tensors
+from dragoman.engines.safetensors_reader import Tensors
 
 from ..tiny.models import write_tensors
 
@@ -24,14 +24,16 @@ NUMBERS = np.array([[1.5, -2.0, 0.0], [0.25, 640.0, -0.5]], np.float32)
         ("BF16", (NUMBERS.view(np.uint32) >> 16).astype(np.uint16)),
     ],
 )
-def test_every_dtype_arrives_as_float32(tmp_path: Path, dtype: str, stored: np.ndarray) -> None:
+def test_tensors_convert_every_dtype_to_float32(
+    tmp_path: Path, dtype: str, stored: np.ndarray
+) -> None:
     write_tensors(tmp_path / "model.safetensors", {"a": stored}, dtype)
     taken = Tensors(tmp_path).take("a", 2, 3)
     assert taken.dtype == np.float32
     assert np.array_equal(taken, NUMBERS)
 
 
-def test_tensors_may_be_spread_over_files(tmp_path: Path) -> None:
+def test_tensors_are_read_from_multiple_files(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model-1.safetensors", {"a": NUMBERS})
     write_tensors(tmp_path / "model-2.safetensors", {"b": NUMBERS})
     tensors = Tensors(tmp_path)
@@ -39,7 +41,7 @@ def test_tensors_may_be_spread_over_files(tmp_path: Path) -> None:
     tensors.check_all_used()
 
 
-def test_what_is_missing_left_over_or_of_another_shape_is_named(tmp_path: Path) -> None:
+def test_tensors_missing_unused_or_misshaped_raise_error(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model.safetensors", {"extra.bias": NUMBERS, "b": NUMBERS})
     tensors = Tensors(tmp_path)
     with pytest.raises(EngineError, match="no tensor c"):
@@ -50,7 +52,7 @@ def test_what_is_missing_left_over_or_of_another_shape_is_named(tmp_path: Path) 
         tensors.check_all_used()
 
 
-def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
+def test_tensors_in_empty_directory_raise_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no safetensors"):
         Tensors(tmp_path)
 
@@ -66,7 +68,7 @@ def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
         b"\xff\xfe",
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
+def test_tensors_with_invalid_header_raise_error(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(
         struct.pack("<Q", len(header)) + header + bytes(24)
     )
@@ -75,13 +77,13 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", struct.pack("<Q", 1 << 60) + b"{}"])
-def test_a_file_that_is_too_short_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_tensors_in_truncated_file_raise_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(EngineError, match="not a safetensors file"):
         Tensors(tmp_path)
 
 
-def test_another_dtype_may_lie_beside_the_weights_but_not_be_one(tmp_path: Path) -> None:
+def test_tensors_with_other_dtype_are_rejected_only_when_used(tmp_path: Path) -> None:
     header = b'{"a": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]}}'
     (tmp_path / "model.safetensors").write_bytes(
         struct.pack("<Q", len(header)) + header + bytes(24)

@@ -7,14 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from dragoman.core.images import PromptImage
-from dragoman.engines.batching.blocks import (
-    BlockPool,
-    NULL_BLOCK,
-    encode_image_key,
-    hash_block,
-    hash_root,
-)
+from dragoman.core.prompt_images import PromptImage
+from dragoman.engines.batching.block_hashes import encode_image_key, hash_block, hash_root
+from dragoman.engines.batching.block_pool import NULL_BLOCK, BlockPool
 
 SIZE = 12
 
@@ -111,7 +106,7 @@ class Pool(RuleBasedStateMachine):
 TestPool = Pool.TestCase
 
 
-def test_a_prefix_is_found_up_to_its_first_gap() -> None:
+def test_block_pool_finds_prefix_up_to_first_gap() -> None:
     pool = BlockPool(8)
     blocks = pool.allocate(3)
     for block, number in zip(blocks, (0, 1, 3), strict=True):
@@ -119,7 +114,7 @@ def test_a_prefix_is_found_up_to_its_first_gap() -> None:
     assert pool.find(name(number) for number in range(4)) == blocks[:2]
 
 
-def test_the_tail_of_a_sequence_goes_before_its_head() -> None:
+def test_block_pool_evicts_sequence_tail_before_head() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(3)
     for number, block in enumerate(blocks):
@@ -129,12 +124,12 @@ def test_the_tail_of_a_sequence_goes_before_its_head() -> None:
     assert pool.find([name(0), name(1)]) == blocks[:2]
 
 
-def test_too_many_blocks_cannot_be_had() -> None:
+def test_block_pool_allocate_beyond_capacity_raises_key_error() -> None:
     with pytest.raises(KeyError):
         BlockPool(3).allocate(3)
 
 
-def test_a_hash_names_the_tokens_all_before_them_the_salt_and_the_adapter() -> None:
+def test_block_hash_covers_tokens_prefix_salt_and_adapter() -> None:
     chain = hash_block(hash_block(hash_root(""), [1, 2]), [3, 4])
     assert chain == hash_block(hash_block(hash_root(""), [1, 2]), [3, 4])
     others = [
@@ -149,7 +144,7 @@ def test_a_hash_names_the_tokens_all_before_them_the_salt_and_the_adapter() -> N
     assert hash_root("\ud800") != hash_root("")
 
 
-def test_a_hash_names_the_images_that_the_tokens_stand_for() -> None:
+def test_block_hash_covers_images() -> None:
     def named(*images: PromptImage, begin: int = 16, end: int = 32) -> bytes:
         return hash_block(hash_root(""), [7] * 16, encode_image_key(images, begin, end))
 

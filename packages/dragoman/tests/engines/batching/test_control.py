@@ -14,16 +14,16 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from dragoman.core.control import WeightHistory, WeightsInMemory, WeightsOnDisk
-from dragoman.core.embeddings import EmbedRequest
-from dragoman.core.engine import Ended, Failed, TokenRequest, WeightVersionSet
+from dragoman.core.encoder_requests import EmbedRequest
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
+from dragoman.core.token_engine import Ended, Failed, TokenRequest, WeightVersionSet
+from dragoman.core.weight_updates import WeightHistory, WeightsInMemory, WeightsOnDisk
 from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine, find_bundled_model
-from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.engines.tiny.llama import Llama, read_model
 
-from ..harness import Client, GREEDY, Outputs, ROOM, alone, run_client
+from ..harness import GREEDY, ROOM, Client, Outputs, alone, run_client
 from ..tiny.models import write_model, write_tensors
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 40).tolist())
@@ -49,7 +49,7 @@ def versions(outputs: Outputs) -> list[str]:
     return [output.version for output in outputs if isinstance(output, WeightVersionSet)]
 
 
-async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> None:
+async def test_pause_abort_ends_running_and_rejects_new_requests(client: Client) -> None:
     steering = client.engine.control
     outputs = client.send(LONG)
     await client.until(outputs, tokens=3)
@@ -65,7 +65,7 @@ async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> No
     assert len((await client.ask(ASK)).tokens) == 8
 
 
-async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(
+async def test_pause_keep_freezes_requests_and_preserves_tokens(
     client: Client, small: Llama
 ) -> None:
     steering = client.engine.control
@@ -82,7 +82,7 @@ async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(
     assert outputs.tokens == alone(small, replace(LONG, max_tokens=200)).tokens
 
 
-async def test_wait_lets_what_runs_end_by_itself(client: Client) -> None:
+async def test_pause_wait_lets_running_requests_finish(client: Client) -> None:
     outputs = client.send(LONG)
     await client.until(outputs, tokens=1)
     await client.engine.control.pause("wait")
@@ -91,7 +91,7 @@ async def test_wait_lets_what_runs_end_by_itself(client: Client) -> None:
         client.send(ASK)
 
 
-async def test_a_pause_that_waits_can_be_given_up(client: Client) -> None:
+async def test_pause_wait_is_cancelled_by_resume(client: Client) -> None:
     outputs = client.send(LONG)
     await client.until(outputs, tokens=1)
     pausing = asyncio.create_task(client.engine.control.pause("wait"))
@@ -104,7 +104,7 @@ async def test_a_pause_that_waits_can_be_given_up(client: Client) -> None:
 
 
 @pytest.mark.parametrize("scored", [False, True])
-async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None:
+async def test_abort_all_ends_unstarted_requests(client: Client, scored: bool) -> None:
     await client.engine.control.pause("keep")
     outputs = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.control.abort_all() == 1
@@ -115,7 +115,7 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
     ]
 
 
-async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
+async def test_sleep_clears_cache_and_holds_requests_until_wake_up(client: Client) -> None:
     steering = client.engine.control
     await client.ask(ASK)
     assert client.engine.count_cached_tokens(PROMPT, "") == 32
@@ -130,7 +130,7 @@ async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> Non
     assert outputs.cached == [0]
 
 
-async def test_an_engine_that_keeps_its_weights_says_so_before_anything_ends(
+async def test_sleep_level_2_unsupported_raises_without_pausing(
     client: Client,
 ) -> None:
     outputs = client.send(LONG)
@@ -153,7 +153,7 @@ def in_the_body(directory: Path) -> WeightsInMemory:
 
 
 @pytest.mark.parametrize("weights", [on_disk, one_file, in_the_body])
-async def test_new_weights_say_what_they_say_alone(
+async def test_update_weights_matches_freshly_loaded_model(
     client: Client, other: Path, weights: Callable[[Path], WeightsInMemory | WeightsOnDisk]
 ) -> None:
     before = await client.ask(ASK)
@@ -163,9 +163,7 @@ async def test_new_weights_say_what_they_say_alone(
     assert (versions(before), versions(after), after.cached) == (["default"], ["step-1"], [0])
 
 
-async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(
-    client: Client, other: Path
-) -> None:
+async def test_update_weights_recomputes_running_sequence(client: Client, other: Path) -> None:
     outputs = client.send(replace(LONG, max_tokens=300))
     await client.until(outputs, tokens=20)
     await client.engine.control.update_weights(on_disk(other))
@@ -177,9 +175,7 @@ async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(
     assert Outputs(outputs[place:]).tokens == alone(read_model(other), rest).tokens
 
 
-async def test_the_vectors_of_an_embedder_change_with_the_weights(
-    client: Client, other: Path
-) -> None:
+async def test_update_weights_changes_embedder_vectors(client: Client, other: Path) -> None:
     engine = client.engine
     assert isinstance(engine, TinyEngine)
     await engine.embedder.start()
@@ -190,7 +186,7 @@ async def test_the_vectors_of_an_embedder_change_with_the_weights(
     assert before.vectors != after.vectors
 
 
-async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
+async def test_update_weights_invalid_raises_and_keeps_old_weights(
     client: Client, other: Path, tmp_path: Path
 ) -> None:
     steering, expected = client.engine.control, (await client.ask(ASK)).tokens
@@ -215,7 +211,7 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
     assert (again.tokens, versions(again)) == (expected, ["default"])
 
 
-async def test_weights_survive_a_restart_of_the_engine(client: Client, other: Path) -> None:
+async def test_updated_weights_survive_engine_restart(client: Client, other: Path) -> None:
     await client.engine.control.update_weights(on_disk(other), "two")
     await client.engine.stop()
     with pytest.raises(EngineError, match="not running"):
@@ -225,7 +221,7 @@ async def test_weights_survive_a_restart_of_the_engine(client: Client, other: Pa
     assert (outputs.tokens, versions(outputs)) == (alone(read_model(other), ASK).tokens, ["two"])
 
 
-async def test_pending_control_calls_fail_when_the_engine_stops(client: Client) -> None:
+async def test_pending_control_call_fails_on_engine_stop(client: Client) -> None:
     outputs = client.send(LONG)
     pausing = asyncio.create_task(client.engine.control.pause("wait"))
     await client.until(outputs, tokens=1)
@@ -235,7 +231,7 @@ async def test_pending_control_calls_fail_when_the_engine_stops(client: Client) 
     assert isinstance(outputs.end, Failed)
 
 
-async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
+async def test_block_files_match_weights_of_their_computation(
     small: Llama, other: Path, tmp_path: Path
 ) -> None:
     """Checked before and after a restart of the engine, and in a new process."""
@@ -260,7 +256,9 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
     assert (outputs.tokens, outputs.cached) == (old, [32])
 
 
-async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Path) -> None:
+async def test_prompt_logprobs_use_single_weight_version_during_update(
+    small: Llama, other: Path
+) -> None:
     """Also if the weights change while a long prompt is prefilled in chunks."""
     limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16)
     ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
@@ -279,7 +277,7 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
     assert outputs.prompt[0].logprobs in (old, new)
 
 
-async def test_lost_weights_are_not_replaced_by_those_of_the_start(
+async def test_lost_weights_are_not_replaced_by_initial_weights(
     client: Client, small: Llama, other: Path
 ) -> None:
     steering = client.engine.control
@@ -315,7 +313,7 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(
         assert versions(outputs) == ["default+3"]
 
 
-async def test_weights_of_the_start_that_are_named_again_are_served(small: Llama) -> None:
+async def test_initial_weights_with_reassigned_version_are_served(small: Llama) -> None:
     for history, version in (
         (WeightHistory("step-0"), "step-0"),
         (WeightHistory("default", 2, "step-2"), "step-3"),

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
-from dragoman.engines.tiny.engine import PagedLlama
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.tiny.paged_llama import PagedLlama
 
-from ..harness import Client, GREEDY, Only, alone
+from ..harness import GREEDY, Client, Only, alone
 
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 20)), max_tokens=4, sampling=GREEDY)
 
@@ -51,7 +51,7 @@ def hanging(model: Llama) -> tuple[BatchingEngine, Clock]:
     return BatchingEngine(PagedLlama(model), config, build_rng, clock), clock
 
 
-async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> None:
+async def test_hanging_step_fails_requests_and_replaces_thread(small: Llama) -> None:
     engine, clock = hanging(small)
     await engine.start()
     client = Client(engine)
@@ -82,7 +82,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     await engine.stop()
 
 
-async def test_a_step_that_hangs_is_noticed_although_its_client_has_left(small: Llama) -> None:
+async def test_hanging_step_is_detected_after_client_abort(small: Llama) -> None:
     engine, clock = hanging(small)
     await engine.start()
     stuck = Stuck()
@@ -100,7 +100,7 @@ async def test_a_step_that_hangs_is_noticed_although_its_client_has_left(small: 
     stuck.release()
 
 
-async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_the_timeout(
+async def test_stop_during_hanging_step_returns_after_step_timeout(
     small: Llama,
 ) -> None:
     engine = BatchingEngine(
@@ -117,7 +117,7 @@ async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_t
     stuck.release()
 
 
-async def test_a_pause_is_no_hanging(small: Llama) -> None:
+async def test_pause_is_not_reported_as_hanging_step(small: Llama) -> None:
     engine, clock = hanging(small)
     await engine.start()
     await engine.control.pause("keep")

@@ -14,7 +14,7 @@ ROWS = st.lists(st.sampled_from([-3.0, -0.5, 0.0, 0.25, 2.0, 7.5]), min_size=2, 
 
 
 @given(ROWS, st.data())
-def test_scores_are_what_the_definition_says(logits: list[float], data: st.DataObject) -> None:
+def test_build_logprob_matches_definition(logits: list[float], data: st.DataObject) -> None:
     token = data.draw(st.integers(0, len(logits) - 1))
     count = data.draw(st.integers(0, len(logits) + 3))
     row = log_softmax(np.array([logits], np.float32))[0]
@@ -27,13 +27,13 @@ def test_scores_are_what_the_definition_says(logits: list[float], data: st.DataO
     assert all(logprob == scored.logprob for id, logprob in scored.top if id == token)
 
 
-def test_huge_logits_do_not_overflow() -> None:
+def test_log_softmax_huge_logits_stay_finite() -> None:
     row = log_softmax(np.array([[1e30, -1e30, 0.0]], np.float32))[0]
     assert row[0] == 0.0
     assert np.isfinite(row).all()
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+def test_log_softmax_row_is_independent_of_batch() -> None:
     logits = np.random.default_rng(0).standard_normal((33, 2048), np.float32) * 5
     together = log_softmax(logits)
     for row in range(33):

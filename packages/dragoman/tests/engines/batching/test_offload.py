@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.core.engine import TokenRequest
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching import (
     BlockFiles,
     EngineConfig,
@@ -19,9 +19,9 @@ from dragoman.engines.batching import (
     compute_fingerprint,
 )
 from dragoman.engines.tiny.engine import TinyEngine
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
-from ..harness import Bench, GREEDY, Outputs, ROOM, alone, files, generate_with_files, run_client
+from ..harness import GREEDY, ROOM, Bench, Outputs, alone, files, generate_with_files, run_client
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 90).tolist())
 ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY, logprobs=3)
@@ -31,18 +31,14 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_after_a_restart_a_prompt_is_found_and_says_the_same_to_the_bit(
-    small: Llama, tmp_path: Path
-) -> None:
+def test_block_files_after_restart_give_bit_identical_answer(small: Llama, tmp_path: Path) -> None:
     first = generate_with_files(small, tmp_path, ASK)
     second = generate_with_files(small, tmp_path, ASK)
     assert (first.cached, second.cached) == ([0], [80])
     assert second.answer == first.answer == alone(small, ASK).answer
 
 
-def test_the_answer_is_found_too_when_the_conversation_goes_on(
-    small: Llama, tmp_path: Path
-) -> None:
+def test_block_files_include_generated_tokens_for_next_turn(small: Llama, tmp_path: Path) -> None:
     first = generate_with_files(small, tmp_path, ASK)
     longer = replace(ASK, prompt=(*PROMPT, *first.tokens, 5))
     second = generate_with_files(small, tmp_path, longer)
@@ -51,7 +47,7 @@ def test_the_answer_is_found_too_when_the_conversation_goes_on(
     assert second.answer == alone(small, longer).answer
 
 
-def test_requests_that_must_not_share_have_no_hit(small: Llama, tmp_path: Path) -> None:
+def test_block_files_miss_for_other_salt_or_prompt_logprobs(small: Llama, tmp_path: Path) -> None:
     generate_with_files(small, tmp_path, ASK)
     assert generate_with_files(
         small, tmp_path, replace(ASK, cache_salt="somebody else")
@@ -59,7 +55,7 @@ def test_requests_that_must_not_share_have_no_hit(small: Llama, tmp_path: Path) 
     assert generate_with_files(small, tmp_path, replace(ASK, prompt_logprobs=1)).cached == [0]
 
 
-def test_a_file_that_is_not_as_it_was_is_computed_again(small: Llama, tmp_path: Path) -> None:
+def test_corrupted_block_file_is_recomputed(small: Llama, tmp_path: Path) -> None:
     expected = generate_with_files(small, tmp_path, ASK).answer
     for path in tmp_path.iterdir():
         data = path.read_bytes()
@@ -70,7 +66,7 @@ def test_a_file_that_is_not_as_it_was_is_computed_again(small: Llama, tmp_path: 
     assert spoilt.answer == mended.answer == expected
 
 
-def test_a_file_in_the_place_of_another_is_not_taken_for_it(small: Llama, tmp_path: Path) -> None:
+def test_swapped_block_files_are_rejected(small: Llama, tmp_path: Path) -> None:
     expected = generate_with_files(small, tmp_path, ASK).answer
     one, other = sorted(tmp_path.iterdir())[:2]
     held = one.read_bytes(), other.read_bytes()
@@ -79,7 +75,7 @@ def test_a_file_in_the_place_of_another_is_not_taken_for_it(small: Llama, tmp_pa
     assert generate_with_files(small, tmp_path, ASK).answer == expected
 
 
-def test_files_that_went_while_the_process_ran_are_not_missed(small: Llama, tmp_path: Path) -> None:
+def test_deleted_block_files_are_recomputed(small: Llama, tmp_path: Path) -> None:
     generate_with_files(small, tmp_path, ASK)
     with files(tmp_path) as store:
         for path in tmp_path.iterdir():
@@ -90,7 +86,7 @@ def test_files_that_went_while_the_process_ran_are_not_missed(small: Llama, tmp_
     assert (outputs.cached, outputs.answer) == ([0], alone(small, ASK).answer)
 
 
-def test_the_files_keep_to_their_bound_and_the_last_used_stay(small: Llama, tmp_path: Path) -> None:
+def test_block_files_over_limit_evict_least_recently_used(small: Llama, tmp_path: Path) -> None:
     generate_with_files(small, tmp_path, ASK)
     size = next(tmp_path.iterdir()).stat().st_size
     generate_with_files(small, tmp_path, replace(ASK, prompt=PROMPT[::-1]), most=6 * size)
@@ -98,7 +94,7 @@ def test_the_files_keep_to_their_bound_and_the_last_used_stay(small: Llama, tmp_
     assert generate_with_files(small, tmp_path, replace(ASK, prompt=PROMPT[::-1])).cached == [80]
 
 
-def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path) -> None:
+def test_block_files_are_deleted_on_cache_reset(small: Llama, tmp_path: Path) -> None:
     generate_with_files(small, tmp_path, ASK)
     with files(tmp_path) as store:
         bench = Bench(small, files=store)
@@ -111,7 +107,7 @@ def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path
     assert names(tmp_path) == []
 
 
-def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_path: Path) -> None:
+def test_block_files_pending_writes_are_discarded_on_reset(tmp_path: Path) -> None:
     with files(tmp_path) as store:
         store.enqueue(b"a", 1)
         # So much that it is certainly still being written.
@@ -121,9 +117,7 @@ def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_pa
     assert names(tmp_path) == []
 
 
-def test_block_files_are_private_and_other_files_are_left_alone(
-    small: Llama, tmp_path: Path
-) -> None:
+def test_block_files_are_private_and_foreign_files_are_kept(small: Llama, tmp_path: Path) -> None:
     inner = tmp_path / "model" / "kv"
     generate_with_files(small, inner, ASK)
     assert inner.stat().st_mode & 0o777 == 0o700
@@ -133,7 +127,7 @@ def test_block_files_are_private_and_other_files_are_left_alone(
     assert names(inner) == ["notes.kv", "notes.txt"]
 
 
-def test_a_full_disk_fails_no_request(
+def test_block_file_write_error_does_not_fail_requests(
     small: Llama, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with files(tmp_path / "kv") as store:
@@ -156,7 +150,7 @@ PREFIXES = [tuple(np.random.default_rng(seed).integers(0, 96, 64).tolist()) for 
         max_size=12,
     )
 )
-def test_what_comes_back_from_files_is_what_left_the_pool(
+def test_block_files_roundtrip_under_small_pool_keeps_answers(
     small: Llama, tmp_path_factory: pytest.TempPathFactory, plan: list[tuple[int, int, int, int]]
 ) -> None:
     """The pool is so small that blocks are reused while they wait to be written, and
@@ -187,9 +181,7 @@ def test_what_comes_back_from_files_is_what_left_the_pool(
         assert generate_with_files(small, directory, ask).answer == alone(small, ask).answer
 
 
-async def test_an_engine_that_stops_keeps_all_that_it_computed(
-    small: Llama, tmp_path: Path
-) -> None:
+async def test_engine_stop_flushes_all_computed_blocks(small: Llama, tmp_path: Path) -> None:
     config = EngineConfig(max_model_len=256, num_kv_tokens=1024)
     cached: list[int] = []
     for _ in range(2):
@@ -201,7 +193,7 @@ async def test_an_engine_that_stops_keeps_all_that_it_computed(
     assert cached == [0, 80, 80, 80]
 
 
-def test_a_change_of_the_model_or_of_what_computes_it_has_another_name(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_model_file_or_engine(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"1")
     name = compute_fingerprint([file], "engine 1", "float32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.core.engine import ReasoningBudget
+from dragoman.core.token_engine import ReasoningBudget
 from dragoman.engines.batching.sequence import ReasoningBudgetState
 
 BEGIN = (7,)
@@ -27,39 +27,39 @@ def say(thought: ReasoningBudgetState, *tokens: int) -> list[int | None]:
     return forced
 
 
-def test_the_close_is_forced_once_the_budget_is_used() -> None:
+def test_exhausted_budget_forces_end_tokens() -> None:
     assert say(thought(2), 1, 1, 5, 8, 6, 1) == [None, None, 5, 8, 6, None, None]
 
 
-def test_no_budget_closes_at_once() -> None:
+def test_zero_budget_forces_end_tokens_immediately() -> None:
     assert say(thought(0), 5, 8, 6) == [5, 8, 6, None]
 
 
-def test_a_thought_that_ends_by_itself_is_left_alone() -> None:
+def test_reasoning_ending_within_budget_is_not_forced() -> None:
     assert say(thought(2), 1, 8, 1, 1, 1) == [None] * 6
 
 
-def test_an_end_of_several_tokens_counts_when_it_is_whole() -> None:
+def test_multi_token_end_counts_only_when_complete() -> None:
     assert say(thought(3, end=(8, 9)), 8, 9, 1, 1, 1) == [None] * 6
     assert say(thought(3, end=(8, 9)), 8, 1, 9) == [None, None, None, 5]
 
 
-def test_tokens_before_the_thought_do_not_count() -> None:
+def test_tokens_before_reasoning_do_not_use_budget() -> None:
     assert say(thought(1, open=False), 1, 1, 7, 1, 5) == [None, None, None, None, 5, 8]
 
 
-def test_a_second_thought_has_what_the_first_has_left() -> None:
+def test_second_reasoning_block_uses_remaining_budget() -> None:
     assert say(thought(2), 1, 8, 7, 1) == [None, None, None, None, 5]
 
 
-def test_a_close_that_is_refused_at_its_beginning_is_tried_again() -> None:
+def test_forced_end_rejected_at_first_token_is_retried() -> None:
     late = thought(1)
     say(late, 1)
     late.reject_forced()
     assert say(late, 1, 5) == [5, 5, 8]
 
 
-def test_a_close_that_is_refused_halfway_is_given_up() -> None:
+def test_forced_end_rejected_midway_is_abandoned() -> None:
     broken = thought(1)
     say(broken, 1, 5)
     broken.reject_forced()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, SamplingState, sample
 
 VOCAB = 24
@@ -114,7 +114,7 @@ def draw(p: list[float], chance: float) -> int:
 
 
 @given(LOGITS, SAMPLINGS, OUTPUTS, CHANCE)
-def test_parameters_mean_what_the_reference_says(
+def test_sample_matches_reference_for_all_parameters(
     logits: list[float], sampling: Sampling, output: Ids, chance: float
 ) -> None:
     expected = draw(reference(logits, sampling, output), chance)
@@ -124,7 +124,7 @@ def test_parameters_mean_what_the_reference_says(
 
 
 @given(TIED, st.sampled_from([0, 3, 9]), st.sampled_from([1.0, 0.83, 0.41]), CHANCE)
-def test_ties_go_to_the_lower_id_where_top_p_cuts_and_all_stay_where_top_k_does(
+def test_sample_ties_top_p_prefers_lower_id_top_k_keeps_all(
     logits: list[float], top_k: int, top_p: float, chance: float
 ) -> None:
     sampling = Sampling(top_k=top_k, top_p=top_p)
@@ -133,7 +133,7 @@ def test_ties_go_to_the_lower_id_where_top_p_cuts_and_all_stay_where_top_k_does(
 
 
 @given(LOGITS, SAMPLINGS, OUTPUTS)
-def test_greedy_takes_the_best_of_what_is_left(
+def test_greedy_sample_returns_best_allowed_token(
     logits: list[float], sampling: Sampling, output: Ids
 ) -> None:
     greedy = replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
@@ -143,7 +143,7 @@ def test_greedy_takes_the_best_of_what_is_left(
 
 
 @given(st.lists(st.tuples(LOGITS, SAMPLINGS, OUTPUTS, CHANCE), min_size=2, max_size=6))
-def test_rows_do_not_touch_each_other(
+def test_sample_rows_are_independent(
     cases: list[tuple[list[float], Sampling, Ids, float]],
 ) -> None:
     def states() -> list[SamplingState]:
@@ -159,7 +159,7 @@ def test_rows_do_not_touch_each_other(
     assert together == apart
 
 
-def test_a_frequency_counts_every_time_and_a_presence_only_once() -> None:
+def test_frequency_penalty_scales_and_presence_penalty_does_not() -> None:
     logits = [0.0] * VOCAB
     logits[5] = 3.0
     logits[6] = 1.5
@@ -174,13 +174,13 @@ def test_a_frequency_counts_every_time_and_a_presence_only_once() -> None:
         assert sample(rows(logits), [state(penalties, output=(5,) * times)], [None]) == [best]
 
 
-def test_a_temperature_near_zero_is_greedy() -> None:
+def test_sample_temperature_near_zero_is_greedy() -> None:
     logits = [0.0, 1.0, 1.001, *[0.0] * (VOCAB - 3)]
     assert sample(rows(logits), [state(Sampling(temperature=9e-6), chance=0.0)], [None]) == [2]
     assert sample(rows(logits), [state(Sampling(temperature=1.1e-5), chance=0.5)], [None]) == [2]
 
 
-def test_stop_tokens_wait_for_min_tokens() -> None:
+def test_sample_stop_tokens_are_masked_until_min_tokens() -> None:
     logits = [0.0] * 5 + [9.0, 8.0, 7.0] + [0.0] * (VOCAB - 8)
     waiting = state(Sampling(temperature=0), min_tokens=2, stop_token_ids=frozenset({5, 6, 999}))
     assert sample(rows(logits), [waiting], [None]) == [7]
@@ -190,7 +190,7 @@ def test_stop_tokens_wait_for_min_tokens() -> None:
     assert sample(rows(logits), [waiting], [None]) == [5]
 
 
-def test_a_mask_may_be_longer_or_shorter_than_the_vocabulary() -> None:
+def test_sample_accepts_mask_longer_or_shorter_than_vocab() -> None:
     logits = [float(id) for id in range(VOCAB)]
     greedy = state(Sampling(temperature=0))
     assert sample(rows(logits), [greedy], [b"\xff" * 40]) == [VOCAB - 1]
@@ -205,7 +205,7 @@ def test_a_mask_may_be_longer_or_shorter_than_the_vocabulary() -> None:
     st.sampled_from([0, 9]),
     st.integers(12, VOCAB),
 )
-def test_packed_masks_are_those_that_are_applied(
+def test_pack_masks_matches_apply_masks(
     sampling: Sampling, output: Ids, mask: bytes | None, min_tokens: int, vocab: int
 ) -> None:
     if sampling.allowed_token_ids is not None:
@@ -230,7 +230,7 @@ def test_packed_masks_are_those_that_are_applied(
     assert np.array_equal(allowed.astype(bool), np.isfinite(row))
 
 
-def test_logprobs_may_be_those_of_another_token_and_none_have_none() -> None:
+def test_compute_logprobs_scores_given_tokens_or_returns_none() -> None:
     logits = rows([float(id) for id in range(VOCAB)], [0.0] * VOCAB, [math.nan] * VOCAB)
     scored = [state(Sampling(temperature=0), logprobs=count) for count in (1, None, 2)]
     sampled = NumpySampledRows(logits, scored, [None] * 3)
@@ -245,7 +245,7 @@ def test_logprobs_may_be_those_of_another_token_and_none_have_none() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
+def test_sample_without_allowed_token_returns_no_token(temperature: float) -> None:
     sampling = Sampling(
         temperature=temperature, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=1.2
     )
@@ -258,7 +258,7 @@ def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_and_biases_that_are_not_finite_are_survived(temperature: float) -> None:
+def test_sample_tolerates_non_finite_logits_and_biases(temperature: float) -> None:
     sampling = Sampling(temperature=temperature)
     assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NO_TOKEN]
     certain = replace(sampling, logit_bias=((4, math.inf), (5, 1e300), (6, -math.inf)))
@@ -266,13 +266,13 @@ def test_logits_and_biases_that_are_not_finite_are_survived(temperature: float) 
 
 
 @pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
-def test_the_ends_of_chance_hit_possible_tokens(chance: float) -> None:
+def test_sample_extreme_random_values_hit_allowed_tokens(chance: float) -> None:
     mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
     logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
     assert sample(logits, [state(Sampling(), chance=chance)], [mask]) == [3 if chance == 0 else 20]
 
 
-def test_greedy_sequences_draw_nothing() -> None:
+def test_greedy_state_never_builds_rng() -> None:
     def never(seed: int | None) -> Callable[[], float]:
         raise AssertionError("chance was asked for")
 
@@ -291,9 +291,7 @@ LARGE = 40_000
     ("top_k", "top_p"),
     [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-9), (50, 1.0), (50, 0.8), (9000, 0.7)],
 )
-def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(
-    top_k: int, top_p: float, spread: float
-) -> None:
+def test_sample_large_vocab_matches_full_sort(top_k: int, top_p: float, spread: float) -> None:
     """Logits are multiples of 1/16, so that many tokens tie."""
     rng = np.random.default_rng(int(spread * 10) + top_k)
     logits = ((rng.normal(size=LARGE) * spread * 16).round() / 16).astype(np.float32)

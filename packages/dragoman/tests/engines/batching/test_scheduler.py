@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.core.engine import TokenRequest
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching import BLOCK_SIZE, SchedulerConfig, build_rng
-from dragoman.engines.batching.blocks import BlockPool, StateSlots
+from dragoman.engines.batching.block_pool import BlockPool
 from dragoman.engines.batching.scheduler import Chunk, Scheduler
 from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.state_slots import StateSlots
 
 MOST = 200
 """max_model_len."""
@@ -83,7 +84,7 @@ class Plan:
             self.owners[slot] = (chunk.sequence.key, chunk.end)
 
 
-def test_prompts_are_cut_to_the_budget_and_decoding_goes_first() -> None:
+def test_schedule_chunks_prefill_to_budget_after_decode() -> None:
     plan = Plan()
     plan.add(10)
     plan.add(100, first=500)
@@ -92,7 +93,7 @@ def test_prompts_are_cut_to_the_budget_and_decoding_goes_first() -> None:
     assert plan.step() == [(0, 1), (1, 1)]
 
 
-def test_decoding_goes_before_an_older_prompt_that_is_still_computed() -> None:
+def test_schedule_puts_decode_before_older_prefill() -> None:
     plan = Plan(max_step_pairs=2000)
     plan.add(150)
     plan.add(5, first=500)
@@ -100,21 +101,21 @@ def test_decoding_goes_before_an_older_prompt_that_is_still_computed() -> None:
     assert plan.step() == [(1, 1), (0, 21)]
 
 
-def test_late_pieces_of_a_prompt_are_shorter() -> None:
+def test_schedule_later_prefill_chunks_are_shorter() -> None:
     plan = Plan(max_num_batched_tokens=64, max_step_pairs=3200)
     plan.add(190)
     sizes = [plan.step()[0][1] for _ in range(4)]
     assert sizes == [50, 28, 22, 19]
 
 
-def test_the_queue_is_ordered_by_priority_and_then_by_arrival() -> None:
+def test_queue_is_ordered_by_priority_then_arrival() -> None:
     plan = Plan(max_num_seqs=1, max_num_batched_tokens=64)
     for priority in (1, 0, -3, 0):
         plan.add(5, 1, priority=priority, first=100 * len(plan.sequences))
     assert [plan.step() for _ in range(4)] == [[(2, 5)], [(1, 5)], [(3, 5)], [(0, 5)]]
 
 
-def test_the_head_of_the_queue_is_not_skipped() -> None:
+def test_queue_head_without_room_is_not_skipped() -> None:
     plan = Plan(blocks=13)
     plan.add(190, 5)
     plan.step()
@@ -124,7 +125,7 @@ def test_the_head_of_the_queue_is_not_skipped() -> None:
     assert plan.scheduler.num_waiting == 2
 
 
-def test_the_least_urgent_gives_way_when_the_pool_is_full_and_starts_again() -> None:
+def test_full_pool_preempts_least_urgent_and_restarts_it() -> None:
     plan = Plan(blocks=13)
     first = plan.add(95, 100)
     second = plan.add(95, 100, first=500)
@@ -140,7 +141,7 @@ def test_the_least_urgent_gives_way_when_the_pool_is_full_and_starts_again() -> 
     assert (first.num_tokens, second.num_tokens) == (195, 195)
 
 
-def test_no_sequence_is_admitted_in_a_step_with_a_preemption() -> None:
+def test_step_with_preemption_admits_no_sequence() -> None:
     plan = Plan(blocks=13, max_num_seqs=2)
     plan.add(95, 100)
     plan.add(95, 100, first=500)
@@ -154,7 +155,7 @@ def test_no_sequence_is_admitted_in_a_step_with_a_preemption() -> None:
     assert urgent.key in [key for key, _ in plan.step()]
 
 
-def test_a_more_urgent_newcomer_is_not_the_one_that_gives_way() -> None:
+def test_preemption_spares_urgent_newer_sequence() -> None:
     plan = Plan(blocks=13)
     old = plan.add(95, 100)
     urgent = plan.add(95, 100, first=500, priority=-1)
@@ -164,7 +165,7 @@ def test_a_more_urgent_newcomer_is_not_the_one_that_gives_way() -> None:
     assert urgent.blocks
 
 
-def test_equal_prompts_share_all_full_blocks_but_the_last_token() -> None:
+def test_prefix_cache_shares_full_blocks_except_last_token() -> None:
     plan = Plan()
     plan.add(48)
     plan.step()
@@ -174,7 +175,7 @@ def test_equal_prompts_share_all_full_blocks_but_the_last_token() -> None:
         assert sequence.cached_tokens == cached, length
 
 
-def test_equal_prompts_that_start_together_share_too() -> None:
+def test_prefix_cache_shares_blocks_within_one_step() -> None:
     plan = Plan()
     sequences = [plan.add(40) for _ in range(3)]
     assert plan.step() == [(0, 40), (1, 8), (2, 8)]
@@ -182,7 +183,7 @@ def test_equal_prompts_that_start_together_share_too() -> None:
     assert sequences[0].blocks[:2] == sequences[1].blocks[:2] == sequences[2].blocks[:2]
 
 
-def test_salts_do_not_share() -> None:
+def test_prefix_cache_separates_salts() -> None:
     plan = Plan()
     sequences = [plan.add(40, salt=salt) for salt in ("", "a", "b", "a")]
     for _ in range(3):
@@ -190,7 +191,7 @@ def test_salts_do_not_share() -> None:
     assert [sequence.cached_tokens for sequence in sequences] == [0, 0, 0, 32]
 
 
-def test_the_cache_may_be_switched_off() -> None:
+def test_prefix_cache_disabled_has_no_hits() -> None:
     plan = Plan(enable_prefix_caching=False)
     plan.add(40)
     again = plan.add(40)
@@ -199,7 +200,7 @@ def test_the_cache_may_be_switched_off() -> None:
     assert again.cached_tokens == 0
 
 
-def test_what_a_failed_step_wrote_is_not_found() -> None:
+def test_prefix_cache_excludes_blocks_of_failed_step() -> None:
     plan = Plan()
     plan.add(40)
     plan.scheduler.schedule()
@@ -231,7 +232,7 @@ ARRIVALS = st.lists(
     st.sampled_from([100, 5000]),
     st.data(),
 )
-def test_every_sequence_is_served_whatever_arrives_and_leaves(
+def test_random_arrivals_and_aborts_serve_every_sequence(
     arrivals: list[tuple[int, int, int, int, int]],
     blocks: int,
     seqs: int,
@@ -263,7 +264,7 @@ def test_every_sequence_is_served_whatever_arrives_and_leaves(
 
 
 @given(ARRIVALS, st.integers(13, 40), st.integers(1, 4), st.integers(4, 70), st.data())
-def test_every_chunk_finds_the_state_that_its_predecessor_left(
+def test_chunked_prefill_carries_recurrent_state_between_chunks(
     arrivals: list[tuple[int, int, int, int, int]],
     blocks: int,
     slots: int,
@@ -288,14 +289,14 @@ def test_every_chunk_finds_the_state_that_its_predecessor_left(
     assert plan.pool.num_free == plan.pool.size
 
 
-def test_the_head_of_the_queue_waits_for_a_slot() -> None:
+def test_queue_head_waits_for_free_slot() -> None:
     plan = Plan(slots=1)
     plan.add(10, 2)
     plan.add(10, 1)
     assert [plan.step() for _ in range(3)] == [[(0, 10)], [(0, 1)], [(1, 10)]]
 
 
-def test_a_prefix_is_computed_again_where_state_is_not_in_blocks() -> None:
+def test_prefix_cache_is_unused_for_models_with_slots() -> None:
     plan = Plan(slots=4)
     plan.add(64, 1)
     plan.step()

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import Failed, Feature, TokenRequest
+from dragoman.core.capabilities import Feature
 from dragoman.core.errors import Unsupported
-from dragoman.core.images import PromptImage
+from dragoman.core.prompt_images import PromptImage
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
-from dragoman.engines.tiny.engine import PagedLlama
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.tiny.paged_llama import PagedLlama
 
-from ..harness import Bench, GREEDY, alone, run_client
+from ..harness import GREEDY, Bench, alone, run_client
 
 RED = PromptImage(20, 36, b"r" * 16, None)
 BLUE = PromptImage(20, 36, b"b" * 16, None)
@@ -39,7 +40,7 @@ def engine(model: Llama, sight: Eyes | None) -> BatchingEngine:
     )
 
 
-def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> None:
+def test_prefix_cache_distinguishes_images_with_equal_ids(small: Llama) -> None:
     bench = Bench(small)
     cached: list[int] = []
     for images in ((RED,), (RED,), (BLUE,), ()):
@@ -49,7 +50,7 @@ def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> Non
     assert cached == [0, 48, 16, 16]
 
 
-async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama) -> None:
+async def test_image_encode_error_fails_only_its_request(small: Llama) -> None:
     eyes = Eyes()
     async with run_client(engine(small, eyes)) as client:
         asks = [
@@ -63,7 +64,7 @@ async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama
         assert client.engine.health().running == 0
 
 
-async def test_a_model_without_vision_rejects_images(small: Llama) -> None:
+async def test_model_without_vision_rejects_images(small: Llama) -> None:
     async with run_client(engine(small, None)) as client:
         assert Feature.IMAGES not in client.engine.capabilities.features
         with pytest.raises(Unsupported, match="does not accept images"):

@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import Ended, Failed, ReasoningBudget, Sampled, Scheduled, TokenRequest
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import (
+    Ended,
+    Failed,
+    ReasoningBudget,
+    Sampled,
+    Scheduled,
+    TokenRequest,
+)
 from dragoman.engines.batching import SchedulerConfig
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
-from ..harness import Bench, GREEDY, Only, alone
+from ..harness import GREEDY, Bench, Only, alone
 from ..tiny.models import Shape, make_model
 
 RNG = np.random.default_rng(11)
@@ -27,7 +34,7 @@ LENGTH = FinishReason.LENGTH
 STOP = FinishReason.STOP
 
 
-def test_outputs_of_a_sequence_come_in_order(small: Llama) -> None:
+def test_sequence_outputs_are_emitted_in_order(small: Llama) -> None:
     outputs = alone(small, replace(ASK, prompt_logprobs=0, max_tokens=2))
     assert [type(output).__name__ for output in outputs] == [
         "Scheduled",
@@ -40,7 +47,7 @@ def test_outputs_of_a_sequence_come_in_order(small: Llama) -> None:
     assert {output.id for output in outputs} == {"a"}
 
 
-def test_an_answer_ends_at_max_tokens_or_where_the_context_is_full(small: Llama) -> None:
+def test_sequence_ends_at_max_tokens_or_context_limit(small: Llama) -> None:
     outputs = alone(small, ASK)
     assert (len(outputs.tokens), outputs.end) == (8, Ended("a", LENGTH))
     bench = Bench(small, max_model_len=43)
@@ -49,14 +56,14 @@ def test_an_answer_ends_at_max_tokens_or_where_the_context_is_full(small: Llama)
     assert (len(outputs.tokens), outputs.end) == (3, Ended("a", LENGTH))
 
 
-def test_a_pool_of_just_the_longest_sequence_is_enough(small: Llama) -> None:
+def test_pool_of_max_model_len_fits_longest_sequence(small: Llama) -> None:
     bench = Bench(small, num_kv_tokens=101, max_model_len=101)
     outputs = bench.add(replace(ASK, prompt=(1,) * 100))
     bench.step()
     assert (len(outputs.tokens), outputs.end) == (1, Ended("a", LENGTH))
 
 
-def test_a_stop_token_is_delivered_and_ends_the_answer(small: Llama) -> None:
+def test_stop_token_is_emitted_and_ends_sequence(small: Llama) -> None:
     tokens = alone(small, ASK).tokens
     stop = tokens[3]
     outputs = alone(small, replace(ASK, stop_token_ids=frozenset({stop, 9999})))
@@ -64,7 +71,7 @@ def test_a_stop_token_is_delivered_and_ends_the_answer(small: Llama) -> None:
     assert outputs.end == Ended("a", STOP, stop=stop)
 
 
-def test_a_stop_token_comes_as_soon_as_min_tokens_are_there(small: Llama) -> None:
+def test_stop_token_is_allowed_right_after_min_tokens(small: Llama) -> None:
     stops = frozenset(range(96))
     for least in (0, 1, 3):
         sampling = Sampling(seed=1, logit_bias=tuple((id, -100.0) for id in range(50)))
@@ -77,7 +84,7 @@ def test_a_stop_token_comes_as_soon_as_min_tokens_are_there(small: Llama) -> Non
         )
 
 
-def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
+def test_min_tokens_delays_stop_tokens(small: Llama) -> None:
     stops = frozenset(range(0, 96, 2))
     assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended(
         "a", LENGTH
@@ -90,7 +97,7 @@ def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
         assert not stops.intersection(outputs.tokens[:5])
 
 
-def test_seeds_decide_and_the_lack_of_one_does_not(small: Llama) -> None:
+def test_sampling_seed_is_reproducible_and_no_seed_is_random(small: Llama) -> None:
     ask = replace(ASK, sampling=Sampling(temperature=2.0, seed=4), max_tokens=20)
     assert alone(small, ask).tokens == alone(small, ask).tokens
     assert (
@@ -101,7 +108,7 @@ def test_seeds_decide_and_the_lack_of_one_does_not(small: Llama) -> None:
     assert alone(small, free).tokens != alone(small, free).tokens
 
 
-def test_a_matcher_is_followed_to_its_end(small: Llama) -> None:
+def test_matcher_constrains_tokens_until_its_end(small: Llama) -> None:
     outputs = alone(small, replace(ASK, matcher=Only([{3, 4}, {5}, {6, 7}])))
     assert outputs.tokens[0] in {3, 4}
     assert outputs.tokens[1] == 5
@@ -109,7 +116,7 @@ def test_a_matcher_is_followed_to_its_end(small: Llama) -> None:
     assert outputs.end == Ended("a", STOP)
 
 
-def test_masks_that_leave_nothing_end_the_answer(small: Llama) -> None:
+def test_empty_token_mask_ends_sequence(small: Llama) -> None:
     ask = replace(
         ASK,
         matcher=Only([{3}, {4}]),
@@ -120,7 +127,7 @@ def test_masks_that_leave_nothing_end_the_answer(small: Llama) -> None:
     assert (outputs.tokens, outputs.end) == ([3], Ended("a", STOP))
 
 
-def test_a_failing_matcher_fails_only_its_request(small: Llama) -> None:
+def test_failing_matcher_fails_only_its_request(small: Llama) -> None:
     bench = Bench(small)
     other = bench.add(replace(ASK, id="other"))
     failing = bench.add(replace(ASK, matcher=Only([{3}, {4}, {5}], fail_at=1)))
@@ -130,7 +137,7 @@ def test_a_failing_matcher_fails_only_its_request(small: Llama) -> None:
     assert failing.end == Failed("a", "The grammar of this request failed.")
 
 
-def test_a_matcher_that_refuses_what_it_allows_fails_its_request(small: Llama) -> None:
+def test_matcher_rejecting_allowed_token_fails_its_request(small: Llama) -> None:
     class Fickle(Only):
         def replace(self, token: int) -> int:
             return token
@@ -142,7 +149,7 @@ def test_a_matcher_that_refuses_what_it_allows_fails_its_request(small: Llama) -
     assert outputs.end == Failed("a", "The grammar of this request failed.")
 
 
-def test_the_sampled_token_has_its_score_and_the_best_come_first(small: Llama) -> None:
+def test_logprobs_contain_sampled_token_and_sorted_top(small: Llama) -> None:
     outputs = alone(small, replace(ASK, logprobs=96, sampling=Sampling(temperature=3.0, seed=1)))
     for token, score in zip(outputs.tokens, outputs.scores, strict=True):
         assert score is not None
@@ -156,7 +163,7 @@ def test_the_sampled_token_has_its_score_and_the_best_come_first(small: Llama) -
     assert all(score and score.top == () and score.rank == 1 for score in bare)
 
 
-def test_scores_are_the_models_own_whatever_is_done_to_the_logits(small: Llama) -> None:
+def test_logprobs_ignore_bias_penalties_and_temperature(small: Llama) -> None:
     forced = replace(GREEDY, logit_bias=((9, 90.0),), repetition_penalty=1.9, temperature=0.0)
     plain = alone(small, replace(ASK, logprobs=3))
     changed = alone(small, replace(ASK, logprobs=3, sampling=forced))
@@ -167,9 +174,7 @@ def test_scores_are_the_models_own_whatever_is_done_to_the_logits(small: Llama) 
 
 
 @pytest.mark.parametrize("budget", [64, 7])
-def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(
-    small: Llama, budget: int
-) -> None:
+def test_prompt_logprobs_equal_logprobs_of_sampled_tokens(small: Llama, budget: int) -> None:
     sampled = alone(small, replace(ASK, max_tokens=150, logprobs=4, sampling=Sampling(seed=2)))
     prompt = (*PROMPT, *sampled.tokens)
     ask = TokenRequest(id="b", prompt=prompt, max_tokens=1, prompt_logprobs=4)
@@ -180,12 +185,12 @@ def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(
     assert list(scores[40:]) == sampled.scores
 
 
-def test_a_prompt_of_one_token_has_nothing_to_score(small: Llama) -> None:
+def test_prompt_logprobs_of_single_token_prompt_are_none(small: Llama) -> None:
     outputs = alone(small, TokenRequest(id="b", prompt=(5,), max_tokens=1, prompt_logprobs=2))
     assert outputs.prompt[0].logprobs == (None,)
 
 
-def test_the_cache_is_not_read_for_prompt_logprobs(small: Llama) -> None:
+def test_prompt_logprobs_bypass_prefix_cache(small: Llama) -> None:
     bench = Bench(small)
     first = bench.add(ASK)
     plain = replace(ASK, id="b")
@@ -197,7 +202,7 @@ def test_the_cache_is_not_read_for_prompt_logprobs(small: Llama) -> None:
     assert scored.tokens == cached.tokens == first.tokens
 
 
-def test_a_later_turn_finds_the_whole_earlier_one(small: Llama) -> None:
+def test_prefix_cache_covers_previous_turn(small: Llama) -> None:
     bench = Bench(small)
     first = bench.add(replace(ASK, max_tokens=30))
     bench.finish()
@@ -206,7 +211,7 @@ def test_a_later_turn_finds_the_whole_earlier_one(small: Llama) -> None:
     assert second.cached == [64]
 
 
-def test_preemption_does_not_change_the_tokens(small: Llama) -> None:
+def test_preemption_keeps_tokens_unchanged(small: Llama) -> None:
     asks = [
         replace(
             ASK,
@@ -233,7 +238,7 @@ LIMIT = ReasoningBudget(
 )
 
 
-def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
+def test_reasoning_budget_exhausted_forces_end_tokens(small: Llama) -> None:
     sampling = replace(GREEDY, logit_bias=((91, -100.0), (92, -100.0)))
     outputs = alone(small, replace(ASK, sampling=sampling, reasoning_budget=LIMIT, logprobs=2))
     assert outputs.tokens[5:7] == [92, 91]
@@ -242,7 +247,7 @@ def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
     assert (outputs.scores[5].rank or 0) > 1
 
 
-def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
+def test_reasoning_end_rejected_by_grammar_is_not_forced(small: Llama) -> None:
     free = [set(range(80))] * 6
     outputs = alone(
         small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}]))
@@ -252,7 +257,7 @@ def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
     assert outputs.end == Ended("a", LENGTH)
 
 
-def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(small: Llama) -> None:
+def test_forced_stop_token_before_min_tokens_does_not_end(small: Llama) -> None:
     ask = replace(
         ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91})
     )
@@ -262,7 +267,7 @@ def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(sm
     assert len(longer) > 2
 
 
-def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> None:
+def test_step_exception_fails_only_running_sequences(small: Llama) -> None:
     class Exploding(Only):
         def mask(self) -> bytes:
             raise KeyboardInterrupt
@@ -283,13 +288,13 @@ def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> Non
     assert waiting.cached == [0]
 
 
-def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
+def test_nan_logits_fail_sequence(tmp_path: Path) -> None:
     outputs = alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
     assert outputs.tokens == []
     assert outputs.end == Failed("a", "The model returned invalid probabilities.")
 
 
-def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:
+def test_nan_prompt_does_not_affect_other_sequences(tmp_path: Path) -> None:
     """One token's embedding is NaN. Neither concurrent sequences nor later owners of
     its blocks are affected.
     """
@@ -308,7 +313,7 @@ def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> N
     assert all(len(one.tokens) == 8 for one in streams)
 
 
-def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -> None:
+def test_short_sequences_decode_during_long_prefill(tmp_path: Path) -> None:
     shape = Shape(
         layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768
     )

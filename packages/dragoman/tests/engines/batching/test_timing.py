@@ -8,24 +8,24 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from dragoman.core.engine import Scheduled, TokenRequest
+from dragoman.core.engine_stats import EngineStats
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Token,
     Usage,
 )
-from dragoman.core.metrics import EngineStats
+from dragoman.core.token_engine import Scheduled, TokenRequest
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
-from dragoman.engines.tiny.engine import PagedLlama
-from dragoman.engines.tiny.model import Llama
-from dragoman.pipeline.metrics import RequestMetrics, add_timings, measure
+from dragoman.engines.tiny.llama import Llama
+from dragoman.engines.tiny.paged_llama import PagedLlama
+from dragoman.pipeline.request_metrics import RequestMetrics, add_timings, measure
 
-from ..harness import Client, GREEDY, Only
+from ..harness import GREEDY, Client, Only
 
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 20)), max_tokens=4, sampling=GREEDY)
 
@@ -50,7 +50,7 @@ class Slow(Only):
         return super().mask()
 
 
-async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
+async def test_scheduled_output_reports_start_of_first_step(small: Llama) -> None:
     clock = Clock()
     engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048), build_rng, clock)
     await engine.start()
@@ -75,7 +75,7 @@ async def answer() -> AsyncGenerator[list[Event]]:
     yield [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(17, 2))]
 
 
-async def test_the_prefill_is_counted_from_the_start_of_its_step() -> None:
+async def test_prefill_time_starts_at_start_of_step() -> None:
     clock = Clock()
     stats = EngineStats()
     metrics = RequestMetrics(stats, clock)

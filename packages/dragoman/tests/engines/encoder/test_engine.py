@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.core.embeddings import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
+from dragoman.core.encoder_requests import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError, Unsupported
-from dragoman.engines.encoder import BertEmbedder, BertScorer, load, pool_states
+from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load, pool_states
 
-from .directories import PLAIN, SCORER, Shape, WORDS, write_encoder, write_modules
+from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
 
 RANDOM = np.random.default_rng(1)
 TEXTS = tuple(
@@ -41,7 +41,7 @@ def numbers(vector: bytes) -> np.ndarray:
 @pytest.mark.parametrize(
     "shape", [PLAIN, Shape(family="roberta"), Shape(hidden=96, heads=4, intermediate=200)], ids=str
 )
-async def test_a_vector_depends_on_its_own_text_alone(tmp_path: Path, shape: Shape):
+async def test_embed_vector_is_independent_of_batch(tmp_path: Path, shape: Shape):
     async with running(write_encoder(tmp_path, shape)) as engine:
         together = await engine.embed(EmbedRequest("m", TEXTS))
         alone = [await engine.embed(EmbedRequest("m", (text,))) for text in TEXTS]
@@ -54,7 +54,7 @@ async def test_a_vector_depends_on_its_own_text_alone(tmp_path: Path, shape: Sha
     assert together.prompt_tokens == sum(map(len, TEXTS))
 
 
-async def test_vectors_have_length_1_unless_raw_ones_are_requested(tmp_path: Path):
+async def test_embed_normalizes_vectors_unless_disabled(tmp_path: Path):
     async with running(write_encoder(tmp_path)) as engine:
         normal = await engine.embed(EmbedRequest("m", TEXTS))
         raw = await engine.embed(EmbedRequest("m", TEXTS, normalize=False))
@@ -63,14 +63,14 @@ async def test_vectors_have_length_1_unless_raw_ones_are_requested(tmp_path: Pat
         assert np.allclose(unit, plain / np.linalg.norm(plain), atol=1e-6)
 
 
-async def test_a_directory_without_the_module_does_not_normalise(tmp_path: Path):
+async def test_embed_without_normalize_module_returns_raw_vectors(tmp_path: Path):
     async with running(write_encoder(tmp_path, normalize=False)) as engine:
         assert not engine.embedding_info.normalized
         vector = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1]))).vectors[0])
     assert abs(float(np.linalg.norm(vector)) - 1) > 1e-3
 
 
-async def test_a_shortened_vector_is_the_beginning_of_the_whole_one(tmp_path: Path):
+async def test_embed_dimensions_truncates_and_renormalizes_vector(tmp_path: Path):
     directory = write_encoder(tmp_path, more={"matryoshka_dimensions": [8, 16]})
     async with running(directory) as engine:
         whole = numbers(
@@ -82,7 +82,7 @@ async def test_a_shortened_vector_is_the_beginning_of_the_whole_one(tmp_path: Pa
         engine.embedding_info.check_dimensions(12)
 
 
-def test_only_a_model_that_was_trained_for_it_is_shortened(tmp_path: Path):
+def test_embed_dimensions_without_matryoshka_is_rejected(tmp_path: Path):
     engine = load(write_encoder(tmp_path))
     assert isinstance(engine, BertEmbedder)
     engine.embedding_info.check_dimensions(PLAIN.hidden)
@@ -103,7 +103,7 @@ STATES = np.array([[1, -4], [3, 2], [2, 8]], np.float32)
         (Pooling.MEAN_SQRT_LEN, [6 / 3**0.5, 6 / 3**0.5]),
     ],
 )
-def test_each_pooling_is_what_it_is_called(pooling: Pooling, expected: list[float]):
+def test_pool_states_matches_each_pooling_mode(pooling: Pooling, expected: list[float]):
     assert np.allclose(pool_states(STATES, pooling), expected)
 
 
@@ -115,13 +115,13 @@ def test_each_pooling_is_what_it_is_called(pooling: Pooling, expected: list[floa
         ("pooling_mode_lasttoken", Pooling.LAST),
     ],
 )
-def test_the_directory_says_how_to_pool(tmp_path: Path, mode: str, pooling: Pooling):
+def test_load_reads_pooling_from_directory(tmp_path: Path, mode: str, pooling: Pooling):
     engine = load(write_encoder(tmp_path, pooling=mode))
     assert isinstance(engine, BertEmbedder)
     assert (engine.embedding_info.pooling, engine.embedding_info.max_tokens) == (pooling, 24)
 
 
-def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions(tmp_path: Path):
+def test_load_bare_directory_uses_default_pooling_and_length(tmp_path: Path):
     engine = load(write_encoder(tmp_path, pooling=None))
     assert isinstance(engine, BertEmbedder)
     traits = engine.embedding_info
@@ -141,14 +141,14 @@ def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions
         ({"num_hidden_layers": 3}, r"encoder\.layer\.2"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_name(
+def test_load_unsupported_config_raises_with_field_name(
     tmp_path: Path, more: dict[str, object], named: str
 ):
     with pytest.raises(EngineError, match=named):
         load(write_encoder(tmp_path, more=more))
 
 
-def test_modules_that_are_not_computed_are_refused_by_name(tmp_path: Path):
+def test_load_unsupported_module_raises_with_module_name(tmp_path: Path):
     write_encoder(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     modules.append(
@@ -162,7 +162,7 @@ def test_modules_that_are_not_computed_are_refused_by_name(tmp_path: Path):
         load(tmp_path)
 
 
-def test_several_labels_are_no_score(tmp_path: Path):
+def test_load_scorer_with_several_labels_raises(tmp_path: Path):
     with pytest.raises(EngineError, match="2 labels"):
         load(write_encoder(tmp_path, SCORER, more={"id2label": {"0": "no", "1": "yes"}}))
 
@@ -175,7 +175,7 @@ def test_several_labels_are_no_score(tmp_path: Path):
         ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, True),
     ],
 )
-async def test_scores_pass_the_function_that_the_directory_names(
+async def test_score_applies_activation_from_config(
     tmp_path: Path, fields: dict[str, object], sigmoid: bool
 ):
     engine = load(write_encoder(tmp_path, SCORER, more=fields))
@@ -191,7 +191,7 @@ async def test_scores_pass_the_function_that_the_directory_names(
     assert own[0] != own[1], "the start of the second text must matter"
 
 
-async def test_a_token_of_another_vocabulary_is_refused(tmp_path: Path):
+async def test_embed_token_outside_vocab_is_rejected(tmp_path: Path):
     async with running(write_encoder(tmp_path)) as engine:
         with pytest.raises(RequestError, match="99"):
             await engine.embed(EmbedRequest("m", ((5, 99),)))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.core.embeddings import EmbedRequest, ScoreRequest, TokenizedPair
-from dragoman.engines.encoder import BertEmbedder, BertScorer, load
+from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TokenizedPair
+from dragoman.engines.encoder_engine import BertEmbedder, BertScorer, load
 
-from .directories import Shape, WORDS, write_encoder
+from .directories import WORDS, Shape, write_encoder
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (CPU) to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers to compare with")
@@ -31,7 +31,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_vectors_are_those_of_transformers(tmp_path: Path, shape: Shape):
+async def test_embed_vectors_match_transformers(tmp_path: Path, shape: Shape):
     write_encoder(tmp_path, shape, pooling=None)
     engine = load(tmp_path)
     assert isinstance(engine, BertEmbedder)
@@ -47,7 +47,7 @@ async def test_vectors_are_those_of_transformers(tmp_path: Path, shape: Shape):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-async def test_scores_are_those_of_transformers(tmp_path: Path, family: str):
+async def test_scores_match_transformers(tmp_path: Path, family: str):
     write_encoder(tmp_path, Shape(family=family, task="ForSequenceClassification"))
     engine = load(tmp_path)
     assert isinstance(engine, BertScorer)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.engines.encoder.directories import CLS, PAD, PLAIN, SEP, UNK, WORDS, Shape
+from tests.engines.encoder.directories import tensors as encoder_tensors
 
 from dragoman.engines import tiny
-from dragoman.engines.arrays import Tensors
-from tests.engines.encoder.directories import CLS, PAD, PLAIN, SEP, Shape, UNK, WORDS
-from tests.engines.encoder.directories import tensors as encoder_tensors
+from dragoman.engines.safetensors_reader import Tensors
 
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.engines.harness import Only
 
-from dragoman.core.engine import (
+from dragoman.core.errors import EngineError
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Sampling
+from dragoman.core.token_engine import (
     Ended,
     PromptLogprobs,
     ReasoningBudget,
@@ -16,24 +20,17 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.errors import EngineError
-from dragoman.core.events import FinishReason
-from dragoman.core.request import Sampling
-from dragoman.engines.llamacpp.client import (
+from dragoman.engines.llamacpp.client import LlamaCppClient
+from dragoman.engines.llamacpp.completion_state import CompletionState
+from dragoman.engines.llamacpp.native_grammar import build_native_grammar, find_impossible_end
+from dragoman.engines.llamacpp.token_text import TokenText
+from dragoman.engines.llamacpp.wire import (
     CompletionChunk,
-    LlamaCppClient,
     LlamaCppErrorBody,
     PromptProgress,
     ScoredToken,
     TopLogprob,
 )
-from dragoman.engines.llamacpp.completion_state import (
-    CompletionState,
-    build_native_grammar,
-    find_impossible_end,
-)
-from dragoman.engines.llamacpp.tokens import TokenText
-from tests.engines.harness import Only
 
 WORDS = [
     b"a",
@@ -66,7 +63,7 @@ def list_tokens(out: list[TokenOutput]) -> list[int]:
     return [output.token for output in out if isinstance(output, Sampled)]
 
 
-def test_it_is_scheduled_when_the_prompt_begins_to_be_computed() -> None:
+def test_feed_first_prompt_progress_emits_scheduled() -> None:
     one = answer()
     one.build_body(0, cached=False)
     assert one.feed(CompletionChunk(prompt_progress=PromptProgress(cache=1))) == [Scheduled("x", 1)]
@@ -83,7 +80,7 @@ def test_it_is_scheduled_when_the_prompt_begins_to_be_computed() -> None:
         ((0, 1, 0, 1, 0, 1, 0, 1, 0, 1), FinishReason.LENGTH, None),
     ],
 )
-def test_it_ends_at_a_stop_token_or_at_its_length(
+def test_feed_ends_at_stop_token_or_max_tokens(
     tokens: tuple[int, ...], reason: FinishReason, stop: int | None
 ) -> None:
     one = answer()
@@ -97,7 +94,7 @@ def test_it_ends_at_a_stop_token_or_at_its_length(
     assert out[-1] == Ended("x", reason, stop)
 
 
-def test_held_tokens_are_found_by_their_bytes() -> None:
+def test_feed_infers_held_tokens_from_bytes() -> None:
     one = answer()
     one.build_body(0, cached=False)
     assert list_tokens(one.feed(CompletionChunk("\U0001f600", (7,), tokens_predicted=2))) == [6, 7]
@@ -122,7 +119,7 @@ def test_ambiguous_held_tokens_are_requested_separately() -> None:
     assert (rest.n_predict, rest.stream, len({7, again.seed, rest.seed})) == (5, True, 3)
 
 
-def test_tokens_cut_within_a_character_are_requested_separately() -> None:
+def test_tokens_cut_within_character_are_requested_separately() -> None:
     one = answer(max_tokens=2)
     one.build_body(0, cached=False)
     one.feed(CompletionChunk("a", (0,), tokens_predicted=1))
@@ -134,7 +131,7 @@ def test_tokens_cut_within_a_character_are_requested_separately() -> None:
     )
 
 
-def test_a_token_that_the_grammar_rejects_is_replaced() -> None:
+def test_token_rejected_by_grammar_is_replaced() -> None:
     one = answer(matcher=Only([[0], [1, 4]]), grammar="start: AB")
     assert one.build_body(0, cached=False).grammar == build_native_grammar("start: AB", {END})
     assert list_tokens(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
@@ -147,14 +144,14 @@ def test_a_token_that_the_grammar_rejects_is_replaced() -> None:
     )
 
 
-def test_without_stop_tokens_the_end_token_is_masked() -> None:
+def test_build_body_without_stop_tokens_masks_end_token() -> None:
     assert answer(stop_token_ids=frozenset[int]()).build_body(0, cached=False).logit_bias == (
         (END, False),
     )
     assert answer().build_body(0, cached=False).logit_bias == ()
 
 
-def test_an_end_cannot_come_too_early() -> None:
+def test_build_body_masks_end_token_until_min_tokens() -> None:
     one = answer(min_tokens=1)
     first = one.build_body(0, cached=False)
     assert (first.logit_bias, first.n_predict) == (((END, False),), 1)
@@ -164,7 +161,7 @@ def test_an_end_cannot_come_too_early() -> None:
     assert one.build_body(0, cached=True).logit_bias == ()
 
 
-def test_bad_words_count_from_their_last_token() -> None:
+def test_bad_words_mask_only_their_last_token() -> None:
     one = answer(sampling=Sampling(bad_words=((0, 1), (3,))))
     assert one.build_body(0, cached=False).logit_bias == ((3, False),)
     assert list_tokens(one.feed(CompletionChunk("b", (1,), tokens_predicted=1))) == [1]
@@ -173,7 +170,7 @@ def test_bad_words_count_from_their_last_token() -> None:
     assert (1, False) in one.build_body(0, cached=True).logit_bias
 
 
-def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
+def test_logprob_outside_top_has_no_rank() -> None:
     one = answer(logprobs=1)
     assert one.build_body(0, cached=False).n_probs == 1
     best = (TopLogprob(1, -0.1),)
@@ -186,7 +183,7 @@ def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
     assert (out.logprobs.logprob, out.logprobs.rank, out.logprobs.top) == (-2.0, None, ((1, -0.1),))
 
 
-def test_the_prompt_is_not_penalized_until_the_answer_repeats_it() -> None:
+def test_penalties_exclude_prompt_until_output_repeats_it() -> None:
     one = answer(prompt=(0, 1, 1), sampling=Sampling(presence_penalty=0.5, frequency_penalty=0.25))
     body = one.build_body(0, cached=False)
     assert (body.presence_penalty, body.frequency_penalty) == (0.5, 0.25)
@@ -199,7 +196,7 @@ def test_the_prompt_is_not_penalized_until_the_answer_repeats_it() -> None:
     assert (again.prompt, dict(again.logit_bias)) == ((0, 1, 1, 3, 1), {0: 0.75, 1: 0.5})
 
 
-def test_a_spent_budget_forces_its_tokens_alone() -> None:
+def test_exhausted_reasoning_budget_forces_only_end_tokens() -> None:
     limit = ReasoningBudget(1, (), (2,), (2,), is_open=True)
     one = answer(reasoning_budget=limit, sampling=Sampling(temperature=1.0, presence_penalty=2.0))
     assert one.build_body(0, cached=False).n_predict == 9
@@ -210,7 +207,7 @@ def test_a_spent_budget_forces_its_tokens_alone() -> None:
     assert one.build_body(0, cached=True).n_predict == 7
 
 
-def test_a_prompt_is_generated_for_its_logprobs() -> None:
+def test_prompt_logprobs_are_computed_by_forced_generation() -> None:
     """The second token ends within a character, and the third ends the turn: llama.cpp
     stops there.
     """
@@ -247,7 +244,7 @@ def test_a_prompt_is_generated_for_its_logprobs() -> None:
     assert one.build_body(0, cached=True).prompt == (0, 1, 2, END, 0), "and then the answer"
 
 
-def test_a_fault_is_an_error() -> None:
+def test_feed_error_chunk_raises_engine_error() -> None:
     with pytest.raises(EngineError, match=r"llama.cpp: too much"):
         answer().feed(CompletionChunk(error=LlamaCppErrorBody("too much")))
 
@@ -278,11 +275,11 @@ def test_a_fault_is_an_error() -> None:
         ("", ""),
     ],
 )
-def test_a_grammar_allows_every_end_token_after_the_answer(grammar: str, native: str) -> None:
+def test_build_native_grammar_allows_every_end_token(grammar: str, native: str) -> None:
     assert build_native_grammar(grammar, {8, 3}) == native
 
 
-def test_a_grammar_of_llamacpp_is_sent_once_and_only_where_it_can_end() -> None:
+def test_build_body_sends_native_grammar_once_if_supported() -> None:
     one = answer(grammar='start: "a"')
     assert [bool(one.build_body(0, cached=False).grammar) for _ in range(2)] == [True, False]
     request = TokenRequest(id="x", prompt=(0, 1), max_tokens=9, grammar='start: "a"')
@@ -292,7 +289,7 @@ def test_a_grammar_of_llamacpp_is_sent_once_and_only_where_it_can_end() -> None:
     assert ours.build_body(0, cached=False).grammar == ""
 
 
-def test_the_end_tokens_are_tried_at_the_end_of_a_grammar() -> None:
+def test_find_impossible_end_tries_every_end_token() -> None:
     ends = {3: "<stop>", 8: "<end>"}
     assert find_impossible_end(ends, lambda body: (body.logit_bias[0][0],)) is None
     assert find_impossible_end(ends, lambda body: (3,)) == "<end>"
@@ -300,9 +297,7 @@ def test_the_end_tokens_are_tried_at_the_end_of_a_grammar() -> None:
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
-async def test_a_message_that_is_not_json_is_an_error_of_the_engine(
-    tmp_path: Path, status: str
-) -> None:
+async def test_client_non_json_response_raises_engine_error(tmp_path: Path, status: str) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
 from dragoman.engines.llamacpp import find_end_tokens, read_metadata
-from dragoman.engines.llamacpp.gguf import GgufMetadata, count_parameters
+from dragoman.engines.llamacpp.gguf_metadata import GgufMetadata, count_parameters
 
 U32 = 4
 F32 = 6
@@ -57,7 +57,7 @@ def tensor(name: str, *shape: int) -> bytes:
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, 0)
 
 
-def test_the_parameters_of_all_parts_are_counted(tmp_path: Path) -> None:
+def test_count_parameters_sums_all_parts(tmp_path: Path) -> None:
     for number, tensors in ((1, [tensor("a", 3, 4), tensor("b", 5)]), (2, [tensor("c", 2, 2, 2)])):
         head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(ENTRIES))
         write(
@@ -69,7 +69,7 @@ def test_the_parameters_of_all_parts_are_counted(tmp_path: Path) -> None:
         count_parameters(cut_off)
 
 
-def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
+def test_read_metadata_parses_all_value_types(tmp_path: Path) -> None:
     found = read_metadata(write(tmp_path / "m.gguf", gguf(ENTRIES)))
     assert (
         found.architecture,
@@ -101,13 +101,15 @@ def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
         (gguf(ENTRIES[1:]), "general.architecture"),
     ],
 )
-def test_what_is_no_whole_gguf_file_is_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_read_metadata_invalid_file_raises_with_reason(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
     with pytest.raises(EngineError, match=reason):
         read_metadata(write(tmp_path / "m.gguf", data))
 
 
 @given(cut=st.integers(0, len(gguf(ENTRIES)) - 1), flip=st.integers(0, 255))
-def test_no_damage_ends_in_anything_but_an_error_of_ours(
+def test_read_metadata_damaged_file_raises_only_engine_error(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flip: int
 ) -> None:
     data = bytearray(gguf(ENTRIES))
@@ -117,7 +119,7 @@ def test_no_damage_ends_in_anything_but_an_error_of_ours(
         read_metadata(path)
 
 
-def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
+def test_read_metadata_split_model_requires_first_part(tmp_path: Path) -> None:
     first = write(tmp_path / "m-00001-of-00002.gguf", gguf(ENTRIES))
     with pytest.raises(EngineError, match=r"is missing its part m-00002-of-00002\.gguf"):
         read_metadata(first)
@@ -127,7 +129,7 @@ def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
         read_metadata(second)
 
 
-def test_a_name_with_zero_parts_is_one_file(tmp_path: Path) -> None:
+def test_read_metadata_name_with_zero_parts_is_single_file(tmp_path: Path) -> None:
     assert (
         read_metadata(write(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture
         == "llama"
@@ -140,7 +142,7 @@ def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
     )
 
 
-def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> None:
+def test_find_end_tokens_uses_metadata_and_known_names() -> None:
     assert find_end_tokens(
         metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>", *"bcdefghi"))
     ) == {

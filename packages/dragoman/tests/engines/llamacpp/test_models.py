@@ -14,13 +14,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.engines.harness import GREEDY, Only, Outputs, Speaker, alone
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.core.engine import Ended, Failed, ReasoningBudget, TokenRequest
 from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import GenerateRequest, GenerationLimits, Sampling, SamplingOptions
+from dragoman.core.token_engine import Ended, Failed, ReasoningBudget, TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.llamacpp import LlamaCppOptions, find_parts, load, read_metadata
@@ -28,15 +29,14 @@ from dragoman.engines.llamacpp.client import tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
 from dragoman.engines.llamacpp.load import check_tokenizer
 from dragoman.engines.llamacpp.process import LaunchSettings, LlamaCppProcess
-from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
 from dragoman.launch.llamacpp import build_gguf_tokenizer
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.testing import EngineUnderTest
-from dragoman.testing.engine_kit import build_conversation
-from tests.engines.harness import GREEDY, Only, Outputs, Speaker, alone
+from dragoman.testing.engine_under_test import build_conversation
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
@@ -116,7 +116,7 @@ def prompts() -> list[tuple[int, ...]]:
     ]
 
 
-async def test_the_same_tokens_as_in_numpy(packaged: Llama, file: Path) -> None:
+async def test_greedy_tokens_match_numpy(packaged: Llama, file: Path) -> None:
     asks = [
         TokenRequest(
             id=str(n),
@@ -153,7 +153,7 @@ def agree(ours: Outputs, theirs: Outputs) -> int:
     return len(ours.tokens)
 
 
-async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path) -> None:
+async def test_repetition_penalty_matches_numpy(packaged: Llama, file: Path) -> None:
     sampling = Sampling(temperature=0, repetition_penalty=1.3)
     ask = TokenRequest(
         id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling
@@ -167,7 +167,7 @@ async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path
     [(1.5, 0.0), (0.0, 0.7), (-1.0, 0.4), (2.0, -0.2)],
     ids=["presence", "frequency", "", ""],
 )
-async def test_presence_and_frequency_count_the_output_alone(
+async def test_presence_and_frequency_penalty_ignore_prompt(
     packaged: Llama, file: Path, presence: float, frequency: float
 ) -> None:
     """llama.cpp counts the prompt too; this prompt contains the words of the answer."""
@@ -184,7 +184,7 @@ async def test_presence_and_frequency_count_the_output_alone(
     assert set(outputs.tokens) & set(prompt)
 
 
-async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file: Path) -> None:
+async def test_unsupported_penalty_combination_is_rejected(file: Path) -> None:
     sampling = Sampling(repetition_penalty=1.2, presence_penalty=1.0)
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=2, sampling=sampling)
     async with serving(file) as client:
@@ -193,9 +193,7 @@ async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file:
 
 
 @pytest.mark.parametrize("alternatives", [0, 3])
-async def test_the_logprobs_of_a_prompt_are_those_of_numpy(
-    packaged: Llama, file: Path, alternatives: int
-) -> None:
+async def test_prompt_logprobs_match_numpy(packaged: Llama, file: Path, alternatives: int) -> None:
     """The prompts have end-of-turn tokens, and characters of several tokens: llama.cpp
     reports only their last ones.
     """
@@ -228,7 +226,7 @@ async def test_the_logprobs_of_a_prompt_are_those_of_numpy(
 
 
 @pytest.mark.parametrize("budget", [0, 5])
-async def test_a_spent_reasoning_budget_forces_the_end(
+async def test_exhausted_reasoning_budget_forces_end(
     packaged: Llama, file: Path, budget: int
 ) -> None:
     end = ids("</think>")
@@ -245,9 +243,7 @@ async def test_a_spent_reasoning_budget_forces_the_end(
     assert [score and round(score.logprob, 1) for score in outputs.scores][budget] is not None
 
 
-async def test_flash_attention_changes_only_what_is_nearly_equal(
-    packaged: Llama, file: Path
-) -> None:
+async def test_flash_attention_keeps_greedy_tokens(packaged: Llama, file: Path) -> None:
     asks = [
         TokenRequest(
             id=str(n), prompt=prompt, max_tokens=20, sampling=GREEDY, stop_token_ids=frozenset({2})
@@ -283,7 +279,7 @@ class Follows:
         return not self._left
 
 
-async def test_a_failing_matcher_fails_only_its_request(file: Path) -> None:
+async def test_failing_matcher_fails_only_its_request(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=5, matcher=Only([[300]], fail_at=0))
     async with serving(file) as client:
         broken = client.send(ask)
@@ -293,7 +289,7 @@ async def test_a_failing_matcher_fails_only_its_request(file: Path) -> None:
         assert len(fine.tokens) == 5
 
 
-def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
+def test_load_kv_cache_smaller_than_context_raises(file: Path) -> None:
     metadata = read_metadata(file)
     with pytest.raises(EngineError, match="KV cache"):
         load(
@@ -303,7 +299,7 @@ def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
         )
 
 
-async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None:
+async def test_tokens_of_partial_characters_are_reported(file: Path) -> None:
     """llama.cpp's stream does not name them."""
     spelled = ids("a😀b👍🏽京")
     assert len(spelled) > 12
@@ -315,7 +311,7 @@ async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None
             assert tuple((await client.ask(cut)).tokens) == spelled[:most]
 
 
-async def test_random_bytes_are_reported_completely(file: Path) -> None:
+async def test_invalid_utf8_output_reports_all_tokens(file: Path) -> None:
     """A temperature at which much of the output is not UTF-8: unknown tokens are
     requested again.
     """
@@ -329,7 +325,7 @@ async def test_random_bytes_are_reported_completely(file: Path) -> None:
         )
 
 
-async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
+async def test_sampling_respects_min_allowed_tokens_and_bad_words(file: Path) -> None:
     story = talk("Tell me a story.")
     end = frozenset({2})
     plain = TokenRequest(id="a", prompt=story, max_tokens=100, sampling=GREEDY, stop_token_ids=end)
@@ -355,7 +351,7 @@ async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
         assert not any(tuple(tokens[n : n + 3]) == word for n in range(len(tokens)))
 
 
-async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file: Path) -> None:
+async def test_preempted_sequences_keep_their_tokens(file: Path) -> None:
     asks = [
         TokenRequest(id=str(n), prompt=talk(f"Count to {n}."), max_tokens=100, sampling=GREEDY)
         for n in range(8)
@@ -368,7 +364,7 @@ async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file
             assert outputs.tokens == (await client.ask(ask)).tokens
 
 
-async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Path) -> None:
+async def test_sequence_aborted_at_start_releases_its_slot(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY)
     async with serving(file, max_num_seqs=2) as client:
         for number in range(3):
@@ -383,7 +379,7 @@ async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Pa
         )
 
 
-async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
+async def test_prefix_cache_hits_only_for_same_salt(file: Path) -> None:
     ask = TokenRequest(
         id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine"
     )
@@ -397,7 +393,7 @@ async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
         assert (await client.ask(ask)).cached == [0]
 
 
-async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(file: Path) -> None:
+async def test_killed_process_fails_sequences_and_restarts(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
     async with serving(file) as client:
         engine = client.engine
@@ -415,7 +411,7 @@ async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(
         assert len((await client.ask(msgspec.structs.replace(ask, max_tokens=5))).tokens) == 5
 
 
-def test_a_file_that_llamacpp_cannot_load_is_a_one_line_error(file: Path, tmp_path: Path) -> None:
+def test_load_broken_file_raises_one_line_error(file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(file.read_bytes()[:-200_000])
     metadata = read_metadata(broken)
@@ -426,7 +422,7 @@ def test_a_file_that_llamacpp_cannot_load_is_a_one_line_error(file: Path, tmp_pa
     assert "\n" not in error.value.message
 
 
-async def test_a_model_in_several_files_says_the_same(file: Path, tmp_path: Path) -> None:
+async def test_split_model_matches_single_file(file: Path, tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=8, sampling=GREEDY)
     first = write_embedded(tmp_path / "tiny.gguf", split=20)
     assert len(find_parts(first)) > 1
@@ -434,7 +430,7 @@ async def test_a_model_in_several_files_says_the_same(file: Path, tmp_path: Path
         assert (await several.ask(ask)).tokens == (await one.ask(ask)).tokens
 
 
-async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
+async def test_hanging_process_is_reported_unhealthy(file: Path) -> None:
     now = [0.0]
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
     async with serving(file, clock=lambda: now[0]) as client:
@@ -450,13 +446,13 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
     assert isinstance(outputs.end, Failed)
 
 
-def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
+def test_check_tokenizer_mismatch_raises() -> None:
     check_tokenizer(TOKENIZER, lambda text: TOKENIZER.encode(text, special=False), "here")
     with pytest.raises(EngineError, match="differently from its vocabulary"):
         check_tokenizer(TOKENIZER, lambda text: [*TOKENIZER.encode(text, special=False), 5], "here")
 
 
-async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
+async def test_aborted_sequence_frees_slot_immediately(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=900, sampling=GREEDY)
     async with serving(file, max_num_seqs=1) as client:
         running = client.send(ask)
@@ -470,7 +466,7 @@ async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
         assert client.engine.health().running == 0
 
 
-async def test_calls_are_parsed_where_llamacpp_takes_their_markers_for_text(tmp_path: Path) -> None:
+async def test_tool_calls_with_user_defined_markers_are_parsed(tmp_path: Path) -> None:
     """Many files declare the delimiters as user-defined tokens: llama.cpp's own grammar
     then treats them as text.
     """
@@ -519,7 +515,7 @@ as its end-of-turn token.
 
 
 @pytest.mark.parametrize("end", END_TEXTS)
-async def test_an_answer_under_a_grammar_ends_with_every_end_token(file: Path, end: int) -> None:
+async def test_grammar_output_ends_at_every_end_token(file: Path, end: int) -> None:
     grammar = Compiler(TOKENIZER, END_TEXTS).compile_text('start: "x"?', None)
     ask = TokenRequest(
         id="a",
@@ -539,7 +535,9 @@ async def test_an_answer_under_a_grammar_ends_with_every_end_token(file: Path, e
 @pytest.mark.parametrize(
     "question", ["What is the weather in Rome?", "What is the opposite of hot?"]
 )
-async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str) -> None:
+async def test_response_with_tools_ends_before_length_limit(
+    file: Path, question: str, choice: str
+) -> None:
     models = build_models(
         Settings(model=str(file), max_model_len=1024, max_num_seqs=4, threads=1), SystemClock()
     )
@@ -563,7 +561,7 @@ async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str)
     assert len(answer.list_calls()) <= 1
 
 
-def test_a_vocabulary_of_sentencepiece_is_read_as_llamacpp_reads_it(tmp_path: Path) -> None:
+def test_sentencepiece_tokenizer_matches_llamacpp(tmp_path: Path) -> None:
     file = write_embedded(tmp_path / "spm.gguf", vocabulary=add_sentencepiece)
     tokenizer = build_gguf_tokenizer(read_metadata(file))
     process = LlamaCppProcess(

@@ -10,21 +10,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-
-from dragoman.core.embeddings import EmbedRequest, ScoreRequest, TextInputs, TokenizedPair
-from dragoman.core.engine import Encoder
-from dragoman.core.errors import EngineError, RequestError
-from dragoman.engines import encoder
-from dragoman.engines.encoder import BertEmbedder, BertScorer
-from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
-from dragoman.engines.llamacpp.client import EmbeddingItem
-from dragoman.engines.llamacpp.load import check_numbers
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings
 from tests.engines.encoder.directories import PLAIN, SCORER, SEP, WORDS
 from tests.engines.encoder.directories import write_encoder as write_directory
+
+from dragoman.core.encoder import Encoder
+from dragoman.core.encoder_requests import EmbedRequest, ScoreRequest, TextInputs, TokenizedPair
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.engines import encoder_engine as encoder
+from dragoman.engines.encoder_engine import BertEmbedder, BertScorer
+from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
+from dragoman.engines.llamacpp.pooling import check_numbers
+from dragoman.engines.llamacpp.wire import EmbeddingItem
+from dragoman.launch import build_models
+from dragoman.pipeline.model_registry import EmbedderBackend, ScorerBackend, ServedModel
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
@@ -54,7 +54,7 @@ def vectors(packed: tuple[bytes, ...]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")]
 )
-async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
+async def test_embed_vectors_match_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
     ours = encoder.load(write_directory(tmp_path, pooling=mode))
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
     assert isinstance(model.backend, EmbedderBackend)
@@ -77,7 +77,7 @@ async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: st
     )
 
 
-async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: Path) -> None:
+async def test_single_segment_scores_match_numpy(tmp_path: Path) -> None:
     """llama.cpp does not support a second segment."""
     ours = encoder.load(write_directory(tmp_path, SCORER))
     model = build_model(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
@@ -96,7 +96,7 @@ async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: P
         await engine.stop()
 
 
-async def test_texts_are_read_as_the_files_own_vocabulary_has_them(tmp_path: Path) -> None:
+async def test_tokenizer_uses_vocabulary_of_gguf_file(tmp_path: Path) -> None:
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=1))
     assert model.tokenizer is not None
     text = "The cats sat on a Tokyo mat"
@@ -108,7 +108,7 @@ async def test_texts_are_read_as_the_files_own_vocabulary_has_them(tmp_path: Pat
     assert TextInputs((text,)).add_special_tokens
 
 
-async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Path) -> None:
+async def test_embed_rejects_unknown_id_and_stopped_engine(tmp_path: Path) -> None:
     model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=1))
     assert isinstance(model.backend, EmbedderBackend)
     engine = model.backend.engine
@@ -122,7 +122,7 @@ async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Pa
         await engine.embed(EmbedRequest("m", TEXTS))
 
 
-def test_only_numbers_are_vectors() -> None:
+def test_check_numbers_rejects_nan_vectors() -> None:
     item = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=EmbeddingItem)
     assert item.embedding == ((0.5, None),)
     check_numbers([np.array([0.5], np.float32)])

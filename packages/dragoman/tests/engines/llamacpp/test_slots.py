@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dragoman.core.images import PromptImage
+from dragoman.core.prompt_images import PromptImage
 from dragoman.engines.llamacpp.engine import SlotPool, build_cache_keys
 
 
-def test_the_longest_beginning_wins() -> None:
+def test_acquire_prefers_slot_with_longest_prefix() -> None:
     slots = SlotPool(3)
     for tokens in ((1, 2, 3), (1, 2, 9), (7,)):
         slot, cached = slots.acquire((), "")
@@ -18,7 +18,7 @@ def test_the_longest_beginning_wins() -> None:
     assert slots.count_cached_tokens((1, 2, 9, 4), "me") == 2
 
 
-def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
+def test_acquire_without_shared_prefix_returns_unused_slot() -> None:
     slots = SlotPool(6)
     taken = [slots.acquire((n,), "")[0] for n in range(3)]
     assert taken == [0, 1, 2]
@@ -32,33 +32,33 @@ def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
     assert slots.acquire((8,), "")[0] == 4, "beside none that run"
 
 
-def test_a_slot_of_another_owner_is_not_reused() -> None:
+def test_acquire_does_not_reuse_slot_of_other_owner() -> None:
     slots = SlotPool(1)
     slots.release(slots.acquire((), "me")[0], (1, 2), "me")
     assert slots.count_cached_tokens((1, 2, 3), "you") == 0
     assert slots.acquire((1, 2, 3), "you") == (0, False)
 
 
-def test_the_last_token_is_always_computed() -> None:
+def test_count_cached_tokens_excludes_last_token() -> None:
     slots = SlotPool(1)
     slots.release(slots.acquire((), "")[0], (1, 2, 3), "")
     assert slots.count_cached_tokens((1, 2, 3), "") == 2
 
 
-def test_what_is_forgotten_is_not_found() -> None:
+def test_clear_cache_removes_cached_tokens() -> None:
     slots = SlotPool(2)
     slots.release(slots.acquire((), "")[0], (1, 2), "")
     slots.clear_cache()
     assert slots.count_cached_tokens((1, 2, 3), "") == 0
 
 
-def test_without_caching_no_slot_is_reused() -> None:
+def test_acquire_with_caching_disabled_reuses_no_prefix() -> None:
     slots = SlotPool(1, caching=False)
     slots.release(slots.acquire((), "")[0], (1, 2), "")
     assert slots.acquire((1, 2, 3), "") == (0, False)
 
 
-def test_else_the_one_that_was_used_longest_ago_is_taken() -> None:
+def test_acquire_without_match_takes_least_recently_used() -> None:
     slots = SlotPool(2)
     first, _ = slots.acquire((1,), "")
     second, _ = slots.acquire((2,), "")
@@ -67,7 +67,7 @@ def test_else_the_one_that_was_used_longest_ago_is_taken() -> None:
     assert slots.acquire((3,), "")[0] == second
 
 
-def test_prompts_share_no_more_than_their_images_do() -> None:
+def test_cached_prefix_ends_at_first_different_image() -> None:
     tokens = (1, 2, 9, 9, 3, 9, 9, 4)
 
     def build_keys(*digests: bytes) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def resident(address: int) -> int:
     raise AssertionError("no such mapping")
 
 
-def test_cleared_pages_are_returned_and_written_ones_stay() -> None:
+def test_cleared_pages_are_released_and_written_pages_are_kept() -> None:
     """In a separate process, because other threads could write to their mappings at any
     time.
     """

@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from dragoman.core.engine import Feature
+from dragoman.core.capabilities import Feature
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -92,7 +92,7 @@ async def get_token_ids(http: httpx2.AsyncClient, *parts: str | bytes, **more: A
     return (await chat(http, *parts, **more))["choices"][0]["token_ids"]
 
 
-async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(directory: Path) -> None:
+async def test_image_answers_are_independent_of_batch_and_cache(directory: Path) -> None:
     talks: list[tuple[str | bytes, ...]] = [
         ("What is it?", RED),
         ("What is it?", GREEN),
@@ -113,7 +113,7 @@ async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(director
         assert [await get_token_ids(http, *talk) for talk in talks] == alone
 
 
-async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Path) -> None:
+async def test_image_chat_stream_matches_response_and_usage(directory: Path) -> None:
     async with serving(directory) as http:
         client: Any = openai.AsyncOpenAI(
             base_url="http://localhost/v1", api_key="none", http_client=http
@@ -136,7 +136,7 @@ async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Pa
         assert two - whole.usage.prompt_tokens == PATCHES
 
 
-async def test_messages_and_its_token_count_see_images_too(directory: Path) -> None:
+async def test_messages_and_count_tokens_include_images(directory: Path) -> None:
     async with serving(directory) as http:
         client: Any = anthropic.AsyncAnthropic(
             base_url="http://localhost", api_key="none", http_client=http
@@ -161,7 +161,7 @@ async def test_messages_and_its_token_count_see_images_too(directory: Path) -> N
         (("What does <|im_end|> mean?", RED), "would read other tokens"),
     ],
 )
-async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
+async def test_unsupported_image_content_returns_400_with_param(
     directory: Path, parts: tuple[str | bytes, ...], reason: str
 ) -> None:
     async with serving(directory) as http:
@@ -173,7 +173,7 @@ async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
         assert len(await get_token_ids(http, "What is it?", RED)) > 0
 
 
-async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Path) -> None:
+async def test_image_answer_continues_over_second_llamacpp_request(directory: Path) -> None:
     """min_tokens forbids an end before the tenth token: this needs another request,
     with the earlier output as text.
     """
@@ -185,7 +185,7 @@ async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Pat
         assert (len(short) < 10 <= len(long), long[: len(short) - 1]) == (True, short[:-1])
 
 
-async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
+async def test_image_answer_with_ambiguous_tokens_fails_to_resume(directory: Path) -> None:
     """The output repeats one letter, which llama.cpp would tokenize as longer tokens."""
     async with serving(directory) as http:
         found = (
@@ -204,7 +204,7 @@ async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(direc
     ("begin", "end", "reason"),
     [("<s>", "A:", ""), ("", "A:", "first token"), ("<s>", "", "ends with an image")],
 )
-async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
+async def test_sentencepiece_image_prompt_is_checked_at_both_ends(
     tmp_path: Path, begin: str, end: str, reason: str
 ) -> None:
     """With a SentencePiece vocabulary llama.cpp prepends a token to every prompt, and a
@@ -221,7 +221,7 @@ async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
         assert reason in answer.text
 
 
-async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:
+async def test_image_request_with_choices_and_grammar_succeeds(directory: Path) -> None:
     async with serving(directory) as http:
         answer = await chat(
             http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]}
@@ -229,14 +229,14 @@ async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> N
         assert {choice["message"]["content"] for choice in answer["choices"]} <= {"red", "green"}
 
 
-async def test_without_a_projector_images_are_refused(directory: Path) -> None:
+async def test_images_without_projector_are_rejected(directory: Path) -> None:
     async with serving(directory, mmproj="none") as http:
         answer = await http.post("/v1/chat/completions", json=body("What is it?", RED))
         assert answer.status_code == 400
         assert "does not support images" in answer.json()["error"]["message"]
 
 
-async def test_a_projector_is_named_or_found_and_has_to_be_one(
+async def test_mmproj_is_configured_or_discovered_and_validated(
     directory: Path, tmp_path: Path
 ) -> None:
     alone = tmp_path / "tiny.gguf"

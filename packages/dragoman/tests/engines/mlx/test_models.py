@@ -13,14 +13,14 @@ import pytest
 pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
-from ..harness import Bench, GREEDY, Outputs, alone, generate_with_files
+from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
 
 pytestmark = pytest.mark.mlx
 
@@ -69,7 +69,7 @@ def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
+def test_mixed_batch_tokens_match_mlx_lm(kind: str) -> None:
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
     alike = network(kind)
@@ -85,7 +85,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     assert [one.tokens for one in streams] == expected
 
 
-def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
+def test_build_paged_model_with_recurrent_state_raises() -> None:
     with pytest.raises(EngineError, match="cannot be batched"):
         build_paged_model(
             network(
@@ -108,7 +108,7 @@ def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
         )
 
 
-def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
+def test_build_paged_model_rejects_position_dependent_attention() -> None:
     """Attention that depends on the number of keys instead of the mask changes with
     pages.
     """
@@ -125,7 +125,7 @@ def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
         build_paged_model(KeyCountAttention(), vocab=96, max_positions=512)
 
 
-def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
+def test_bundled_model_matches_numpy(packaged: Llama) -> None:
     loaded, _ = load_network(tiny.find_bundled_model(), dtype="float32", trust_remote_code=False)
     model, _ = build_paged_model(
         loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions
@@ -143,7 +143,7 @@ def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
     )
 
 
-def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
+def test_cached_prompt_gives_same_tokens() -> None:
     model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
     bench = Bench(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
@@ -156,7 +156,7 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path: Path) -> None:
+def test_block_files_are_found_by_new_process(dtype: Any, tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     streams: list[Outputs] = []
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path:
         ),
     ],
 )
-def test_a_checkpoint_that_cannot_be_loaded_is_rejected_in_one_sentence(
+def test_load_network_invalid_config_raises_with_reason(
     tmp_path: Path, fields: dict[str, object], reason: str
 ) -> None:
     directory = copytree(tiny.find_bundled_model(), tmp_path / "model")

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
 
-from dragoman.core.control import WeightsInMemory, WeightsOnDisk
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import RequestError, Unsupported
+from dragoman.core.token_engine import TokenRequest
+from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines import mlx
 from dragoman.engines.batching import EngineLimits
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mlx
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 40)), max_tokens=8, sampling=GREEDY)
 
 
-async def test_it_says_what_the_new_weights_say_in_numpy(tmp_path: Path) -> None:
+async def test_update_weights_matches_numpy(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     write_model(tmp_path / "old")

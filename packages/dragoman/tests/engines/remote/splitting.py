@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman.engines.remote import EngineClient, EngineServer, HostedAdapters, HostedEngine
-from dragoman.launch.remote_engine import HostedModel, build_front_end_model, host_model
-from dragoman.pipeline.models import Models, ServedModel
+from dragoman.launch.hosted_model import HostedModel, build_front_end_model, host_model
+from dragoman.pipeline.model_registry import Models, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 

@@ -12,20 +12,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from dragoman.core.control import WeightHistory, WeightsInMemory
-from dragoman.core.embeddings import EmbedRequest
-from dragoman.core.engine import (
-    Ended,
-    Failed,
-    Health,
-    Rejected,
-    Sampled,
-    Scheduled,
-    TokenEngine,
-    TokenOutput,
-    TokenRequest,
-    WeightVersionSet,
-)
+from dragoman.core.encoder_requests import EmbedRequest
+from dragoman.core.engine import Health
 from dragoman.core.errors import (
     ContextTooLong,
     EngineError,
@@ -35,8 +23,7 @@ from dragoman.core.errors import (
     Unsupported,
 )
 from dragoman.core.events import FinishReason, PromptTokens, Started
-from dragoman.core.frames import FrameBuffer, read_frame
-from dragoman.core.images import PromptImage
+from dragoman.core.prompt_images import PromptImage
 from dragoman.core.request import (
     Extras,
     GenerationLimits,
@@ -45,7 +32,19 @@ from dragoman.core.request import (
     Sampling,
     SamplingOptions,
 )
-from dragoman.engines.base import BaseTokenEngine
+from dragoman.core.token_engine import (
+    Ended,
+    Failed,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenEngine,
+    TokenOutput,
+    TokenRequest,
+    WeightVersionSet,
+)
+from dragoman.core.weight_updates import WeightHistory, WeightsInMemory
+from dragoman.engines.base_engine import BaseTokenEngine
 from dragoman.engines.remote import EngineChanges, EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (
     AddRequest,
@@ -58,9 +57,10 @@ from dragoman.engines.remote.messages import (
     encode_frame,
 )
 from dragoman.engines.tiny import find_bundled_model
+from dragoman.ipc.frames import FrameBuffer, read_frame
 from dragoman.launch import build_models
-from dragoman.pipeline.models import ServedModel, TokenBackend
-from dragoman.pipeline.served_model import Adapter
+from dragoman.pipeline.lora_adapters import Adapter
+from dragoman.pipeline.model_registry import ServedModel, TokenBackend
 from dragoman.serving.clock import SystemClock
 from dragoman.testing import EngineUnderTest
 from dragoman.testing.engine_kit import GREEDY, SCHEMA
@@ -149,7 +149,7 @@ async def settle(engine: TokenEngine) -> None:
     )
 
 
-async def test_all_front_ends_answer_as_the_engine_does_in_one_process(running: Split) -> None:
+async def test_front_ends_match_in_process_engine(running: Split) -> None:
     local = build_local()
     await local.backend.engine.start()
     alone = EngineUnderTest(local)
@@ -189,7 +189,7 @@ async def test_all_front_ends_answer_as_the_engine_does_in_one_process(running: 
         )
 
 
-async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> None:
+async def test_close_at_limit_matches_in_process_engine(running: Split) -> None:
     local = build_local()
     await local.backend.engine.start()
     limits = GenerationLimits(max_tokens=12, close_at_limit=True)
@@ -206,7 +206,7 @@ async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> 
     assert isinstance(json.loads(found.choices[0].join_text()), str)
 
 
-async def test_a_prefix_that_one_front_end_computed_is_a_hit_for_the_others(running: Split) -> None:
+async def test_prefix_cache_is_shared_between_front_ends(running: Split) -> None:
     async with running.front_ends(2) as models:
         first, second = (EngineUnderTest(model) for model in models)
         request = first.build_request(
@@ -230,7 +230,7 @@ async def test_a_prefix_that_one_front_end_computed_is_a_hit_for_the_others(runn
         assert started[0].cached_tokens == 0
 
 
-async def test_embeddings_are_those_of_the_engine(running: Split) -> None:
+async def test_embed_matches_local_engine(running: Split) -> None:
     request = EmbedRequest("tiny", ((1, 2, 3), (4, 5)), dimensions=8)
     own = get_backend(running.local).embedder
     assert own is not None
@@ -244,7 +244,7 @@ async def test_embeddings_are_those_of_the_engine(running: Split) -> None:
             await embedder.embed(EmbedRequest("tiny", ((10**6,),)))
 
 
-async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running: Split) -> None:
+async def test_front_end_disconnect_aborts_only_its_sequences(running: Split) -> None:
     async with running.front_ends(2) as models:
         gone, other = map(get_client, models)
         lost = [send(gone, f"gone-{number}") for number in range(3)]
@@ -263,7 +263,7 @@ async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running
         await settle(get_backend(running.local).engine)
 
 
-async def test_an_aborted_sequence_is_freed_and_delivers_nothing_more(running: Split) -> None:
+async def test_aborted_sequence_is_freed_and_emits_no_output(running: Split) -> None:
     async with running.front_ends(1) as (model,):
         client = get_client(model)
         receiver = send(client, "a")
@@ -277,7 +277,7 @@ async def test_an_aborted_sequence_is_freed_and_delivers_nothing_more(running: S
         assert client.health().running == client.health().waiting == 0
 
 
-async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts(
+async def test_abort_during_grammar_compile_prevents_start(
     running: Split,
 ) -> None:
     async with running.front_ends(1) as (model,):
@@ -292,7 +292,7 @@ async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts
         assert receiver.outputs == []
 
 
-async def test_the_engine_rejects_with_its_own_errors() -> None:
+async def test_engine_rejections_keep_error_types() -> None:
     async with (
         split(build_local(max_num_seqs=1, max_queued_requests=1)) as running,
         running.front_ends(2) as models,
@@ -315,7 +315,7 @@ async def test_the_engine_rejects_with_its_own_errors() -> None:
         assert (first.health().running, first.health().waiting) == (1, 1)
 
 
-async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
+async def test_full_engine_is_rejected_by_front_end() -> None:
     async with (
         split(build_local(max_num_seqs=1, max_queued_requests=1)) as running,
         running.front_ends(2) as models,
@@ -331,7 +331,7 @@ async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
         assert second.health().running == 0
 
 
-async def test_what_cannot_be_sent_is_rejected(running: Split) -> None:
+async def test_unsendable_request_is_rejected(running: Split) -> None:
     async with running.front_ends(1) as (model,):
         client = get_client(model)
         with pytest.raises(Unsupported, match="images"):
@@ -362,7 +362,7 @@ async def build_no_matcher(_: AddRequest) -> None:
     raise AssertionError
 
 
-async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> None:
+async def test_engine_exception_fails_only_its_request() -> None:
     engine = Moody(find_bundled_model(), 100)
     async with split(build_local()) as running:
         await running.server.stop()
@@ -400,7 +400,7 @@ class Failing(Moody):
         return Health(ready=not self.has_failed, reason="no step completed", failed=self.has_failed)
 
 
-async def test_an_engine_that_fails_for_good_is_reported(running: Split) -> None:
+async def test_permanently_failed_engine_is_reported(running: Split) -> None:
     engine = Failing(find_bundled_model(), 100)
     await running.server.stop()
     hosted = HostedEngine(engine, 100, build_no_matcher)  # pyright: ignore[reportArgumentType]
@@ -421,7 +421,7 @@ async def test_an_engine_that_fails_for_good_is_reported(running: Split) -> None
     await client.stop()
 
 
-async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running: Split) -> None:
+async def test_control_call_updates_engine_and_all_front_ends(running: Split) -> None:
     async with running.front_ends(2) as models:
         first, second = (get_client(model).control for model in models)
         client = get_client(models[1])
@@ -476,7 +476,7 @@ class Registry:
         self.entries.pop(name, None)
 
 
-async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Split) -> None:
+async def test_adapter_load_is_visible_to_all_front_ends(running: Split) -> None:
     running.adapters = registry = Registry()
     await running.server.stop()
     await running.start()
@@ -497,7 +497,7 @@ async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Spli
         assert list(registry.entries) == ["other"]
 
 
-async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(running: Split) -> None:
+async def test_engine_restart_keeps_adapters_and_reports_lost_weights(running: Split) -> None:
     weights = next(find_bundled_model().glob("*.safetensors")).read_bytes()
     changes: list[EngineChanges] = []
     running.adapters = Registry()
@@ -538,7 +538,7 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
         assert isinstance((await send(client, "later", max_tokens=2).wait())[-1], Ended)
 
 
-async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(
+async def test_engine_exit_fails_requests_and_client_reconnects(
     running: Split,
 ) -> None:
     """A fake server closes the connection during a request."""
@@ -599,7 +599,7 @@ def build_add(id: str, max_tokens: int) -> AddRequest:
     return AddRequest(**fields, is_constrained=False)
 
 
-def test_extras_are_sent_with_their_types() -> None:
+def test_extras_roundtrip_keeps_types() -> None:
     extras = Extras(
         kv_transfer_params='{"a": [1]}', lora="sql", data_parallel_rank=3, session_id='a"b'
     )
@@ -608,7 +608,7 @@ def test_extras_are_sent_with_their_types() -> None:
     assert decode_front_end_message(frame) == sent
 
 
-async def test_a_step_is_one_frame(running: Split) -> None:
+async def test_step_outputs_are_sent_in_one_frame(running: Split) -> None:
     reader, writer = await asyncio.open_unix_connection(running.path)
     writer.write(
         encode_frame(AttachFrontEnd())
@@ -627,7 +627,7 @@ async def test_a_step_is_one_frame(running: Split) -> None:
     writer.close()
 
 
-async def test_outputs_for_a_slow_front_end_are_merged(running: Split) -> None:
+async def test_outputs_for_slow_front_end_are_merged(running: Split) -> None:
     reader, writer = await asyncio.open_unix_connection(running.path, limit=1)
     # More bytes than the buffers of both sides hold.
     request = msgspec.structs.replace(build_add("a", 250), logprobs=250)
@@ -654,7 +654,7 @@ async def settle_after_start(engine: TokenEngine) -> None:
     await settle(engine)
 
 
-async def test_a_front_end_that_never_reads_is_disconnected(
+async def test_front_end_without_reads_is_disconnected(
     running: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.engines.remote.server.MAX_UNSENT", 50)
@@ -677,7 +677,7 @@ async def test_a_front_end_that_never_reads_is_disconnected(
         EngineError("Failed."),
     ],
 )
-def test_errors_keep_their_kind_and_fields(error: RequestError | EngineError) -> None:
+def test_sent_error_roundtrip_keeps_type_and_fields(error: RequestError | EngineError) -> None:
     built = SentError.of(error).build()
     assert type(built) is type(error)
     for name in ("message", "param", "code", "retry_after", "status"):
@@ -685,7 +685,7 @@ def test_errors_keep_their_kind_and_fields(error: RequestError | EngineError) ->
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, 20])
-def test_frames_may_arrive_in_any_pieces(cut: int) -> None:
+def test_frame_buffer_feed_accepts_any_split(cut: int) -> None:
     data = b"".join(encode_frame(build_add(str(id), 20)) for id in range(3))
     buffer = FrameBuffer()
     pieces = [data[start : start + cut] for start in range(0, len(data), cut)]

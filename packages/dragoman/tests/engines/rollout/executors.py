@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.core.control import Weights, WeightsInMemory
-from dragoman.core.engine import Capabilities, Feature
+from dragoman.core.capabilities import Capabilities, Feature
+from dragoman.core.weight_updates import Weights, WeightsInMemory
 from dragoman.engines import tiny
-from dragoman.engines.rollout import Candidate, RolloutSampling
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.engines.rollout_executor import Candidate, RolloutSampling
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 
 WORDS = [
     load_tokenizer(tiny.find_bundled_model()).encode(word, special=False)[0]

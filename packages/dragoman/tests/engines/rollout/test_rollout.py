@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.engines.rollout import Candidate, Executor, RolloutSampling
+from dragoman.engines.rollout_executor import Candidate, Executor, RolloutSampling
 from dragoman.launch.plugin import build_executor_model
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from .executors import Dice, Trained, WORDS, roll
+from .executors import WORDS, Dice, Trained, roll
 
 BINARY = {"content-type": "application/octet-stream"}
 
@@ -48,7 +48,7 @@ async def get_generated_tokens(
     return answer.json()["choices"]
 
 
-async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched():
+async def test_generate_n_choices_uses_one_call_and_keeps_token_ids():
     dice = Dice()
     async with serving(dice) as http:
         choices = await get_generated_tokens(http, n=3, seed=7, logprobs=0, temperature=0.5)
@@ -68,7 +68,7 @@ async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched
     assert choices[0]["weight_versions"] is None, "it does not report its version"
 
 
-async def test_undeclared_parameters_are_warned_of_and_not_passed_on():
+async def test_undeclared_parameters_cause_warning_and_are_dropped():
     dice = Dice()
     async with serving(dice) as http:
         answer = await http.post("/inference/v1/generate", json=ask(top_p=0.5, min_tokens=2))
@@ -111,7 +111,7 @@ class Slow(Dice):
         return super().generate(prompts, n, sampling)
 
 
-async def test_a_blocking_executor_is_not_called_again_while_a_cancelled_call_runs():
+async def test_blocking_executor_waits_for_cancelled_call_before_next():
     slow = Slow()
     async with serving(slow) as http:
         leaving = asyncio.create_task(get_generated_tokens(http, [1]))
@@ -129,7 +129,7 @@ async def test_a_blocking_executor_is_not_called_again_while_a_cancelled_call_ru
     assert [prompts for prompts, _, _ in slow.calls] == [[(1,)], [(2,)]]
 
 
-async def test_a_plain_executor_gets_all_that_waits_at_once_and_is_called_by_one():
+async def test_plain_executor_batches_waiting_requests_per_call():
     slow = Slow()
     async with serving(slow) as http:
         first = asyncio.create_task(get_generated_tokens(http, [1]))
@@ -157,7 +157,7 @@ ANSWERS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "message"), ANSWERS)
-async def test_what_cannot_be_an_answer_is_the_executors_failure(answer: object, message: str):
+async def test_invalid_executor_result_returns_500(answer: object, message: str):
     class Odd(Dice):
         def generate(
             self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling
@@ -174,7 +174,7 @@ async def test_what_cannot_be_an_answer_is_the_executors_failure(answer: object,
         assert (await http.get("/health")).status_code == 200
 
 
-async def test_stop_tokens_and_stop_strings_cut_its_output():
+async def test_executor_output_is_cut_at_stop_tokens_and_strings():
     class Stopping(Dice):
         def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
             return {"token_ids": [WORDS[1], WORDS[2], sampling.stop_token_ids[0]]}
@@ -190,7 +190,7 @@ async def test_stop_tokens_and_stop_strings_cut_its_output():
     assert (cut["choices"][0]["text"], cut["choices"][0]["finish_reason"]) == (" cat", "stop")
 
 
-async def test_every_dialect_is_there():
+async def test_executor_is_served_in_every_dialect():
     async with serving(Dice()) as http:
         body = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}], "model": "dice"}
         claude = (await http.post("/v1/messages", json=body)).json()
@@ -205,7 +205,7 @@ async def test_every_dialect_is_there():
     assert len(sglang["output_ids"]) == 4
 
 
-async def test_weights_are_replaced_between_calls_and_reported():
+async def test_update_weights_changes_reported_version():
     async with serving(Trained()) as http:
         assert (await get_generated_tokens(http))[0]["weight_versions"] == [
             {"version": "zero", "start": 0, "end": 4}
@@ -227,7 +227,7 @@ async def test_weights_are_replaced_between_calls_and_reported():
         assert (await http.post("/pause")).status_code == 404
 
 
-async def test_an_update_waits_for_the_call_that_runs():
+async def test_update_weights_waits_for_running_call():
     class Held(Trained):
         def __init__(self) -> None:
             super().__init__()
@@ -259,7 +259,7 @@ async def test_an_update_waits_for_the_call_that_runs():
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
-async def test_pause_and_resume(mode: str):
+async def test_pause_holds_or_rejects_requests_until_resume(mode: str):
     trained = Trained()
     async with serving(trained) as http:
         assert (await http.post(f"/pause?mode={mode}")).status_code == 200

@@ -22,9 +22,9 @@ from dragoman.engines.script import (
     Think,
     UsageOverride,
     Wait,
-    files,
     load_script,
 )
+from dragoman.engines.script import script_file as files
 
 FULL = """\
 - Hello!
@@ -87,11 +87,11 @@ def write_script(folder: Path, text: str, name: str = "script.yaml") -> Path:
     return path
 
 
-def test_everything_that_a_script_may_say(tmp_path: Path):
+def test_load_script_parses_all_fields(tmp_path: Path):
     assert _same(load_script(write_script(tmp_path, FULL)), Script(ENTRIES))
 
 
-def test_all_formats_mean_the_same(tmp_path: Path):
+def test_load_script_formats_are_equivalent(tmp_path: Path):
     entries = yaml.safe_load(FULL)
     whole = load_script(write_script(tmp_path, json.dumps(entries, indent=1), "script.json"))
     lines = load_script(
@@ -159,13 +159,13 @@ def _same(one: Script, other: Script) -> bool:
         ("[" * 100_000, "s.json", "s.json"),
     ],
 )
-def test_an_error_names_its_place(tmp_path: Path, text: str, name: str, why: str):
+def test_load_script_invalid_file_reports_location(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(ScriptError, match=why) as caught:
         load_script(write_script(tmp_path, text, name))
     assert str(caught.value).startswith(str(tmp_path / name))
 
 
-def test_an_unreadable_file_is_an_error(tmp_path: Path):
+def test_load_script_unreadable_file_raises(tmp_path: Path):
     with pytest.raises(ScriptError, match="No such file"):
         load_script(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"- \xff")
@@ -173,6 +173,6 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path):
         load_script(tmp_path / "latin.yaml")
 
 
-def test_the_example_in_the_documentation_is_a_script(tmp_path: Path):
+def test_docstring_example_is_valid_script(tmp_path: Path):
     example = (files.__doc__ or "").partition("\n\n")[2]
     assert len(load_script(write_script(tmp_path, inspect.cleandoc(example))).entries) == 5

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dragoman.core.errors import ContextTooLong, RequestError
 from dragoman.core.events import (
     ChoiceFinished,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     Started,
     TextDelta,
@@ -46,7 +46,8 @@ from dragoman.engines.scripted import (
     UsageOverride,
     Wait,
 )
-from dragoman.engines.scripted.engine import TokenizedPrompt, generate_events, render_transcript
+from dragoman.engines.scripted.prompt_transcript import TokenizedPrompt, render_transcript
+from dragoman.engines.scripted.response_events import generate_events
 
 from .harness import Naps, ask, chat, engine, events, user
 from .triples import Triples
@@ -54,7 +55,7 @@ from .triples import Triples
 EVERYTHING = (Think("Let me see."), Say("Hé, 😀!"), CallTool("f", '{"x": "ü"}'), Refuse("No."))
 
 
-async def test_every_part_is_emitted_in_order():
+async def test_all_part_kinds_are_emitted_in_order():
     reply = await ask(engine(Script.of(*EVERYTHING)), chat(tools=["f"]))
     choice = reply.choices[0]
     assert [type(part).__name__ for part in choice.parts] == [
@@ -73,19 +74,19 @@ async def test_every_part_is_emitted_in_order():
     ]
 
 
-async def test_usage_counts_the_tokens_that_ride_on_the_events():
+async def test_usage_counts_tokens_of_events():
     reply = await ask(engine(Script.of(*EVERYTHING)), chat(tools=["f"]))
     assert reply.usage.completion == len(reply.choices[0].tokens)
     assert reply.usage.reasoning == len(Triples().encode("Let me see.", special=False))
 
 
-async def test_started_counts_the_words_of_the_prompt_and_nothing_is_cached():
+async def test_started_reports_prompt_tokens_and_no_cached_tokens():
     text = "user: 123456"
     first = (await events(engine(Script.of(Say("x"))), chat(user("123456"))))[0]
     assert first == Started(len(text) // 3, 0, written_tokens=0)
 
 
-async def test_a_script_may_report_other_counts():
+async def test_usage_override_replaces_counts():
     script = Script(
         (
             ScriptEntry(
@@ -105,13 +106,13 @@ async def test_a_script_may_report_other_counts():
         ("tokens", ["one", " tw", "o\nt", "hre", "e"]),
     ],
 )
-async def test_text_is_cut_as_the_script_says(chunks: Chunks, texts: list[str]):
+async def test_text_is_split_by_configured_chunks(chunks: Chunks, texts: list[str]):
     script = Script((ScriptEntry((Say("one two\nthree"),), chunks=chunks),))
     pieces = [event.text for event in await events(engine(script)) if isinstance(event, TextDelta)]
     assert pieces == texts
 
 
-async def test_a_text_in_pieces_is_cut_exactly_so():
+async def test_explicit_text_pieces_become_deltas():
     output = await events(
         engine(Script.of(Say(("a", "", "bcd", "é")), CallTool("f", ("{", "}")))), chat(tools=["f"])
     )
@@ -124,7 +125,7 @@ async def test_a_text_in_pieces_is_cut_exactly_so():
     limit=st.integers(0, 40),
     chunks=st.sampled_from(["tokens", "words", "characters"]),
 )
-async def test_a_limit_cuts_the_tokens_and_loses_none(text: str, limit: int, chunks: Chunks):
+async def test_max_tokens_truncates_without_token_loss(text: str, limit: int, chunks: Chunks):
     script = Script((ScriptEntry((Say(text), CallTool("tool", text)), chunks=chunks),))
     choice = (
         await ask(engine(script), chat(tools=["tool"], limits=GenerationLimits(limit)))
@@ -135,12 +136,12 @@ async def test_a_limit_cuts_the_tokens_and_loses_none(text: str, limit: int, chu
     assert text.startswith(choice.join_text())
 
 
-def test_stop_strings_are_left_to_the_pipeline():
+def test_stop_parameter_is_not_in_engine_capabilities():
     """The engine would search each part separately, but a client sees one text."""
     assert "stop" not in engine().capabilities.parameters
 
 
-async def test_logprobs_say_that_it_was_certain():
+async def test_logprobs_report_probability_one():
     plain = (await ask(engine(Script.of(Say("abc"))))).choices[0].tokens[0]
     alone = (await ask(engine(Script.of(Say("abc"))), chat(logprobs=0))).choices[0].tokens[0]
     ranked = (await ask(engine(Script.of(Say("abc"))), chat(logprobs=5))).choices[0].tokens[0]
@@ -149,12 +150,12 @@ async def test_logprobs_say_that_it_was_certain():
     assert [(top.text, top.logprob) for top in ranked.top] == [("abc", 0.0)]
 
 
-async def test_a_token_that_is_no_whole_character_has_its_bytes():
+async def test_token_of_partial_character_keeps_its_bytes():
     tokens = (await ask(engine(Script.of(Say("ab😀"))))).choices[0].tokens
     assert [token.utf8 for token in tokens] == [b"ab\xf0", b"\x9f\x98\x80"]
 
 
-async def test_text_that_reads_like_a_control_token_is_text():
+async def test_text_like_control_token_is_encoded_as_text():
     tokens = (await ask(engine(Script.of(Say("<|end|>"))))).choices[0].tokens
     assert 1 not in [token.id for token in tokens]
     assert not any(token.special for token in tokens)
@@ -169,27 +170,27 @@ async def test_choices_are_interleaved():
     assert reply.usage.completion == 3
 
 
-async def test_choices_wait_together():
+async def test_choices_share_delays():
     naps = Naps()
     script = Script((ScriptEntry((Say("abcdef"), Wait(2.0), Say("g")), delay=1.0, pace=0.5),))
     await ask(engine(script, sleep=naps), chat(choices=2))
     assert naps.slept == [1.0, 0.5, 0.5, 2.0, 0.5]
 
 
-async def test_an_answer_fills_what_the_context_has_left():
+async def test_answer_is_truncated_at_context_limit():
     script = Script.of(Say("abcdefghi"))
     choice = (await ask(engine(script, max_model_len=4), chat(user("")))).choices[0]
     assert (choice.join_text(), choice.reason) == ("abcdef", FinishReason.LENGTH)
 
 
 @pytest.mark.parametrize("text", ["123456789", "1" * 100_000])
-async def test_a_prompt_that_leaves_no_room_is_refused(text: str):
+async def test_prompt_without_room_for_answer_is_rejected(text: str):
     with pytest.raises(ContextTooLong) as refused:
         await ask(engine(Script.of(Say("x")), max_model_len=5), chat(user(text)))
     assert refused.value.limit == 5
 
 
-async def test_a_plain_prompt_is_counted_as_a_tokenizer_would():
+async def test_plain_prompt_is_tokenized_with_control_tokens():
     request = GenerateRequest("m", "<|end|>abc", return_prompt=True)
     started, prompt, *_ = await events(engine(Script.of(Say("x"))), request)
     assert started == Started(3, 0, written_tokens=0)
@@ -197,7 +198,7 @@ async def test_a_plain_prompt_is_counted_as_a_tokenizer_would():
     assert [token.id for token in prompt.tokens][:2] == [0, 1]
 
 
-async def test_ids_come_back_as_they_are():
+async def test_token_id_prompt_is_returned_unchanged():
     ids = tuple(Triples().encode("<|end|>", special=False))
     _, prompt, *_ = await events(
         engine(Script.of(Say("x"))), GenerateRequest("m", ids, return_prompt=True)
@@ -207,12 +208,12 @@ async def test_ids_come_back_as_they_are():
 
 
 @pytest.mark.parametrize("id", [-1, 10**9])
-async def test_an_id_outside_the_vocabulary_is_refused(id: int):
+async def test_token_id_outside_vocab_is_rejected(id: int):
     with pytest.raises(RequestError, match="vocabulary"):
         await ask(engine(Script.of(Say("x"))), GenerateRequest("m", (id,)))
 
 
-async def test_a_reasoning_budget_ends_the_thought_and_not_the_answer():
+async def test_reasoning_budget_truncates_reasoning_only():
     request = chat(reasoning=ReasoningOptions(budget=2))
     reply = await ask(engine(Script.of(Think("abcdefghi"), Say("ok"))), request)
     assert reply.choices[0].parts == (
@@ -223,12 +224,12 @@ async def test_a_reasoning_budget_ends_the_thought_and_not_the_answer():
 
 
 @pytest.mark.parametrize("wish", [ReasoningOptions(enabled=False), ReasoningOptions(effort="none")])
-async def test_reasoning_can_be_turned_off(wish: ReasoningOptions):
+async def test_reasoning_disabled_omits_reasoning_part(wish: ReasoningOptions):
     reply = await ask(engine(Script.of(Think("hm"), Say("ok"))), chat(reasoning=wish))
     assert (reply.choices[0].join_reasoning(), reply.choices[0].join_text()) == ("", "ok")
 
 
-async def test_a_custom_tool_gets_its_input_as_it_is():
+async def test_custom_tool_call_is_marked_custom():
     request = GenerateRequest(
         "m", Conversation((user("hi"),), (CustomTool("patch"), FunctionTool("f")))
     )
@@ -236,7 +237,7 @@ async def test_a_custom_tool_gets_its_input_as_it_is():
     assert [event.custom for event in output if isinstance(event, ToolCallStart)] == [True, False]
 
 
-async def test_a_tokenizer_that_normalises_loses_neither_text_nor_tokens():
+async def test_normalizing_tokenizer_keeps_text_and_tokens():
     script = Script((ScriptEntry((Say("wörld 😀"),), chunks="characters"),))
     choice = (await ask(engine(script, tokenizer=Triples(prefix="_")))).choices[0]
     assert choice.join_text() == "wörld 😀"
@@ -246,7 +247,7 @@ async def test_a_tokenizer_that_normalises_loses_neither_text_nor_tokens():
 
 
 @pytest.mark.parametrize("part", [Say(""), Think(""), Refuse("")])
-async def test_an_empty_part_says_nothing(part: Part):
+async def test_empty_part_emits_no_event(part: Part):
     output = await events(engine(Script.of(part)))
     assert len(output) == 3
     assert get_answer_tokens(output[1]) == ()
@@ -260,7 +261,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 @pytest.mark.parametrize("parts", [(Fail(),), (Say("abc"), Fail())])
-def test_nothing_comes_after_a_failure(parts: tuple[Part, ...]):
+def test_fail_part_is_last_event(parts: tuple[Part, ...]):
     request = chat(choices=2)
     steps = generate_events(
         request,
@@ -275,7 +276,7 @@ def test_nothing_comes_after_a_failure(parts: tuple[Part, ...]):
     assert not any(isinstance(step, Fail | ChoiceFinished | Finished) for step in before)
 
 
-def test_every_word_of_a_conversation_counts():
+def test_render_transcript_includes_all_parts():
     call = ToolCall("call_1", "f", '{"a": 1}')
     answer = ToolResult("call_1", (Text("42"), Image(RemoteMedia("http://localhost/x.png"))))
     conversation = Conversation(

@@ -19,7 +19,7 @@ from dragoman.core.message import (
     ToolResult,
 )
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.script.script import NO_DIRECTIVE, TOOL_RESULT_REPLY
+from dragoman.engines.script.directives import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
 from .harness import Naps, ask, assistant, chat, engine, result, user
@@ -69,7 +69,7 @@ def _brief(part: Part) -> tuple[str, ...]:
         ("[[say]]", []),
     ],
 )
-async def test_directives_are_followed(text: str, expected: list[tuple[str, ...]]):
+async def test_directives_in_prompt_define_reply(text: str, expected: list[tuple[str, ...]]):
     assert await parts(user(text)) == expected
 
 
@@ -95,21 +95,21 @@ async def test_directives_are_followed(text: str, expected: list[tuple[str, ...]
         ("[[finish abort]]", "takes one of stop, length"),
     ],
 )
-async def test_a_directive_with_a_fault_is_the_clients_fault(text: str, why: str):
+async def test_invalid_directive_returns_400(text: str, why: str):
     with pytest.raises(RequestError, match=why) as caught:
         await parts(user(text))
     assert (caught.value.status, caught.value.code) == (400, "invalid_directive")
 
 
 @given(st.text("[]say tol{}\"'then\\", max_size=60).map(lambda text: text.replace("t{", "[[tool ")))
-async def test_no_text_makes_the_engine_fail(text: str):
+async def test_arbitrary_text_raises_only_request_error(text: str):
     try:
         await parts(user(text), result(text))
     except RequestError:
         return
 
 
-async def test_an_agents_loop_goes_turn_by_turn():
+async def test_then_directives_advance_per_tool_result():
     task = user('[[tool f {"n": 1}]] [[then]] [[think Next]] [[tool g]] [[then]] [[say Finished]]')
     call = assistant("call")
     answer = result("42")
@@ -121,33 +121,33 @@ async def test_an_agents_loop_goes_turn_by_turn():
     assert await parts(task, *[call, answer] * 3) == [("say", TOOL_RESULT_REPLY)]
 
 
-async def test_a_reminder_after_the_result_does_not_end_the_loop():
+async def test_user_message_after_tool_result_continues_loop():
     task = user("[[tool f]] [[then]] [[say Finished]]")
     assert await parts(task, assistant(), result("1"), user("Mind the gap")) == [
         ("say", "Finished")
     ]
 
 
-async def test_a_tool_result_can_direct():
+async def test_directive_in_tool_result_is_followed():
     assert await parts(
         user("[[tool f]][[then]][[say no]]"), assistant(), result("[[say yes]]")
     ) == [("say", "yes")]
 
 
-async def test_the_system_prompt_and_the_assistant_direct_nothing():
+async def test_directives_in_system_and_assistant_are_ignored():
     system = Message(Role.SYSTEM, (Text("[[say system]]"),))
     assert await parts(system, assistant("[[say assistant]]"), user("hi")) == [
         ("say", NO_DIRECTIVE)
     ]
 
 
-async def test_a_new_question_is_not_answered_by_an_old_directive():
+async def test_directive_of_earlier_turn_is_ignored():
     assert await parts(user("[[say old]]"), assistant("old"), user("new")) == [
         ("say", NO_DIRECTIVE)
     ]
 
 
-async def test_parts_of_one_message_direct_together():
+async def test_directives_of_all_message_parts_are_combined():
     assert await parts(Message(Role.USER, (Text("[[say a]]"), Text("[[say b]]")))) == [
         ("say", "ab")
     ]
@@ -155,17 +155,17 @@ async def test_parts_of_one_message_direct_together():
     assert await parts(Message(Role.TOOL, (media,))) == [("say", "t")]
 
 
-async def test_a_call_of_an_undeclared_tool_is_left_out():
+async def test_tool_directive_without_declared_tools_is_skipped():
     assert await parts(user("[[tool f]]"), tools=()) == [("say", NO_DIRECTIVE)]
     assert await parts(user("[[tool f]][[say title]]"), tools=()) == [("say", "title")]
 
 
-async def test_a_mistyped_tool_is_an_error():
+async def test_tool_directive_with_unknown_name_is_rejected():
     with pytest.raises(RequestError, match="'h'; declared are: f, g"):
         await parts(user("[[tool h]]"))
 
 
-async def test_errors_delays_and_ends():
+async def test_error_delay_and_finish_directives_are_applied():
     naps = Naps()
     with pytest.raises(EngineError, match="too late") as failed:
         await ask(
@@ -177,19 +177,19 @@ async def test_errors_delays_and_ends():
     assert reply.choices[0].reason is FinishReason.LENGTH
 
 
-async def test_directives_are_words_where_they_are_switched_off():
+async def test_directives_disabled_are_plain_text():
     reply = await ask(engine(Script.of(Say("scripted"))), chat(user("[[say directed]]")))
     assert reply.choices[0].join_text() == "scripted"
 
 
-async def test_a_script_answers_where_there_are_no_directives():
+async def test_script_replies_to_prompts_without_directives():
     playing = engine(Script.of(Say("scripted")), directives=True)
     assert (await ask(playing, chat(user("[[say directed]]")))).choices[0].join_text() == "directed"
     assert (await ask(playing, chat(user("hi")))).choices[0].join_text() == "scripted"
     assert (await ask(playing, GenerateRequest("m", "hi"))).choices[0].join_text() == "scripted"
 
 
-async def test_a_plain_prompt_directs_as_a_user_would():
+async def test_directives_in_plain_prompt_are_followed():
     prompt = "user:\n[[say directed]] [[then]] [[say later]]\n\nassistant:\n"
     reply = await ask(engine(directives=True), GenerateRequest("m", prompt))
     assert reply.choices[0].join_text() == "directed"

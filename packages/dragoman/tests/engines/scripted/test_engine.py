@@ -21,14 +21,14 @@ from dragoman.core.errors import (
 )
 from dragoman.core.events import Finished, Started, TextDelta
 from dragoman.core.message import ToolChoice
-from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptEntry, ScriptedEngine, Wait
+from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptedEngine, ScriptEntry, Wait
 
 from .harness import ask, chat, engine, user
 
 HELLO = Script.of(Say("Hello, world"))
 
 
-def test_it_is_an_engine_of_events():
+def test_engine_capabilities_follow_native_option():
     created: Engine = engine()
     assert created.capabilities.native_tools
     assert created.capabilities.native_reasoning
@@ -39,9 +39,7 @@ def test_it_is_an_engine_of_events():
     ("status", "kind"),
     [(400, RequestError), (404, NotFound), (429, RateLimited), (418, RequestError)],
 )
-async def test_an_error_first_in_a_reply_comes_before_started(
-    status: int, kind: type[RequestError]
-):
+async def test_leading_error_is_raised_before_started(status: int, kind: type[RequestError]):
     fail = Fail(status, "No", code="why", param="messages", retry_after=7.0)
     with pytest.raises(kind) as refused:
         await anext(engine(Script.of(fail)).generate(chat()))
@@ -51,13 +49,13 @@ async def test_an_error_first_in_a_reply_comes_before_started(
     )  # fmt: skip
 
 
-async def test_an_error_without_a_code_has_that_of_its_status():
+async def test_error_without_code_uses_code_of_status():
     with pytest.raises(Overloaded) as refused:
         await ask(engine(Script.of(Fail(503))))
     assert (refused.value.code, refused.value.retry_after) == ("overloaded", 1.0)
 
 
-async def test_an_error_later_in_a_reply_breaks_the_stream():
+async def test_error_after_text_is_raised_during_stream():
     stream = engine(Script.of(Say("abc"), Fail(502, "broken"))).generate(chat())
     assert [type(await anext(stream)) for _ in range(2)] == [Started, TextDelta]
     with pytest.raises(EngineError, match="broken") as failed:
@@ -79,12 +77,12 @@ async def test_an_error_later_in_a_reply_breaks_the_stream():
         lambda: Fail(200),
     ],
 )
-def test_invalid_scripts_are_rejected_at_construction(wrong: Callable[[], object]):
+def test_invalid_script_is_rejected_at_construction(wrong: Callable[[], object]):
     with pytest.raises(ValueError, match=r"."):
         wrong()
 
 
-async def test_it_records_its_requests():
+async def test_requests_are_recorded_up_to_history_size():
     playing = engine(HELLO, history_size=2)
     for text in "abc":
         await ask(playing, chat(user(text)))
@@ -92,7 +90,7 @@ async def test_it_records_its_requests():
     assert list(playing.requests) == [chat(user("b")), chat(user("c"))]
 
 
-async def test_leaving_early_is_counted_and_leaving_in_time_is_not():
+async def test_early_stream_close_is_counted():
     playing = engine(HELLO)
     async with aclosing(playing.generate(chat())) as events:
         await anext(events)
@@ -105,14 +103,14 @@ async def test_leaving_early_is_counted_and_leaving_in_time_is_not():
     assert playing.num_closed_early == 1
 
 
-async def test_a_refused_request_is_not_one_that_was_left():
+async def test_rejected_request_is_not_counted_as_closed_early():
     playing = engine(HELLO)
     with pytest.raises(Unsupported):
         await ask(playing, chat(tools=["f"], tool_choice=ToolChoice("required")))
     assert (playing.num_requests, playing.num_closed_early, playing.num_running) == (1, 0, 0)
 
 
-async def test_cancelling_a_silence_leaves_nothing_behind():
+async def test_cancel_during_wait_leaves_no_tasks():
     playing = engine(Script.of(Say("a"), Wait(60.0)), sleep=_wait_forever)
     begun = asyncio.Event()
 
@@ -129,7 +127,7 @@ async def test_cancelling_a_silence_leaves_nothing_behind():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_stopping_ends_a_silence_with_an_error():
+async def test_stop_during_delay_fails_request():
     playing = engine(
         Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_wait_forever
     )
@@ -142,7 +140,7 @@ async def test_stopping_ends_a_silence_with_an_error():
     assert (playing.health().ready, playing.health().reason) == (False, "stopped")
 
 
-async def test_stopping_ends_an_answer_between_two_events():
+async def test_stop_between_events_fails_request():
     playing = engine(HELLO)
     events = playing.generate(chat())
     await anext(events)
@@ -151,7 +149,7 @@ async def test_stopping_ends_an_answer_between_two_events():
         await anext(events)
 
 
-async def test_an_error_of_the_clock_is_raised():
+async def test_sleep_error_is_raised():
     async def broken(_: float) -> None:
         raise OSError("no time")
 
@@ -159,7 +157,7 @@ async def test_an_error_of_the_clock_is_raised():
         await ask(engine(Script.of(Wait(1.0)), sleep=broken))
 
 
-async def test_a_long_answer_lets_others_in():
+async def test_long_answer_yields_to_other_tasks():
     async def count(playing: ScriptedEngine) -> int:
         return len([event async for event in playing.generate(chat())])
 
@@ -171,7 +169,7 @@ async def test_a_long_answer_lets_others_in():
     assert (task.result(), turns > 10) == (1003, True)
 
 
-async def test_ids_of_calls_can_be_chosen():
+async def test_tool_call_id_from_script_is_used():
     script = Script.of(CallTool("f"), CallTool("f", id="mine"))
     calls = (
         (await ask(engine(script, new_id=lambda: "made"), chat(tools=["f"])))

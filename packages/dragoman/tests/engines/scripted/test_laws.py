@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.engine import Tokenizer
 from dragoman.core.event_grammar import check_events
 from dragoman.core.events import Started
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import GenerationLimits, ReasoningOptions
+from dragoman.core.tokenizer import Tokenizer
 from dragoman.engines import tiny
 from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, Think, Wait
-from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.prompts.hf_tokenizer import load_tokenizer
 
 from .harness import ask, chat, engine, events
 from .triples import Triples
@@ -42,7 +42,7 @@ EMBEDDED = load_tokenizer(tiny.find_bundled_model())
     budget=st.none() | st.integers(0, 5),
     tokenizer=st.sampled_from([Triples(), EMBEDDED]),
 )
-async def test_every_stream_is_legal_and_counts_its_tokens(
+async def test_random_stream_is_valid_and_usage_matches_tokens(
     parts: tuple[Part, ...],
     chunks: Chunks,
     choices: int,
@@ -69,7 +69,7 @@ async def test_every_stream_is_legal_and_counts_its_tokens(
 
 
 @given(text=st.text("aé😀 \n<|im_end|></think>"), chunks=CHUNKS)
-async def test_the_tokens_of_a_text_are_those_of_its_vocabulary(text: str, chunks: Chunks):
+async def test_text_tokens_match_tokenizer_encoding(text: str, chunks: Chunks):
     playing = engine(Script((ScriptEntry((Say(text),), chunks=chunks),)), tokenizer=EMBEDDED)
     choice = (await ask(playing)).choices[0]
     assert choice.join_text() == text

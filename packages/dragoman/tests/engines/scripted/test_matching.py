@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.script.script import Subject
+from dragoman.engines.script.match_rule import Subject
 from dragoman.engines.scripted import MatchRule, Say, Script, ScriptEntry
 
 from .harness import ask, assistant, chat, engine, result, user
@@ -29,12 +29,12 @@ def entry(
     return ScriptEntry((Say(text),), match, times=times, repeat=repeat)
 
 
-async def test_entries_without_a_match_are_used_in_order():
+async def test_entries_without_match_are_used_in_order():
     script = Script((entry("one", times=2), entry("two"), entry("three", repeat=True)))
     assert await get_answers(script, *[chat()] * 5) == ["one", "one", "two", "three", "three"]
 
 
-async def test_entries_with_a_match_come_first_and_stay():
+async def test_entries_with_match_take_precedence_and_repeat():
     script = Script((entry("first"), entry("matched", MatchRule(("weather",))), entry("second")))
     weather = chat(user("The weather?"))
     other = chat(user("hi"))
@@ -46,7 +46,7 @@ async def test_entries_with_a_match_come_first_and_stay():
     ]
 
 
-async def test_a_match_may_be_used_up_too():
+async def test_entry_with_match_and_times_is_exhausted():
     script = Script((entry("once", MatchRule(("a",)), times=1), entry("then", MatchRule(("a",)))))
     assert await get_answers(script, *[chat(user("a"))] * 3) == ["once", "then", "then"]
 
@@ -70,13 +70,13 @@ async def test_a_match_may_be_used_up_too():
         (MatchRule(("weather",), role="user", tool="bash"), False),
     ],
 )
-async def test_everything_that_a_match_names_must_hold(match: MatchRule, fits: bool):
+async def test_match_rule_requires_all_conditions(match: MatchRule, fits: bool):
     request = chat(user("The weather in Paris?"), tools=["get_weather"])
     script = Script((entry("yes", match), entry("no")))
     assert await get_answers(script, request) == ["yes" if fits else "no"]
 
 
-async def test_the_last_word_of_the_user_or_a_tool_decides():
+async def test_match_uses_last_user_or_tool_message():
     script = Script(
         (entry("user", MatchRule(("U",))), entry("tool", MatchRule(("T",))), entry("else"))
     )
@@ -89,14 +89,14 @@ async def test_the_last_word_of_the_user_or_a_tool_decides():
     ) == ["user", "tool", "else"]
 
 
-async def test_a_plain_prompt_can_be_matched():
+async def test_match_applies_to_plain_prompt():
     assert await get_answers(
         Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")
     ) == ["yes"]
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
-def test_a_glob_agrees_with_the_plain_definition(pattern: str, text: str):
+def test_glob_match_agrees_with_reference(pattern: str, text: str):
     def fits(pattern: str, text: str) -> bool:
         if not pattern or pattern[0] != "*":
             return pattern == text or bool(
@@ -111,7 +111,7 @@ def subject(text: str) -> Subject:
     return Subject("m", text, Role.USER, frozenset())
 
 
-def test_a_hostile_glob_takes_linear_time():
+def test_glob_match_takes_linear_time():
     def cost(size: int) -> float:
         match = MatchRule(glob="*a" * 20 + "b")
         text = subject("a" * size)
@@ -132,7 +132,7 @@ def test_a_hostile_glob_takes_linear_time():
         (Script((entry("x", MatchRule(("bye",))),)), "No entry of the script matches"),
     ],
 )
-async def test_an_exhausted_script_is_an_error(script: Script, why: str):
+async def test_exhausted_script_raises_request_error(script: Script, why: str):
     playing = engine(script)
     request = chat(user("hello" + "!" * 1000))
     with pytest.raises(RequestError, match=why) as caught:

@@ -9,10 +9,10 @@ import pytest
 from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 from dragoman.core.request import (
+    AnyJsonObject,
     ContextFreeGrammar,
     Conversation,
     GenerateRequest,
-    JsonObject,
     JsonSchema,
     Regex,
     StringChoices,
@@ -68,10 +68,10 @@ LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x")
         ),
         ([CallTool("c", "abc")], GenerateRequest("m", LETTERS), "does not follow the schema"),
         ([CallTool("f")], GenerateRequest("m", "plain"), "plain prompt"),
-        ([Say("no")], chat(constraint=JsonObject()), "must be valid JSON"),
-        ([Say("[]")], chat(constraint=JsonObject()), "does not follow"),
-        ([Say('{"a": NaN}')], chat(constraint=JsonObject()), "NaN is not JSON"),
-        ([Say("[" * 100_000)], chat(constraint=JsonObject()), "must be valid JSON"),
+        ([Say("no")], chat(constraint=AnyJsonObject()), "must be valid JSON"),
+        ([Say("[]")], chat(constraint=AnyJsonObject()), "does not follow"),
+        ([Say('{"a": NaN}')], chat(constraint=AnyJsonObject()), "NaN is not JSON"),
+        ([Say("[" * 100_000)], chat(constraint=AnyJsonObject()), "must be valid JSON"),
         (
             [Say('{"a": 1}')],
             chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}')),
@@ -121,7 +121,7 @@ LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x")
         ([Say("a")], chat(constraint=ContextFreeGrammar("a")), "regular expressions and grammars"),
     ],
 )
-async def test_a_reply_that_breaks_the_request_is_refused(
+async def test_reply_violating_request_is_rejected(
     parts: list[Part], request_: GenerateRequest, why: str
 ):
     with pytest.raises(Unsupported, match=why):
@@ -135,7 +135,7 @@ async def test_a_reply_that_breaks_the_request_is_refused(
         ([CallTool("f", "{broken")], chat(tools=["f"])),
         ([CallTool("c", "abba")], GenerateRequest("m", LETTERS)),
         ([CallTool("f"), CallTool("f")], chat(tools=["f"])),
-        ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=JsonObject())),
+        ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=AnyJsonObject())),
         (
             [Say('{"a": "x"}')],
             chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}')),
@@ -148,17 +148,15 @@ async def test_a_reply_that_breaks_the_request_is_refused(
             ),
         ),
         ([Say("1")], chat(constraint=JsonSchema(doubling(5)))),
-        ([Refuse("No.")], chat(constraint=JsonObject())),
-        ([CallTool("f")], chat(tools=["f"], constraint=JsonObject())),
+        ([Refuse("No.")], chat(constraint=AnyJsonObject())),
+        ([CallTool("f")], chat(tools=["f"], constraint=AnyJsonObject())),
     ],
 )
-async def test_a_reply_that_follows_the_request_is_accepted(
-    parts: list[Part], request_: GenerateRequest
-):
+async def test_reply_satisfying_request_is_accepted(parts: list[Part], request_: GenerateRequest):
     assert (await ask(engine(Script.of(*parts)), request_)).choices[0].parts
 
 
-async def test_a_scripted_error_comes_before_all_rules():
+async def test_scripted_error_precedes_request_checks():
     with pytest.raises(EngineError, match="broken"):
         await ask(
             engine(Script.of(Fail(message="broken"))),

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.engines.tiny.llama import Llama, read_model
 
 
 class Shape(Struct, frozen=True):

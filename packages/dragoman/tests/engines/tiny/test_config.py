@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.tiny.model import read_config, read_model
+from dragoman.engines.tiny.llama import read_model
+from dragoman.engines.tiny.llama_config import read_config
 
 from .models import Shape, config, write_model
 
@@ -23,7 +24,7 @@ def write_config(tmp_path: Path, **changes: object) -> Path:
     return path
 
 
-def test_rope_is_read_as_both_versions_of_transformers_write_it(tmp_path: Path) -> None:
+def test_read_config_parses_rope_of_transformers_4_and_5(tmp_path: Path) -> None:
     assert (
         read_config(write_config(tmp_path, rope_parameters={"rope_theta": 5e5})).rope.theta == 5e5
     )
@@ -39,7 +40,7 @@ def test_rope_is_read_as_both_versions_of_transformers_write_it(tmp_path: Path) 
     assert read_config(write_config(tmp_path, rope_parameters="-")).rope.theta == 10000
 
 
-def test_what_is_left_out_has_the_defaults_of_transformers(tmp_path: Path) -> None:
+def test_read_config_uses_transformers_defaults(tmp_path: Path) -> None:
     read = read_config(
         write_config(tmp_path, num_key_value_heads="-", head_dim="-", tie_word_embeddings="-")
     )
@@ -58,12 +59,12 @@ def test_what_is_left_out_has_the_defaults_of_transformers(tmp_path: Path) -> No
         ("hidden_size", "many"),
     ],
 )
-def test_what_would_be_computed_wrong_is_refused(tmp_path: Path, field: str, value: object) -> None:
+def test_read_config_unsupported_value_raises(tmp_path: Path, field: str, value: object) -> None:
     with pytest.raises(EngineError, match=r"config\.json"):
         read_config(write_config(tmp_path, **{field: value}))
 
 
-def test_a_model_with_parts_that_a_llama_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_read_model_with_unexpected_tensors_raises(tmp_path: Path) -> None:
     write_model(tmp_path, Shape(tied=False))
     write_config(tmp_path, num_hidden_layers=1, tie_word_embeddings=False)
     with pytest.raises(EngineError, match=r"layers\.1"):

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.embeddings import EmbedRequest
-from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenRequest
+from dragoman.core.capabilities import Feature
+from dragoman.core.encoder_requests import EmbedRequest
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Extras, GenerationLimits, Sampling, SamplingOptions
+from dragoman.core.token_engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.engine import compute_mean_state
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
-from ..harness import GREEDY, Only, PLAIN, alone, run_client
+from ..harness import GREEDY, PLAIN, Only, alone, run_client
 from .models import write_model
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 20).tolist())
@@ -80,7 +81,7 @@ class Broken(Only):
         return cast("bytes", 7)
 
 
-async def test_requests_are_answered_and_others_join_and_leave_meanwhile(small: Llama) -> None:
+async def test_requests_join_and_abort_during_decode(small: Llama) -> None:
     async with run_client(engine(small)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=3)
@@ -90,7 +91,7 @@ async def test_requests_are_answered_and_others_join_and_leave_meanwhile(small: 
         assert client.engine.health().running == client.engine.health().waiting == 0
 
 
-async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
+async def test_abort_stops_output_delivery(small: Llama) -> None:
     async with run_client(engine(small)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=2)
@@ -102,7 +103,7 @@ async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
         assert again.tokens == alone(small, replace(ENDLESS, max_tokens=5)).tokens
 
 
-async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
+async def test_abort_removes_queued_request(small: Llama) -> None:
     async with run_client(engine(small, ONE)) as client:
         first = client.send(replace(ENDLESS, max_tokens=40))
         queued = client.send(ASK)
@@ -112,7 +113,7 @@ async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
         assert queued == []
 
 
-async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
+async def test_abort_between_prefill_chunks_ends_request(small: Llama) -> None:
     gate = Gate(asyncio.get_running_loop(), 3)
     prompt = tuple(np.random.default_rng(2).integers(0, 96, 900).tolist())
     async with run_client(engine(small, SchedulerConfig(max_step_pairs=1))) as client:
@@ -127,7 +128,7 @@ async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
         assert not client.engine.health().running
 
 
-async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> None:
+async def test_add_and_abort_do_not_block_during_step(small: Llama) -> None:
     """The thread is blocked within a step, and the event loop continues."""
     gate = Gate(asyncio.get_running_loop(), 2)
     async with run_client(engine(small)) as client:
@@ -142,7 +143,7 @@ async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> No
         assert other.tokens == alone(small, ASK).tokens
 
 
-async def test_an_aborted_request_is_computed_for_one_more_step_at_most(small: Llama) -> None:
+async def test_aborted_request_runs_at_most_one_more_step(small: Llama) -> None:
     counting = Counting([range(96)] * 1000)
     async with run_client(engine(small, ONE)) as client:
         endless = client.send(replace(ENDLESS, matcher=counting))
@@ -153,7 +154,7 @@ async def test_an_aborted_request_is_computed_for_one_more_step_at_most(small: L
         assert counting.steps <= steps + 1
 
 
-async def test_a_step_that_raises_fails_what_runs_and_the_next_request_is_fine(
+async def test_step_exception_fails_running_and_engine_recovers(
     small: Llama, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run_client(engine(small)) as client:
@@ -168,7 +169,7 @@ async def test_a_step_that_raises_fails_what_runs_and_the_next_request_is_fine(
         assert (await client.ask(ASK)).answer == alone(small, ASK).answer
 
 
-async def test_stopping_fails_what_runs_and_what_waits(small: Llama) -> None:
+async def test_stop_fails_running_and_waiting_requests(small: Llama) -> None:
     async with run_client(engine(small, ONE)) as client:
         streams = [client.send(replace(ENDLESS, id=str(number))) for number in range(3)]
         await client.until(streams[0], tokens=1)
@@ -182,14 +183,14 @@ async def test_stopping_fails_what_runs_and_what_waits(small: Llama) -> None:
             client.send(ASK)
 
 
-async def test_an_engine_that_never_started_can_be_stopped(small: Llama) -> None:
+async def test_stop_without_start_succeeds(small: Llama) -> None:
     idle = engine(small)
     assert not idle.health().ready
     idle.abort("nobody")
     await idle.stop()
 
 
-async def test_a_full_queue_says_so(small: Llama) -> None:
+async def test_full_queue_rejects_request(small: Llama) -> None:
     gate = Gate(asyncio.get_running_loop(), 1)
     async with run_client(engine(small, ONE, max_num_waiting=1)) as client:
         streams = [client.send(replace(ASK, id="gate", matcher=gate)), client.send(ASK)]
@@ -202,7 +203,7 @@ async def test_a_full_queue_says_so(small: Llama) -> None:
         assert (await client.ask(replace(ASK, id="third"))).end is not None
 
 
-async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None:
+async def test_stalled_engine_is_not_ready(small: Llama) -> None:
     now = [0.0]
     gate = Gate(asyncio.get_running_loop(), 1)
     config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
@@ -220,7 +221,7 @@ async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None
         assert client.engine.health().ready
 
 
-async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) -> None:
+async def test_raising_receiver_does_not_affect_other_requests(small: Llama) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: complaints.append(context["exception"])
@@ -249,7 +250,7 @@ async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) ->
         (replace(ASK, sampling=Sampling(allowed_token_ids=(3, 1000))), RequestError),
     ],
 )
-async def test_what_cannot_be_served_is_refused_before_it_is_queued(
+async def test_add_invalid_request_is_rejected(
     small: Llama, request_: TokenRequest, error: type[Exception]
 ) -> None:
     async with run_client(engine(small)) as client:
@@ -259,21 +260,21 @@ async def test_what_cannot_be_served_is_refused_before_it_is_queued(
         assert len((await client.ask(ASK)).tokens) == 10
 
 
-async def test_the_longest_prompt_gets_one_token(small: Llama) -> None:
+async def test_longest_prompt_generates_one_token(small: Llama) -> None:
     async with run_client(engine(small)) as client:
         outputs = await client.ask(replace(ASK, prompt=(1,) * 1023))
         assert len(outputs.tokens) == 1
         assert outputs.end == Ended("a", FinishReason.LENGTH)
 
 
-async def test_an_id_runs_once(small: Llama) -> None:
+async def test_add_duplicate_id_raises(small: Llama) -> None:
     async with run_client(engine(small)) as client:
         client.send(ENDLESS)
         with pytest.raises(ValueError, match="endless"):
             client.send(ENDLESS)
 
 
-def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
+def test_capabilities_include_all_parameters_and_no_images(small: Llama) -> None:
     capabilities = engine(small).capabilities
     assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(
         GenerationLimits.__struct_fields__
@@ -283,7 +284,7 @@ def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
     assert capabilities.max_logprobs >= 20
 
 
-async def test_the_packaged_model_loads_and_answers() -> None:
+async def test_bundled_model_loads_and_generates() -> None:
     tiny = load(find_bundled_model(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
     assert tiny.max_model_len == 512
     async with run_client(tiny) as client:
@@ -291,7 +292,7 @@ async def test_the_packaged_model_loads_and_answers() -> None:
     assert len(outputs.tokens) == 10
 
 
-def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
+def test_load_with_invalid_limits_raises(tmp_path: Path) -> None:
     directory = write_model(tmp_path)
     for impossible in (
         EngineLimits(max_model_len=2048),
@@ -304,7 +305,7 @@ def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
             load(directory, impossible)
 
 
-def test_chance_is_seeded_by_the_request_alone() -> None:
+def test_build_rng_depends_only_on_seed() -> None:
     assert [build_rng(5)() for _ in range(2)] == [build_rng(5)()] * 2
     assert (
         len({build_rng(5)(), build_rng(-5)(), build_rng(6)(), build_rng(None)(), build_rng(None)()})
@@ -312,7 +313,7 @@ def test_chance_is_seeded_by_the_request_alone() -> None:
     )
 
 
-async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
+async def test_embed_during_decode_keeps_results(small: Llama) -> None:
     tiny = engine(small)
     expected = compute_mean_state(small, PROMPT)
     await tiny.embedder.start()
@@ -327,12 +328,12 @@ async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
     await tiny.embedder.stop()
 
 
-async def test_a_foreign_token_has_no_vector(small: Llama) -> None:
+async def test_embed_token_outside_vocab_is_rejected(small: Llama) -> None:
     with pytest.raises(RequestError, match="vocabulary"):
         await engine(small).embedder.embed(EmbedRequest("m", ((96,),)))
 
 
-def test_a_small_batch_alone_lowers_the_default_number_of_sequences() -> None:
+def test_build_config_small_batch_lowers_default_max_num_seqs() -> None:
     config = EngineLimits(max_num_batched_tokens=32).build_config(
         max_positions=512, num_kv_tokens=1024, max_num_batched_tokens=512
     )

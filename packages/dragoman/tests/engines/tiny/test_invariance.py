@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import ReasoningBudget, TokenRequest
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import ReasoningBudget, TokenRequest
 from dragoman.engines.batching import EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
-from ..harness import Bench, GREEDY, Only, Outputs, alone, run_client
+from ..harness import GREEDY, Bench, Only, Outputs, alone, run_client
 
 COUNT = 32
 SAMPLINGS = [
@@ -74,7 +74,7 @@ def requests(vocab: int) -> list[TokenRequest]:
     ],
     ids=["together", "in small pieces", "five at a time", "without a cache"],
 )
-def test_a_mixed_batch_says_what_each_says_alone(small: Llama, limits: SchedulerConfig) -> None:
+def test_mixed_batch_matches_single_requests(small: Llama, limits: SchedulerConfig) -> None:
     bench = Bench(small, limits, num_kv_tokens=4096)
     streams = [bench.add(one) for one in requests(96)[:20]]
     bench.step(5)
@@ -84,7 +84,7 @@ def test_a_mixed_batch_says_what_each_says_alone(small: Llama, limits: Scheduler
         assert one.answer == alone(small, ask).answer, ask.id
 
 
-def test_a_second_time_from_the_cache_is_the_same(small: Llama) -> None:
+def test_cached_requests_match_first_run(small: Llama) -> None:
     bench = Bench(small, num_kv_tokens=16384)
     rounds: list[list[Outputs]] = []
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_second_time_from_the_cache_is_the_same(small: Llama) -> None:
     )
 
 
-def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
+def test_bundled_model_batch_matches_single_requests(packaged: Llama) -> None:
     asks = requests(packaged.config.vocab)
     bench = Bench(packaged, num_kv_tokens=8192)
     streams = [bench.add(one) for one in asks]
@@ -107,7 +107,7 @@ def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
         assert one.answer == alone(packaged, ask).answer, ask.id
 
 
-async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
+async def test_engine_thread_batch_matches_single_requests(small: Llama) -> None:
     config = EngineConfig(
         max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT)
     )
@@ -118,7 +118,7 @@ async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
         assert one.answer == alone(small, ask).answer, ask.id
 
 
-def test_the_comparison_can_fail(small: Llama) -> None:
+def test_answer_differs_for_other_seed_or_prompt(small: Llama) -> None:
     """Another seed, token or prompt changes the output."""
     ask = replace(request(1, 96), logprobs=5, max_tokens=12, stop_token_ids=frozenset())
     expected = alone(small, ask).answer

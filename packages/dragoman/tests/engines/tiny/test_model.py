@@ -11,16 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman.engines.tiny.engine import compute_mean_state
-from dragoman.engines.tiny.model import (
-    BLOCK_SIZE,
-    CHUNK,
-    CHUNK_BLOCKS,
-    Llama,
-    Rope,
-    TokenBatch,
-    compute_interleaved_order,
-    count_chunks,
-)
+from dragoman.engines.tiny.llama import BLOCK_SIZE, Llama, TokenBatch
+from dragoman.engines.tiny.paged_attention import CHUNK, CHUNK_BLOCKS, count_chunks
+from dragoman.engines.tiny.rope import Rope, compute_interleaved_order
 
 from .models import Shape, make_model
 
@@ -77,7 +70,7 @@ def plain(model: Llama, ids: list[int]) -> Floats:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
-def test_pieces_of_a_prompt_change_nothing(tmp_path: Path, shape: Shape) -> None:
+def test_chunked_prefill_is_bit_identical(tmp_path: Path, shape: Shape) -> None:
     model = make_model(tmp_path, shape)
     ids = RNG.integers(0, shape.vocab, 300).tolist()
     whole = plain(model, ids)
@@ -85,14 +78,14 @@ def test_pieces_of_a_prompt_change_nothing(tmp_path: Path, shape: Shape) -> None
         assert np.array_equal(logits(model, ids, cuts, seed=len(cuts)), whole)
 
 
-def test_the_packaged_model_is_the_same_in_pieces(packaged: Llama) -> None:
+def test_bundled_model_chunked_prefill_is_bit_identical(packaged: Llama) -> None:
     ids = RNG.integers(0, packaged.config.vocab, 420).tolist()
     whole = plain(packaged, ids)
     for cuts in ([400] + [1] * 20, [64] * 6 + [36], [1] * 30 + [390]):
         assert np.array_equal(logits(packaged, ids, cuts, seed=len(cuts)), whole)
 
 
-def test_a_token_sees_what_is_before_it_and_nothing_else(small: Llama) -> None:
+def test_attention_is_causal(small: Llama) -> None:
     ids = RNG.integers(0, 96, 200).tolist()
     whole = plain(small, ids)
     changed = plain(small, [*ids[:150], (ids[150] + 1) % 96, *ids[151:]])
@@ -100,7 +93,7 @@ def test_a_token_sees_what_is_before_it_and_nothing_else(small: Llama) -> None:
     assert (changed[150:] != whole[150:]).any(axis=1).all()
 
 
-def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -> None:
+def test_batched_decode_of_mixed_lengths_matches_prefill(small: Llama) -> None:
     """Rows of one batch, with keys in one to three chunks, equal rows of a prompt
     computed at once.
     """
@@ -125,7 +118,7 @@ def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -
     )
 
 
-def test_chunks_pad_by_half_at_most() -> None:
+def test_count_chunks_pads_at_most_by_half() -> None:
     counts = [count_chunks(length) for length in range(1, 40 * CHUNK)]
     assert counts == sorted(counts)
     assert all(
@@ -135,7 +128,7 @@ def test_chunks_pad_by_half_at_most() -> None:
     assert len(set(counts)) <= 12
 
 
-def test_rope_turns_pairs_by_their_position(small: Llama) -> None:
+def test_rope_rotates_pairs_by_position(small: Llama) -> None:
     rope = Rope(small.config.rope, 8)
     turns = rope.get_rotations(np.array([0, 1, 700, 5000]))
     assert turns.shape == (4, 1, 4)
@@ -144,7 +137,7 @@ def test_rope_turns_pairs_by_their_position(small: Llama) -> None:
     assert compute_interleaved_order(8).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def test_a_mean_state_does_not_depend_on_the_length_of_its_pieces(small: Llama) -> None:
+def test_mean_state_is_reproducible_and_order_dependent(small: Llama) -> None:
     ids = tuple(RNG.integers(0, 96, 700).tolist())
     vector = compute_mean_state(small, ids)
     assert vector.shape == (32,)

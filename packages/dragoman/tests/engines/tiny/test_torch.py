@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.core.engine import TokenRequest
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.tiny import find_bundled_model
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 
 from ..harness import GREEDY, alone
 from .models import Shape, make_model, write_model
@@ -40,7 +40,7 @@ def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_packaged_model_says_what_transformers_says(packaged: Llama, length: int) -> None:
+def test_bundled_model_tokens_match_transformers(packaged: Llama, length: int) -> None:
     prompt = np.random.default_rng(length).integers(0, packaged.config.vocab, length).tolist()
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=24, sampling=GREEDY)
     assert alone(packaged, request).tokens == greedy(find_bundled_model(), prompt, 24)
@@ -64,7 +64,7 @@ def test_the_packaged_model_says_what_transformers_says(packaged: Llama, length:
         ),
     ],
 )
-def test_every_kind_of_llama_says_what_transformers_says(tmp_path: Path, shape: Shape) -> None:
+def test_llama_variants_tokens_match_transformers(tmp_path: Path, shape: Shape) -> None:
     write_model(tmp_path, shape)
     prompt = np.random.default_rng(1).integers(0, shape.vocab, 300).tolist()
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=24, sampling=GREEDY)

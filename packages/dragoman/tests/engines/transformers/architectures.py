@@ -29,14 +29,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.transformers.backend import library, torch
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersOptions, load_network
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 
-from ..harness import Bench, GREEDY, Outputs
+from ..harness import GREEDY, Bench, Outputs
 
 RIGHT = "right"
 WRONG = "wrong"

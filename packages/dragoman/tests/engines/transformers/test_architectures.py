@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from .architectures import REFUSED, RIGHT, Results, WRONG, run
+from .architectures import REFUSED, RIGHT, WRONG, Results, run
 
 pytestmark = pytest.mark.torch
 
@@ -42,14 +42,14 @@ def read_recorded() -> dict[str, str]:
     }
 
 
-def test_none_is_wrong_and_most_are_right() -> None:
+def test_recorded_architectures_have_no_wrong_result() -> None:
     results = list(read_recorded().values())
     assert WRONG not in results
     assert results.count(RIGHT) >= 75
 
 
 @pytest.mark.parametrize("name", SLICE)
-def test_an_architecture_is_what_the_record_says(name: str) -> None:
+def test_architecture_result_matches_record(name: str) -> None:
     (tried,) = run([name])
     assert (tried.result, read_recorded()[name]) == (SLICE[name], SLICE[name]), (
         f"{tried.reason}; {AGAIN}"

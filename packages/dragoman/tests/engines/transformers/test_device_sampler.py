@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from dragoman.core.engine import TokenLogprob, TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import TokenLogprob, TokenRequest
 from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import NumpySampledRows, SamplingState, SchedulerConfig
 from dragoman.engines.batching.sampler import NO_TOKEN
 from dragoman.engines.transformers.backend import torch
-from dragoman.engines.transformers.device_sampler import (
-    DeviceSampledRows,
-    MAX_ALTERNATIVES,
+from dragoman.engines.transformers.device_sampler import MAX_ALTERNATIVES, DeviceSampledRows
+from dragoman.engines.transformers.device_sampler_check import (
     can_sample_on_device,
     check_device_sampler,
 )
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersModel, load_network
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import load_network
+from dragoman.engines.transformers.transformers_model import TransformersModel
 
 from ..batching.test_sampler import LOGITS, OUTPUTS, PROMPT, SAMPLINGS, TIED, VOCAB
-from ..harness import Bench, GREEDY, Only, Outputs
+from ..harness import GREEDY, Bench, Only, Outputs
 
 pytestmark = pytest.mark.torch
 
@@ -124,7 +124,7 @@ def sample_by_hand(
 
 
 @given(st.lists(st.tuples(st.one_of(LOGITS, TIED), requests(), MASKS), min_size=1, max_size=6))
-def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
+def test_device_sampler_matches_numpy_for_mixed_rows(
     rows: list[tuple[list[float], tuple[TokenRequest, tuple[int, ...]], bytes | None]],
 ) -> None:
     """Logits are multiples of 1/16, and the seeds' random numbers are not near a
@@ -142,7 +142,7 @@ def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
 
 @given(st.one_of(LOGITS, TIED), requests(), MASKS)
 @settings(max_examples=50)
-def test_each_token_is_as_likely_as_with_numpy(
+def test_device_sampler_token_probabilities_match_numpy(
     logits: list[float], row: tuple[TokenRequest, tuple[int, ...]], mask: bytes | None
 ) -> None:
     found, expected = sample_by_hand(np.array(logits, np.float32), *row, mask, 200)
@@ -167,9 +167,7 @@ def test_each_token_is_as_likely_as_with_numpy(
         ),
     ],
 )
-def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(
-    vocab: int, sampling: Sampling
-) -> None:
+def test_device_sampler_differs_only_at_rounding_boundaries(vocab: int, sampling: Sampling) -> None:
     rng = np.random.default_rng(vocab)
     logits = (rng.normal(size=(40, vocab)) * 3).astype(np.float32)
     # Many equal logits, as of a model in bfloat16.
@@ -200,7 +198,7 @@ def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(
 
 
 @pytest.mark.parametrize("vocab", [24, 1003, 50_257])
-def test_a_row_is_the_same_to_the_last_bit_in_any_batch(vocab: int) -> None:
+def test_device_sampler_row_is_bit_identical_in_any_batch(vocab: int) -> None:
     """Logprobs expose every bit of the sums of weights."""
     rng = np.random.default_rng(1)
     logits = (rng.normal(size=(9, vocab)) * 4).astype(np.float32)
@@ -227,7 +225,7 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(vocab: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rows_without_a_possible_token_are_found_beside_others(temperature: float) -> None:
+def test_device_sampler_detects_rows_without_possible_token(temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=1, top_p=0.9, repetition_penalty=1.5)
     rows = np.zeros((7, VOCAB), np.float32)
     rows[0] = math.nan
@@ -251,7 +249,7 @@ def test_rows_without_a_possible_token_are_found_beside_others(temperature: floa
         assert found.compute_logprobs(found.tokens)[:5] == [None] * 5
 
 
-def test_a_greedy_tie_goes_to_the_lowest_id_also_in_half_precision() -> None:
+def test_device_sampler_greedy_tie_bfloat16_takes_lowest_id() -> None:
     logits = torch.zeros(3, 1003, dtype=torch.bfloat16)
     logits[0, [700, 9, 55]] = 2.0
     logits[1, [1002, 1001]] = 1.0
@@ -259,7 +257,7 @@ def test_a_greedy_tie_goes_to_the_lowest_id_also_in_half_precision() -> None:
     assert rows.tokens == [9, 1001, 0]
 
 
-def test_a_bias_may_be_certain_and_one_may_be_given_twice() -> None:
+def test_device_sampler_handles_infinite_and_repeated_biases() -> None:
     rows = np.tile(np.linspace(-1, 1, VOCAB, dtype=np.float32), (3, 1))
     biases = [
         ((4, math.inf), (5, 1e300), (6, -math.inf)),
@@ -283,7 +281,9 @@ def test_a_bias_may_be_certain_and_one_may_be_given_twice() -> None:
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(top_p=0.999), Sampling(top_p=1e-18), Sampling(top_k=2)]
 )
-def test_the_ends_of_chance_hit_possible_tokens(chance: float, sampling: Sampling) -> None:
+def test_device_sampler_extreme_random_values_hit_allowed_tokens(
+    chance: float, sampling: Sampling
+) -> None:
     mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
     logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
     (found,) = on_device(logits, [state(ask(sampling), rng=always(chance))], [mask]).tokens
@@ -294,7 +294,7 @@ def test_the_ends_of_chance_hit_possible_tokens(chance: float, sampling: Samplin
 
 
 @pytest.mark.parametrize("ids", [(), (2, 70)])
-def test_logprobs_of_a_token_that_replaces_the_sampled_one_and_many_alternatives(
+def test_compute_logprobs_for_replaced_tokens_matches_numpy(
     ids: tuple[int, ...],
 ) -> None:
     vocab = 400
@@ -306,7 +306,7 @@ def test_logprobs_of_a_token_that_replaces_the_sampled_one_and_many_alternatives
         scores_agree(found.compute_logprobs(tokens), expected.compute_logprobs(tokens))
 
 
-def test_the_trial_finds_a_device_that_computes_something_else(
+def test_check_device_sampler_mismatch_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = torch.device("cpu")
@@ -329,7 +329,7 @@ def build_model(*, samples_on_device: bool) -> TransformersModel:
     return model
 
 
-def test_conversations_are_the_same_with_either_sampler() -> None:
+def test_engine_tokens_match_for_host_and_device_sampler() -> None:
     numbers = itertools.count()
     prompt = tuple(np.random.default_rng(5).integers(3, 250, 60).tolist())
     samplings = [
@@ -359,7 +359,7 @@ def test_conversations_are_the_same_with_either_sampler() -> None:
     assert streams[1][-1].tokens[1] == 8
 
 
-def test_only_an_accelerator_samples_by_default() -> None:
+def test_can_sample_on_device_auto_excludes_cpu() -> None:
     found = {
         setting: can_sample_on_device(setting, torch.device("cpu"))
         for setting in ("auto", "host", "model")
@@ -367,7 +367,7 @@ def test_only_an_accelerator_samples_by_default() -> None:
     assert found == {"auto": False, "host": False, "model": True}
 
 
-def test_a_device_that_cannot_sample_falls_back_to_the_host_by_default() -> None:
+def test_can_sample_on_device_unsupported_falls_back_or_raises() -> None:
     assert not can_sample_on_device("auto", torch.device("meta"))
     with pytest.raises(EngineError, match="cannot sample"):
         can_sample_on_device("model", torch.device("meta"))

@@ -18,20 +18,20 @@ pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("peft", reason="needs peft")
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import RequestError
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines import tiny
 from dragoman.engines.batching import AdapterRegistry, SchedulerConfig
 from dragoman.engines.transformers.backend import library, safetensors, torch
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersModel
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.transformers_model import TransformersModel
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings, SettingsError
 
-from ..harness import Bench, GREEDY
+from ..harness import GREEDY, Bench
 from .test_models import generate_alone, network
 
 pytestmark = [
@@ -82,7 +82,7 @@ def shelf(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
         ("gemma3_text", {"target_modules": ALL}),
     ],
 )
-def test_adapters_share_a_batch_and_say_what_each_says_alone(
+def test_adapters_in_one_batch_match_peft(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     plain = [generate_alone(network(kind), prompt, 10) for prompt in PROMPTS]
@@ -108,7 +108,7 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
     assert [one.tokens for one in streams] == [tokens for group in expected for tokens in group]
 
 
-def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> None:
+def test_prefix_cache_separates_adapters(tmp_path: Path) -> None:
     write_adapter(network("llama"), tmp_path, 1)
     model, adapters = shelf("llama")
     bench = Bench(model)
@@ -177,7 +177,7 @@ def corrupt_weights(name: str) -> Spoil:
         (rename_tensors("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_reason(
+def test_load_invalid_adapter_raises_with_reason(
     spoil: Spoil, message: str, tmp_path: Path
 ) -> None:
     write_adapter(network("llama"), tmp_path, 1)
@@ -218,7 +218,7 @@ async def get_answer(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | No
     return answer.model, answer.choices[0].message.content
 
 
-async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -> None:
+async def test_adapter_is_served_as_model_name(tmp_path: Path) -> None:
     base = library.AutoModelForCausalLM.from_pretrained(tiny.find_bundled_model(), dtype="float32")
     write_adapter(base, tmp_path, 1, lora_alpha=200)
     async with serving(str(tmp_path), lora_modules=(f"sql={tmp_path}",)) as sdk:
@@ -239,7 +239,7 @@ async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -
         assert (await get_answer(sdk, names[0])) == plain
 
 
-def test_a_wrong_adapter_is_a_startup_error(tmp_path: Path) -> None:
+def test_invalid_lora_module_is_startup_error(tmp_path: Path) -> None:
     for model, message in (
         (f"transformers:{tiny.find_bundled_model()}", "cannot be read"),
         ("tiny", "does not support adapters"),

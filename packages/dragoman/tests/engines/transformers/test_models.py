@@ -17,19 +17,20 @@ import pytest
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import EngineLimits, SchedulerConfig
 from dragoman.engines.hardware import count_usable_cores
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.llama import Llama
 from dragoman.engines.transformers.backend import library, torch
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersModel, load_network
-from dragoman.engines.transformers.paged_attention import KvPool
+from dragoman.engines.transformers.kv_pool import KvPool
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import load_network
+from dragoman.engines.transformers.transformers_model import TransformersModel
 
-from ..harness import Bench, GREEDY, Outputs, alone, generate_with_files
+from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
 
 pytestmark = pytest.mark.torch
 
@@ -90,7 +91,9 @@ def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("backend", ["flash", "math"])
-def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_backend_uses_only_requested_kernel(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     allowed: list[tuple[bool, bool, bool]] = []
     compute = torch.nn.functional.scaled_dot_product_attention
 
@@ -110,13 +113,13 @@ def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.Mo
     assert set(allowed) == {(backend == "flash", backend == "math", False)}
 
 
-def test_a_kernel_that_cannot_compute_here_is_refused_when_the_model_is_loaded() -> None:
+def test_build_paged_model_with_unusable_kernel_raises() -> None:
     with pytest.raises(EngineError, match="cannot be batched"):
         build_paged_model(network("llama"), "efficient")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
+def test_mixed_batch_tokens_match_transformers(kind: str) -> None:
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
     expected = [generate_alone(network(kind), prompt, 12) for prompt in prompts]
@@ -132,12 +135,12 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     assert [one.tokens for one in streams] == expected
 
 
-def test_a_model_with_state_that_the_librarys_cache_does_not_hold_is_refused() -> None:
+def test_build_paged_model_with_uncached_state_raises() -> None:
     with pytest.raises(EngineError, match="cannot be batched: its state"):
         build_paged_model(network("rwkv", attention_hidden_size=32))
 
 
-def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
+def test_bundled_model_matches_numpy(packaged: Llama) -> None:
     model, _ = build_paged_model(
         load_network(
             tiny.find_bundled_model(),
@@ -157,7 +160,7 @@ def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
     )
 
 
-def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
+def test_cached_prompt_gives_same_tokens() -> None:
     model, _ = build_paged_model(network("llama"))
     bench = Bench(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
@@ -170,7 +173,7 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
     assert second.tokens == first.tokens
 
 
-def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> None:
+def test_block_files_are_found_by_new_process(tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first, second = (
         generate_with_files(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask)
@@ -180,7 +183,7 @@ def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> No
     assert second.tokens == first.tokens
 
 
-def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
+def test_nan_values_in_reused_blocks_do_not_leak() -> None:
     """A sequence whose values were NaN is followed by another one in the same blocks."""
     broken = network("llama")
     broken.model.embed_tokens.weight.data[5] = float("nan")
@@ -202,7 +205,7 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
     assert len(streams[0].tokens) == 4
 
 
-def test_only_safetensors_are_read(tmp_path: Path) -> None:
+def test_load_without_safetensors_raises(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(EngineError, match="safetensors"):
         transformers.load(tmp_path, EngineLimits(), transformers.TransformersOptions())
@@ -217,9 +220,7 @@ ON_A_CPU = transformers.TransformersOptions(device="cpu", dtype="float32")
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "vaultgemma"])
-def test_a_model_without_torch_attention_is_loaded_from_its_directory(
-    kind: str, tmp_path: Path
-) -> None:
+def test_model_without_sdpa_attention_loads_and_matches(kind: str, tmp_path: Path) -> None:
     prompt = list(range(3, 43))
     loaded = load_network(save_model(tmp_path, kind), ON_A_CPU)
     expected = generate_alone(loaded, prompt, 8)
@@ -256,7 +257,7 @@ ROPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(rope: str) -> None:
+def test_mixed_batch_beyond_window_and_rope_limits_matches(rope: str) -> None:
     kind, more = ROPES[rope]
     rng = np.random.default_rng(4)
     prompts = [rng.integers(3, 96, length).tolist() for length in (7, 58, 150)]
@@ -274,7 +275,7 @@ def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(r
         assert [one.tokens for one in streams] == expected, name
 
 
-def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
+def test_prefix_cache_separates_long_rope_factors() -> None:
     model, _ = build_paged_model(network("phi3", **LONG_ROPE))
     bench = Bench(model)
     long = tuple(np.random.default_rng(4).integers(3, 96, 100).tolist())
@@ -288,7 +289,7 @@ def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
     assert (outputs.cached, outputs.tokens) == ([0], expected)
 
 
-def test_a_model_that_its_own_cache_changes_is_refused() -> None:
+def test_build_paged_model_with_cache_dependent_output_raises() -> None:
     """Moshi attends to the whole prompt without a cache, but to a window with one."""
     with pytest.raises(EngineError, match="differs"):
         build_paged_model(network("moshi", sliding_window=64))
@@ -302,7 +303,7 @@ def test_a_model_that_its_own_cache_changes_is_refused() -> None:
         ("bloom", "differs"),
     ],
 )
-def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path) -> None:
+def test_build_paged_model_error_is_one_short_line(kind: str, reason: str, tmp_path: Path) -> None:
     if kind == "t5":
         config = library.AutoConfig.for_model(
             "t5", vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4
@@ -317,9 +318,7 @@ def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_torch_has_the_configured_threads_or_one_for_each_core(
-    threads: int | None, tmp_path: Path
-) -> None:
+def test_load_sets_torch_threads_from_option_or_cores(threads: int | None, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -331,7 +330,7 @@ def test_torch_has_the_configured_threads_or_one_for_each_core(
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
-def test_a_cache_takes_memory_only_where_it_is_written() -> None:
+def test_kv_pool_uses_memory_only_for_written_blocks() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -345,7 +344,7 @@ def test_a_cache_takes_memory_only_where_it_is_written() -> None:
     assert resident() - before < 64 << 20
 
 
-def test_seeds_decide() -> None:
+def test_sampling_seed_determines_tokens() -> None:
     model, _ = build_paged_model(network("qwen2"))
 
     def sample(seed: int) -> list[int]:
@@ -399,7 +398,7 @@ def cut_weights(directory: Path) -> None:
         (cut_weights, "cannot load .*: Error while deserializing header"),
     ],
 )
-def test_a_checkpoint_that_is_not_whole_is_rejected(
+def test_load_network_incomplete_checkpoint_raises(
     tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     """The library initializes missing tensors randomly."""
@@ -409,9 +408,7 @@ def test_a_checkpoint_that_is_not_whole_is_rejected(
     assert "\n" not in str(rejected.value)
 
 
-def test_tensors_that_a_network_does_not_use_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_load_network_logs_unused_tensors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     change_config(save_model(tmp_path, "llama"), num_hidden_layers=3)
     load_network(tmp_path, ON_A_CPU)
     assert "LlamaForCausalLM does not use 9 of the tensors, such as model.layers.3." in caplog.text

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from dragoman.core.engine import TokenRequest
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines.transformers.backend import torch
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersOptions, load_network
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 from dragoman.engines.transformers.packed_linears import PackedLinears
 
 from ..harness import GREEDY, alone
@@ -38,7 +38,7 @@ def generate(model: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # without and with biases
 @pytest.mark.parametrize("num_rows", [1, 7, 32, 100])
-def test_packed_layers_compute_what_plain_ones_do(kind: str, num_rows: int) -> None:
+def test_packed_linears_match_plain_linears(kind: str, num_rows: int) -> None:
     plain = network(kind)
     packed = network(kind)
     PackedLinears(packed).pack()
@@ -52,7 +52,7 @@ def test_packed_layers_compute_what_plain_ones_do(kind: str, num_rows: int) -> N
             assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_weight_is_in_memory_once_and_can_be_given_back() -> None:
+def test_pack_frees_plain_weights_and_unpack_restores_them() -> None:
     loaded = network("llama")
     weights = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
     model, _ = build_paged_model(loaded)
@@ -62,7 +62,7 @@ def test_a_weight_is_in_memory_once_and_can_be_given_back() -> None:
     assert generate(model) == generate_alone(network("llama"), PROMPT, 8)
 
 
-def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
+def test_pack_tied_head_keeps_embedding() -> None:
     loaded = network("gemma2")
     model, _ = build_paged_model(loaded)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
@@ -71,7 +71,7 @@ def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
     assert generate(model) == generate_alone(network("gemma2"), PROMPT, 8)
 
 
-def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None:
+def test_pack_skips_layers_with_directly_read_weights() -> None:
     def compute(states: Any) -> Any:
         return torch.nn.functional.linear(
             mlp.act_fn(mlp.gate_proj(states)) * mlp.up_proj(states), mlp.down_proj.weight
@@ -87,7 +87,7 @@ def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None
 
 
 @pytest.mark.skipif(not _MAPS.exists(), reason="needs /proc")
-def test_tensors_that_are_not_packed_do_not_keep_the_file_in_memory(tmp_path: Path) -> None:
+def test_pack_unmaps_checkpoint_file(tmp_path: Path) -> None:
     network("llama").save_pretrained(tmp_path)
     model = load_network(tmp_path, TransformersOptions(device="cpu", dtype="float32"))
     assert str(tmp_path) in _MAPS.read_text()

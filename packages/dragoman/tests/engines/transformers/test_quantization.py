@@ -14,12 +14,12 @@ pytest.importorskip("transformers", reason="needs transformers")
 
 import msgspec
 
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError, Unsupported
+from dragoman.core.token_engine import TokenRequest
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersOptions, load_network
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import TransformersOptions, load_network
 
 from ..harness import GREEDY, alone
 from .test_models import generate_alone, network
@@ -46,9 +46,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["torchao", "bitsandbytes"])
-def test_quantised_weights_are_served_as_the_library_computes_them(
-    method: str, saved: Path
-) -> None:
+def test_quantized_model_matches_library(method: str, saved: Path) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate")
     pytest.importorskip(method, reason=f"needs {method}")
     expected = generate_alone(load_network(saved, options(quantization=method)), PROMPT, 8)
@@ -65,7 +63,7 @@ def test_quantised_weights_are_served_as_the_library_computes_them(
         model.prepare_weights({})  # pyright: ignore[reportArgumentType] - it is not looked at
 
 
-def test_weights_are_not_quantised_twice(saved: Path) -> None:
+def test_load_network_quantized_checkpoint_rejects_quantization(saved: Path) -> None:
     path = saved / "config.json"
     config = msgspec.json.decode(path.read_bytes())
     path.write_bytes(
@@ -76,6 +74,6 @@ def test_weights_are_not_quantised_twice(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "abacus", "cpu,cuda"])
-def test_a_missing_device_is_an_error(device: str, saved: Path) -> None:
+def test_load_on_missing_device_raises(device: str, saved: Path) -> None:
     with pytest.raises(EngineError, match="cannot be used"):
         transformers.load(saved, EngineLimits(), TransformersOptions(device=device))

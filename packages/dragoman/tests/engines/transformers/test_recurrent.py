@@ -16,17 +16,17 @@ import pytest
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError, RequestError
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines import transformers
-from dragoman.engines.arrays import Tensors
 from dragoman.engines.batching import AdapterRegistry, BlockFiles, EngineLimits, SchedulerConfig
+from dragoman.engines.safetensors_reader import Tensors
 from dragoman.engines.transformers.backend import library, safetensors, torch
-from dragoman.engines.transformers.engine import build_paged_model
-from dragoman.engines.transformers.model import TransformersModel
+from dragoman.engines.transformers.load import build_paged_model
 from dragoman.engines.transformers.recurrent import StatePool
+from dragoman.engines.transformers.transformers_model import TransformersModel
 
-from ..harness import Bench, GREEDY, Outputs, alone, run_client
+from ..harness import GREEDY, Bench, Outputs, alone, run_client
 from .architectures import configure
 from .test_models import ON_A_CPU, generate_alone
 
@@ -79,9 +79,7 @@ def ask(number: int, name: str = "") -> TokenRequest:
     )
 
 
-def test_company_changes_nothing_and_neither_does_a_predecessor(
-    kind: str, model: TransformersModel
-) -> None:
+def test_batch_and_slot_reuse_keep_tokens(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT)
     for name in ("first", "in the same slots"):
         streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
@@ -90,9 +88,7 @@ def test_company_changes_nothing_and_neither_does_a_predecessor(
         assert [one.cached for one in streams] == [[0]] * 4
 
 
-def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(
-    kind: str, model: TransformersModel
-) -> None:
+def test_preemption_keeps_tokens(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT, num_kv_tokens=80)
     streams = [bench.add(ask(number)) for number in range(4)]
     bench.finish()
@@ -100,9 +96,7 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(
     assert bench.stepper.scheduler.num_preemptions > 0
 
 
-def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(
-    kind: str, model: TransformersModel
-) -> None:
+def test_abort_of_other_sequences_keeps_tokens(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT)
     streams = [bench.add(ask(number)) for number in (3, 2, 1)]
     bench.step(6)
@@ -120,7 +114,7 @@ def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(
     ]
 
 
-def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
+def test_sequences_wait_for_free_state_slot(kind: str, model: TransformersModel) -> None:
     bench = Bench(
         model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2)
     )
@@ -133,7 +127,7 @@ def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
     assert [one.tokens for one in streams] == generate_expected(kind)
 
 
-def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> None:
+def test_sleep_and_update_weights_restart_sequences(kind: str, tmp_path: Path) -> None:
     model, _ = build_paged_model(network(kind))
     other = network(kind, 8)
     tied = set(other.all_tied_weights_keys)
@@ -156,7 +150,7 @@ def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> N
     assert again.tokens == generate_expected(kind, 8)[3]
 
 
-def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(
+def test_prompt_logprobs_match_for_chunked_prefill(
     model: TransformersModel,
 ) -> None:
     request = TokenRequest(
@@ -170,7 +164,7 @@ def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(
     assert cut == pytest.approx(whole, abs=1e-4)
 
 
-def test_slots_are_free_after_a_step_that_failed() -> None:
+def test_failed_step_frees_state_slots() -> None:
     broken = network("lfm2")
     model, _ = build_paged_model(broken)
     bench = Bench(model, SchedulerConfig(num_state_slots=1))
@@ -188,7 +182,7 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
     assert outputs.tokens == generate_expected("lfm2")[2]
 
 
-def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
+def test_build_paged_model_decode_unlike_prefill_raises() -> None:
     """The library clamps the time steps of Nemotron H only in prefill: a preempted
     answer would change.
     """
@@ -203,9 +197,7 @@ def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
     ("kind", "by_token"),
     [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)],
 )
-def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(
-    kind: str, by_token: bool
-) -> None:
+def test_chunk_reset_layers_are_detected_in_bfloat16(kind: str, by_token: bool) -> None:
     """With random weights of bfloat16 the state of a few tokens changes less than
     rounding does.
     """
@@ -217,7 +209,7 @@ def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(
     assert model.recurrent.by_token == by_token
 
 
-def test_state_memory_is_reported_and_the_prefix_cache_is_off(
+def test_load_logs_state_memory_and_disables_prefix_cache(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network("qwen3_next").save_pretrained(tmp_path)
@@ -229,7 +221,7 @@ def test_state_memory_is_reported_and_the_prefix_cache_is_off(
         transformers.load(tmp_path, EngineLimits(), ON_A_CPU, BlockFiles(tmp_path / "kv", 1 << 20))
 
 
-async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(
+async def test_attention_free_model_uses_configured_max_model_len(
     tmp_path: Path,
 ) -> None:
     network("mamba2").save_pretrained(tmp_path)
@@ -243,7 +235,7 @@ async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(
         assert (await client.ask(ask(2))).tokens == generate_expected("mamba2")[2]
 
 
-def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
+def test_bytes_per_slot_sums_states_of_all_layers() -> None:
     model, _ = build_paged_model(network("qwen3_next"))
     config = configure("qwen3_next")
     heads = config.linear_num_value_heads
@@ -256,7 +248,7 @@ def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
     )
 
 
-def test_states_of_consecutive_slots_are_updated_in_place() -> None:
+def test_state_pool_consecutive_slots_are_updated_in_place() -> None:
     pool = StatePool(4)
     pool.write(0, ("conv_states", 0), slice(1, 3), torch.ones(2, 3))
     states = pool.get_layer(0)["conv_states", 0]
@@ -280,7 +272,7 @@ def _write_adapter(base: Any, directory: Path, seed: int, targets: str | list[st
 
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "lfm2", "granitemoehybrid"])
-def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -> None:
+def test_adapters_of_recurrent_layers_in_one_batch_match_peft(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="needs peft")
     targets = {
         "qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"],
@@ -306,7 +298,7 @@ def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -
     assert [one.tokens for one in streams] == [tokens for group in answers for tokens in group]
 
 
-def test_an_adapter_of_what_is_not_computed_as_a_layer_is_refused(tmp_path: Path) -> None:
+def test_load_adapter_for_unsupported_projection_raises(tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="needs peft")
     _write_adapter(network("mamba"), tmp_path, 1, ["dt_proj"])
     model, _ = build_paged_model(network("mamba"))

@@ -22,21 +22,22 @@ pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("PIL.Image", reason="needs Pillow")
 
-from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
-from dragoman.core.images import PromptImage
+from dragoman.core.prompt_images import PromptImage
+from dragoman.core.token_engine import Failed, TokenRequest
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.transformers.backend import Tensor, library, torch
-from dragoman.engines.transformers.engine import build_paged_model, check_vision
-from dragoman.engines.transformers.model import load_network
+from dragoman.engines.transformers.load import build_paged_model
+from dragoman.engines.transformers.load_network import load_network
 from dragoman.engines.transformers.vision import (
     ImagePixels,
     TransformersVision,
-    TransformersVisionRunner,
     decode_image,
     load_processor,
 )
+from dragoman.engines.transformers.vision_check import check_vision
+from dragoman.engines.transformers.vision_encoder import TransformersVisionRunner
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -170,7 +171,7 @@ PROMPTS: tuple[tuple[str | bytes, ...], ...] = (
 )
 
 
-async def test_all_say_at_once_what_each_says_in_the_library(directory: Path) -> None:
+async def test_concurrent_image_requests_match_transformers(directory: Path) -> None:
     expected = [generated(directory, *parts) for parts in PROMPTS]
     async with serving(directory) as http:
         assert await asyncio.gather(*(generate(http, *parts) for parts in PROMPTS)) == expected
@@ -178,7 +179,7 @@ async def test_all_say_at_once_what_each_says_in_the_library(directory: Path) ->
         assert [await generate(http, *parts) for parts in PROMPTS] == expected
 
 
-async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -> None:
+async def test_prefix_cache_distinguishes_images(directory: Path) -> None:
     words = "These words stand before the image in every request. "
     async with serving(directory) as http:
         first, again, other = [await send_chat(http, words, image, "?" * 20) for image in (A, A, B)]
@@ -194,7 +195,7 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
         assert other["choices"][0]["token_ids"] == generated(directory, words, B, "?" * 20)[1]
 
 
-async def test_candidates_see_the_same(directory: Path) -> None:
+async def test_n_choices_use_same_image(directory: Path) -> None:
     async with serving(directory) as http:
         answer = await send_chat(http, A, "?", n=3)
         assert [choice["token_ids"] for choice in answer["choices"]] == [
@@ -202,7 +203,7 @@ async def test_candidates_see_the_same(directory: Path) -> None:
         ] * 3
 
 
-async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
+async def test_image_text_and_usage_match_across_dialects(directory: Path) -> None:
     length, _ = generated(directory, "What? ", A)
     bounds: Any = {"extra_body": {"temperature": 0, "ignore_eos": True}}
     async with serving(directory) as http:
@@ -245,7 +246,7 @@ async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
         assert counted.input_tokens == tokens.input_tokens == length
 
 
-async def test_a_response_continues_from_an_earlier_image(directory: Path) -> None:
+async def test_previous_response_id_continues_with_earlier_image(directory: Path) -> None:
     async with serving(directory) as http:
         sdk: Any = openai.AsyncOpenAI(
             api_key="none", base_url="http://localhost/v1", http_client=http
@@ -265,7 +266,7 @@ async def test_a_response_continues_from_an_earlier_image(directory: Path) -> No
         )
 
 
-async def test_an_invalid_image_is_a_400(directory: Path) -> None:
+async def test_invalid_image_request_returns_400(directory: Path) -> None:
     async with serving(directory) as http:
         cut = build_png(40, 30, b"")
         for parts, more, param in (
@@ -309,7 +310,7 @@ class Mirrored(TransformersVisionRunner):
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_5_vl"])
-def test_a_sight_that_is_not_right_is_found_out(kind: str, tmp_path: Path) -> None:
+def test_check_vision_wrong_output_raises(kind: str, tmp_path: Path) -> None:
     network, model, processor, vision = eyes(vlms.save(kind, tmp_path))
     model.vision_runner = TransformersVisionRunner(network)
     check_vision(model, network, processor, vision, tolerance=1e-3)
@@ -318,7 +319,7 @@ def test_a_sight_that_is_not_right_is_found_out(kind: str, tmp_path: Path) -> No
         check_vision(model, network, processor, vision, tolerance=1e-3)
 
 
-def test_a_model_with_an_unsupported_image_encoder_is_served_without_it(
+def test_load_unsupported_image_encoder_disables_images(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = transformers.load(vlms.save("gemma3", tmp_path), EngineLimits(), OPTIONS)
@@ -326,7 +327,7 @@ def test_a_model_with_an_unsupported_image_encoder_is_served_without_it(
     assert "is served without images" in caplog.text
 
 
-async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> None:
+async def test_image_runtime_error_fails_only_its_request(tmp_path: Path) -> None:
     loaded = transformers.load(vlms.save("llava", tmp_path), EngineLimits(), OPTIONS)
     assert loaded.vision is not None
     (read,) = loaded.vision.prepare([A])
@@ -352,7 +353,7 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
         ("1", 1, (255, 255, 255)),
     ],
 )
-def test_an_image_is_decoded_upright_on_white(
+def test_decode_image_applies_rotation_and_white_background(
     mode: str, colour: Any, seen: tuple[int, int, int]
 ) -> None:
     buffer = BytesIO()
@@ -363,6 +364,6 @@ def test_an_image_is_decoded_upright_on_white(
     assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (2, 3), seen)
 
 
-def test_more_pixels_than_may_be_are_not_decoded() -> None:
+def test_decode_image_over_pixel_limit_raises() -> None:
     with pytest.raises(ValueError, match="pixels"):
         decode_image(build_png(9000, 8000, b""))

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 
-from dragoman.core.control import WeightsInMemory, WeightsOnDisk
-from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import Overloaded, RequestError
+from dragoman.core.token_engine import TokenRequest
+from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.transformers.backend import safetensors, torch
-from dragoman.engines.transformers.engine import build_paged_model
+from dragoman.engines.transformers.load import build_paged_model
 
 from ..harness import GREEDY, alone, run_client
 from .test_models import network
@@ -48,7 +48,7 @@ def engine(model: Any) -> BatchingEngine:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3_moe"])
-async def test_a_family_says_what_its_new_weights_say_alone(kind: str, tmp_path: Path) -> None:
+async def test_update_weights_matches_fresh_network(kind: str, tmp_path: Path) -> None:
     other = change_weights(network(kind))
     expected = alone(build_paged_model(change_weights(network(kind)))[0], ASK).scores
     (tmp_path / "w.safetensors").write_bytes(pack_weights(other).files[0])
@@ -58,7 +58,7 @@ async def test_a_family_says_what_its_new_weights_say_alone(kind: str, tmp_path:
         assert (await client.ask(ASK)).scores == expected
 
 
-async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
+async def test_update_weights_mismatch_raises_and_keeps_weights() -> None:
     model = network("gemma2")  # its head is its embedding
     name = "model.layers.1.mlp.up_proj.weight"
     async with run_client(engine(network("gemma2"))) as client:
@@ -80,7 +80,7 @@ async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
         assert (await client.ask(ASK)).tokens == before
 
 
-async def test_asleep_at_level_2_it_has_no_weights_until_it_is_sent_some() -> None:
+async def test_sleep_level_2_frees_weights_until_update() -> None:
     model = network("llama")
     weights = pack_weights(model)
     async with run_client(engine(model)) as client:

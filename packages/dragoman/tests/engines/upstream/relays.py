@@ -11,8 +11,10 @@ from typing import Any
 
 import httpx2
 from starlette.types import ASGIApp
+from tests.http.wire import serving
+from tests.serving.harness import Counting, Still
 
-from dragoman.dialects.base import Profile
+from dragoman.dialects.interfaces import Profile
 from dragoman.engines.upstream import (
     KINDS,
     Upstream,
@@ -20,12 +22,10 @@ from dragoman.engines.upstream import (
     UpstreamDefaults,
     UpstreamEngine,
 )
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.disconnect import StreamTimeouts
-from dragoman.serving.service import ServingOptions
-from tests.http.wire import serving
-from tests.serving.harness import Counting, Still
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
 
 VLLM = ServingOptions(
     profile=Profile.VLLM,

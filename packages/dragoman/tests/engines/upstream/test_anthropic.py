@@ -10,6 +10,8 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 from dragoman.core.errors import (
     ContextTooLong,
@@ -23,8 +25,8 @@ from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -58,11 +60,10 @@ from dragoman.core.request import (
     TemplateOptions,
 )
 from dragoman.dialects.anthropic import read_messages
-from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamDefaults, discover
-from dragoman.engines.upstream.anthropic import MessageEventReader, encode_messages_request
-from tests.engines.upstream.relays import engine
-from tests.engines.upstream.stub_server import Handle, Pieces, far_server
+from dragoman.engines.upstream.messages_events import MessageEventReader
+from dragoman.engines.upstream.messages_request import encode_messages_request
 
 from ...pictures import PIXEL
 
@@ -86,7 +87,7 @@ def ask(*parts: Part, **fields: Any) -> GenerateRequest:
     )
 
 
-def test_a_request_has_what_the_api_requires() -> None:
+def test_encode_request_adds_required_fields() -> None:
     request = ask()
     encoded = encode_messages_request(request, KIND, "there", UpstreamDefaults())
     assert json.loads(encoded.body) == {
@@ -99,7 +100,7 @@ def test_a_request_has_what_the_api_requires() -> None:
     assert encode(request, UpstreamDefaults(max_tokens=64_000))["max_tokens"] == 64_000
 
 
-def test_limits_and_sampling_keep_their_meaning() -> None:
+def test_encode_maps_limits_and_sampling() -> None:
     sampling = SamplingOptions(temperature=0.5, top_p=0.9, top_k=5, seed=3)
     body = encode(ask(sampling=sampling, limits=GenerationLimits(max_tokens=9, stop=("END",))))
     assert {name: body[name] for name in ("temperature", "top_p", "top_k", "max_tokens")} == {
@@ -113,7 +114,7 @@ def test_limits_and_sampling_keep_their_meaning() -> None:
     assert "top_k" not in encode(ask(sampling=SamplingOptions(top_k=0)))
 
 
-def test_the_instructions_come_first_and_later_ones_stay_where_they_are() -> None:
+def test_encode_puts_leading_instructions_in_system_field() -> None:
     conversation = Conversation(
         (
             Message(Role.SYSTEM, (Text("Be kind."),)),
@@ -139,7 +140,7 @@ def test_the_instructions_come_first_and_later_ones_stay_where_they_are() -> Non
     assert any("names of participants" in warning for warning in encoded.warnings)
 
 
-def test_media_become_blocks() -> None:
+def test_encode_converts_media_to_blocks() -> None:
     (turn,) = encode(
         ask(
             Image(InlineMedia(PIXEL, "image/png"), "low"),
@@ -185,7 +186,7 @@ LOOP = Conversation(
 )
 
 
-def test_a_loop_of_tools_keeps_its_thinking_and_the_order_of_its_blocks() -> None:
+def test_encode_tool_loop_keeps_thinking_and_block_order() -> None:
     body = encode(GenerateRequest("m", LOOP))
     assert body["tools"] == [
         {
@@ -213,7 +214,7 @@ def test_a_loop_of_tools_keeps_its_thinking_and_the_order_of_its_blocks() -> Non
     assert (second["is_error"], second["cache_control"]) == (True, {"type": "ephemeral"})
 
 
-def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
+def test_encode_messages_api_request_roundtrip_is_unchanged() -> None:
     content = [
         {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "ZGF0YQ=="},
@@ -271,7 +272,7 @@ def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
         ),
     ],
 )
-def test_reasoning_is_thinking_and_effort(
+def test_encode_maps_reasoning_to_thinking_and_effort(
     options: ReasoningOptions, thinking: object, effort: str | None
 ) -> None:
     body = encode(ask(reasoning=options))
@@ -281,7 +282,7 @@ def test_reasoning_is_thinking_and_effort(
     assert body["max_tokens"] == 8192 + (options.budget or 0)
 
 
-def test_a_turn_without_signed_thinking_goes_on_without_a_budget() -> None:
+def test_encode_turn_without_signature_drops_thinking_budget() -> None:
     unsigned = Message(Role.ASSISTANT, (Reasoning("hm"), ToolCall("c", "add", "{}")))
     messages = (LOOP.messages[0], unsigned, Message(Role.TOOL, (ToolResult("c", (Text("1"),)),)))
     for conversation, has_thinking in (
@@ -314,7 +315,7 @@ def test_a_turn_without_signed_thinking_goes_on_without_a_budget() -> None:
         (ToolChoice("required", ("add",)), True, {"type": "any"}, 1),
     ],
 )
-def test_the_choice_of_tools(
+def test_encode_maps_tool_choice(
     choice: ToolChoice, parallel: bool, encoded: object, count: int
 ) -> None:
     body = encode(ask(tools=(ADD, MULTIPLY), tool_choice=choice, parallel_tool_calls=parallel))
@@ -336,13 +337,15 @@ def test_the_choice_of_tools(
         (ask(template=TemplateOptions(add_generation_prompt=False)), "add_generation_prompt"),
     ],
 )
-def test_what_the_api_lacks_is_rejected_by_name(request_: GenerateRequest, param: str) -> None:
+def test_encode_unsupported_parameter_raises_with_param(
+    request_: GenerateRequest, param: str
+) -> None:
     with pytest.raises(Unsupported) as found:
         encode(request_)
     assert found.value.param == param
 
 
-def test_a_schema_is_the_output_format() -> None:
+def test_encode_maps_json_schema_to_output_format() -> None:
     body = encode(ask(constraint=JsonSchema('{"type":"object"}')))
     assert body["output_config"] == {
         "format": {"type": "json_schema", "schema": {"type": "object"}}
@@ -395,7 +398,7 @@ TEXT = (begin(0, type="text", text=""), delta(0, type="text_delta", text="Hello"
 STARTED = Started(39, 30, written_tokens=4)
 
 
-def test_a_text() -> None:
+def test_read_text_stream_returns_events() -> None:
     end_event = finish("end_turn", output_tokens_details={"thinking_tokens": 3})
     assert read(START, PING, *TEXT, end_event, PING, STOP) == [
         STARTED,
@@ -405,7 +408,7 @@ def test_a_text() -> None:
     ]
 
 
-def test_thinking_ends_with_its_signature_and_redacted_thinking_is_whole() -> None:
+def test_read_thinking_returns_signatures_and_redacted_data() -> None:
     thinking = (
         begin(0, type="thinking", thinking="", signature=""),
         delta(0, type="thinking_delta", thinking="h"),
@@ -445,7 +448,7 @@ def use(index: int, input: object = None, *pieces: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_calls_have_their_input_wherever_it_comes() -> None:
+def test_read_tool_use_collects_input_from_start_and_deltas() -> None:
     events = read(
         START,
         *use(0, None, "", '{"a":', "1}"),
@@ -464,7 +467,7 @@ def test_calls_have_their_input_wherever_it_comes() -> None:
     assert [json.loads(text) for text in arguments] == [{"a": 1}, {}, {"b": 2}, {}]
 
 
-def test_a_call_that_was_cut_before_its_input_has_none() -> None:
+def test_read_truncated_tool_use_has_no_arguments() -> None:
     events = read(START, *use(0), finish("max_tokens"), STOP)
     assert events[1:-1] == [
         ToolCallStart(0, "toolu_0", "add"),
@@ -483,7 +486,7 @@ def test_a_call_that_was_cut_before_its_input_has_none() -> None:
         ("refusal", FinishReason.CONTENT_FILTER, None),
     ],
 )
-def test_every_reason_to_stop(reason: str, expected: FinishReason, stop: str | None) -> None:
+def test_read_maps_stop_reasons(reason: str, expected: FinishReason, stop: str | None) -> None:
     assert read(START, *TEXT, finish(reason, stop_sequence=stop), STOP)[-2] == ChoiceFinished(
         0, expected, stop
     )
@@ -507,12 +510,12 @@ def test_every_reason_to_stop(reason: str, expected: FinishReason, stop: str | N
         (START, begin(0, type="tool_use", id="", name="add", input={})),
     ],
 )
-def test_what_is_no_whole_answer_is_an_error(events: tuple[dict[str, Any], ...]) -> None:
+def test_read_incomplete_stream_raises(events: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(EngineError):
         read(*events)
 
 
-def test_events_and_blocks_that_are_not_known_are_left_out() -> None:
+def test_read_skips_unknown_events_and_blocks() -> None:
     search = (
         begin(0, type="server_tool_use", id="s", name="web_search", input={}),
         delta(0, type="new"),
@@ -536,7 +539,7 @@ def test_events_and_blocks_that_are_not_known_are_left_out() -> None:
     ],
 )
 @pytest.mark.parametrize("before", [(), (START,), (START, *TEXT[:2])])
-def test_an_error_event_ends_the_answer(
+def test_read_error_event_raises_with_status(
     kind: str, status: int, before: tuple[dict[str, Any], ...]
 ) -> None:
     with pytest.raises(DragomanError) as found:
@@ -575,7 +578,7 @@ async def answer(handle: Handle, **config: Any) -> list[Event]:
             await subject.stop()
 
 
-async def test_the_key_is_sent_as_anthropic_wants_it() -> None:
+async def test_api_key_is_sent_in_x_api_key_header() -> None:
     seen: list[httpx2.Request] = []
 
     def handle(request: httpx2.Request) -> httpx2.Response:
@@ -592,7 +595,7 @@ async def test_the_key_is_sent_as_anthropic_wants_it() -> None:
     assert "authorization" not in request.headers
 
 
-async def test_a_stream_that_breaks_off_is_an_error() -> None:
+async def test_interrupted_stream_raises_engine_error() -> None:
     with pytest.raises(EngineError, match="connection to the upstream was lost"):
         await answer(lambda _: stream(START, *TEXT[:2], ConnectionError()))
     with pytest.raises(EngineError, match="cut off"):
@@ -604,7 +607,7 @@ def failure(status: int, kind: str, message: str = "No.", **headers: str) -> htt
     return httpx2.Response(status, json=body, headers=headers)
 
 
-async def test_an_overloaded_server_is_left_for_another_and_says_when_to_return() -> None:
+async def test_overloaded_server_is_retried_on_another_replica() -> None:
     paths: list[str] = []
 
     def once(request: httpx2.Request) -> httpx2.Response:
@@ -624,7 +627,7 @@ async def test_an_overloaded_server_is_left_for_another_and_says_when_to_return(
     assert found.value.retry_after == 7
 
 
-async def test_errors_of_the_request_are_the_clients_and_those_of_the_key_are_not() -> None:
+async def test_request_errors_reach_client_and_key_errors_are_hidden() -> None:
     with pytest.raises(ContextTooLong) as too_long:
         await answer(
             lambda _: failure(
@@ -657,7 +660,7 @@ def find(handle: Handle, model: str | None = None) -> Any:
     return discover(Upstream("http://vendor/v1", key="sk-ant"), model, client=client)
 
 
-def test_a_list_of_anthropics_models_shows_the_kind_and_its_limits() -> None:
+def test_find_detects_anthropic_models_and_limits() -> None:
     listed = {
         "data": [{**MODEL, "max_input_tokens": 200_000, "max_tokens": 64_000}],
         "has_more": False,
@@ -671,7 +674,7 @@ def test_a_list_of_anthropics_models_shows_the_kind_and_its_limits() -> None:
     )
 
 
-def test_a_server_that_wants_anthropics_headers_gets_them() -> None:
+def test_find_retries_with_anthropic_headers() -> None:
     def handle(request: httpx2.Request) -> httpx2.Response:
         if request.headers.get("x-api-key") == "sk-ant" and "authorization" not in request.headers:
             return httpx2.Response(200, json={"data": [MODEL]})
@@ -683,7 +686,7 @@ def test_a_server_that_wants_anthropics_headers_gets_them() -> None:
 @pytest.mark.parametrize(
     "fields", [{"object": "model"}, {"owned_by": "openai"}, {"owned_by": "dragoman"}]
 )
-def test_a_server_of_both_apis_is_spoken_to_in_openais(fields: dict[str, str]) -> None:
+def test_find_prefers_openai_api_if_both_are_supported(fields: dict[str, str]) -> None:
     assert (
         find(lambda _: httpx2.Response(200, json={"data": [{**MODEL, **fields}]})).kind is not KIND
     )

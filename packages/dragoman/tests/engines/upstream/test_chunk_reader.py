@@ -53,24 +53,24 @@ def call(
     return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
 
 
-def test_reasoning_has_two_names() -> None:
+def test_feed_accepts_both_reasoning_field_names() -> None:
     (choice,) = reply(
         delta(reasoning="a"), delta(reasoning_content="b"), delta(content="c"), end()
     ).choices
     assert choice.parts == (Reasoning("ab"), Text("c"))
 
 
-def test_started_says_what_the_first_chunk_counts() -> None:
+def test_started_contains_usage_of_first_chunk() -> None:
     usage = {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
     assert events({**delta(content="a"), "usage": usage}, end())[0] == Started(7, 4)
 
 
-def test_unknown_usage_is_not_invented() -> None:
+def test_missing_usage_details_stay_none() -> None:
     usage = reply(delta(content="a"), end()).usage
     assert (usage.cached, usage.reasoning) == (None, None)
 
 
-def test_an_empty_finish_reason_is_none() -> None:
+def test_empty_finish_reason_does_not_finish_choice() -> None:
     """SGLang 0.4 and former versions of Ollama send it in all chunks but the last."""
     chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": ""}]}
     assert reply(chunk, chunk, end()).choices[0].parts == (Text("aa"),)
@@ -86,21 +86,21 @@ def test_an_empty_finish_reason_is_none() -> None:
         ("content_filter", FinishReason.CONTENT_FILTER),
     ],
 )
-def test_reasons_are_translated(word: str, reason: FinishReason) -> None:
+def test_finish_reasons_are_mapped(word: str, reason: FinishReason) -> None:
     assert reply(end(word)).choices[0].reason is reason
 
 
-def test_an_unknown_finish_reason_is_an_error() -> None:
+def test_unknown_finish_reason_raises() -> None:
     with pytest.raises(EngineError, match="insufficient"):
         reply(delta(content="a"), end("insufficient_system_resource"))
 
 
 @pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])
-def test_the_matched_stop_is_reported(field: str) -> None:
+def test_matched_stop_string_is_reported(field: str) -> None:
     assert reply(end(**{field: "END"})).choices[0].stop == "END"
 
 
-def test_an_answer_that_does_not_end_is_a_failure() -> None:
+def test_stream_without_finish_reason_raises() -> None:
     with pytest.raises(EngineError, match="was cut off"):
         reply(delta(content="a"))
     with pytest.raises(EngineError, match="was cut off"):
@@ -109,7 +109,7 @@ def test_an_answer_that_does_not_end_is_a_failure() -> None:
         reply(delta(content="a"), end(), choices=2)
 
 
-def test_a_whole_answer_is_a_stream_of_one_chunk() -> None:
+def test_non_streamed_response_is_read_as_one_chunk() -> None:
     message = {"content": "Hi", "tool_calls": [call(None, "{}", "c", "f")]}
     (choice,) = reply(
         {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
@@ -117,7 +117,7 @@ def test_a_whole_answer_is_a_stream_of_one_chunk() -> None:
     assert choice.parts == (Text("Hi"), ToolCall("c", "f", "{}"))
 
 
-def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
+def test_error_chunk_type_depends_on_stream_start() -> None:
     refusal = {
         "error": {"message": "No.", "type": "invalid_request_error", "param": "n", "code": 400}
     }
@@ -129,7 +129,7 @@ def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
 
 
 @given(st.lists(st.sampled_from("ab"), min_size=1).map("".join), st.data())
-def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) -> None:
+def test_interleaved_tool_calls_are_emitted_sequentially(order: str, data: st.DataObject) -> None:
     """Two calls whose deltas arrive in any order: each is emitted whole, in the order
     of their starts.
     """
@@ -155,7 +155,7 @@ def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) 
     )
 
 
-def test_calls_one_after_the_other_are_not_held_back() -> None:
+def test_sequential_tool_calls_are_emitted_immediately() -> None:
     reading = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
     reading.feed(msgspec.convert(delta(tool_calls=[call(0, '{"a":', "c", "f")]), UpstreamChunk))
     assert len(reading.feed(msgspec.convert(delta(tool_calls=[call(0, "1}")]), UpstreamChunk))) == 1
@@ -167,23 +167,21 @@ def test_calls_one_after_the_other_are_not_held_back() -> None:
     )
 
 
-def test_a_call_without_an_id_gets_one() -> None:
+def test_tool_call_without_id_gets_generated_id() -> None:
     assert (
         reply(delta(tool_calls=[call(0, "{}", None, "f")]), end()).choices[0].list_calls()[0].id
         == "made_0"
     )
 
 
-def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
+def test_tool_calls_with_same_index_are_separated_by_id() -> None:
     chunks = [delta(tool_calls=[call(0, "{}", id, "f")]) for id in ("one", "two")]
     assert [each.id for each in reply(*chunks, end()).choices[0].list_calls()] == ["one", "two"]
 
 
 @pytest.mark.parametrize("index", [0, None])
 @pytest.mark.parametrize("id", ["", None])
-def test_calls_without_ids_are_distinguished_by_their_names(
-    index: int | None, id: str | None
-) -> None:
+def test_tool_calls_without_ids_are_separated_by_name(index: int | None, id: str | None) -> None:
     calls = [call(index, '{"a": 1}', id, "f"), call(index, '{"a": 2}', id, "f")]
     for chunks in ([delta(tool_calls=calls)], [delta(tool_calls=[one]) for one in calls]):
         found = reply(*chunks, end()).choices[0].list_calls()
@@ -193,19 +191,19 @@ def test_calls_without_ids_are_distinguished_by_their_names(
         ]
 
 
-def test_a_name_that_is_repeated_is_no_further_call() -> None:
+def test_repeated_tool_call_name_does_not_start_new_call() -> None:
     chunks = [delta(tool_calls=[call(0, text, "c", "f")]) for text in ('{"a":', "1}", "", "\n")]
     (found,) = reply(*chunks, end()).choices[0].list_calls()
     assert found.arguments.strip() == '{"a":1}'
 
 
-def test_a_call_of_nothing_is_a_failure() -> None:
+def test_tool_call_without_name_raises() -> None:
     for others in ([], [call(1, "{}", "d", "f")]):
         with pytest.raises(EngineError, match="without a name"):
             reply(delta(tool_calls=[call(0, "{}", "c"), *others]), end())
 
 
-def test_tokens_come_with_ids_bytes_and_alternatives() -> None:
+def test_logprobs_tokens_have_ids_bytes_and_alternatives() -> None:
     entry: dict[str, Any] = {
         "token": "token_id:9",
         "logprob": -0.5,
@@ -227,7 +225,7 @@ def test_tokens_come_with_ids_bytes_and_alternatives() -> None:
     assert (token.id, token.text, token.raw, token.top[0].id) == (9, "\ufffd", b"\xf0\x9f", 8)
 
 
-def test_tokens_of_the_end_are_its_own() -> None:
+def test_final_chunk_tokens_are_trailing_tokens() -> None:
     (choice,) = reply(delta(content="a"), end(token_ids=[2])).choices
     assert choice.trailing_tokens == (Token(2, ""),)
 
@@ -238,7 +236,7 @@ def test_tokens_of_the_end_are_its_own() -> None:
         lambda value: json.dumps({"choices": value, "usage": value}).encode()
     )
 )
-def test_nonsense_is_no_chunk_and_breaks_nothing(data: bytes) -> None:
+def test_feed_arbitrary_json_raises_only_known_errors(data: bytes) -> None:
     try:
         chunk = msgspec.json.decode(data, type=UpstreamChunk)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -261,7 +259,7 @@ def read_prompt(ids: list[int], rows: Any, top: int = 1) -> tuple[Token, ...]:
     return prompt.tokens
 
 
-def test_a_token_of_a_prompt_is_no_alternative_to_itself_unless_it_ranks_as_one() -> None:
+def test_prompt_token_is_in_alternatives_only_by_rank() -> None:
     own = {"logprob": -3.0, "rank": 9, "decoded_token": "b"}
     best = {"logprob": -0.5, "rank": 1, "decoded_token": "c"}
     first, second, third = read_prompt([7, 8, 9], [None, {"8": own, "3": best}, {"9": best}])
@@ -271,7 +269,7 @@ def test_a_token_of_a_prompt_is_no_alternative_to_itself_unless_it_ranks_as_one(
     assert read_prompt([9, 9], [None, {"9": best}], top=0)[1].top == ()
 
 
-def test_what_is_no_token_id_among_the_scores_is_left_out() -> None:
+def test_read_prompt_skips_invalid_token_ids() -> None:
     entry = {"logprob": -0.5, "rank": 1}
     for key in ("9" * 5000, "x", "-1"):
         assert [one.id for one in read_prompt([7, 8], [None, {"8": entry, key: entry}])[1].top] == [
@@ -280,6 +278,6 @@ def test_what_is_no_token_id_among_the_scores_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("rows", [None, [], [None], [None, {"5": {"logprob": -1.0}}]])
-def test_scores_of_another_prompt_are_an_error_of_the_upstream(rows: Any) -> None:
+def test_read_prompt_logprobs_of_other_prompt_raise(rows: Any) -> None:
     with pytest.raises(EngineError, match="did not return the logprobs of the prompt"):
         read_prompt([7, 8], rows)

@@ -13,20 +13,20 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-
-from dragoman.core.control import EngineControl
-from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
-from dragoman.engines.upstream import KINDS, Upstream, UpstreamControl, discover
-from dragoman_http import ClientTimeouts
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.pipeline.served_model import Adapters
-from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
 from tests.engines.upstream.stub_server import Handle, far_server
 from tests.http.wire import serving
 from tests.serving.harness import tokenizer
+
+from dragoman.core.engine_control import EngineControl
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.engines.upstream import KINDS, Upstream, UpstreamControl, discover
+from dragoman.launch import build_models
+from dragoman.pipeline.lora_adapters import Adapters
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman_http import ClientTimeouts
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 
@@ -68,7 +68,7 @@ async def answering(handle: Handle, count: int = 1) -> AsyncGenerator[httpx2.Asy
         yield await stack.enter_async_context(direct(build_front(*addresses, key="theirs"), VLLM))
 
 
-async def test_an_upstream_is_paused_put_to_sleep_and_emptied() -> None:
+async def test_control_routes_pause_sleep_and_reset_upstream() -> None:
     behind = build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
     [model] = behind
     control: EngineControl | None = model.control
@@ -102,7 +102,7 @@ async def test_an_upstream_is_paused_put_to_sleep_and_emptied() -> None:
         await behind.stop()
 
 
-async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_path: Path) -> None:
+async def test_load_lora_adapter_uses_directories_of_upstream(tmp_path: Path) -> None:
     lent = tokenizer()
     loader = Loader()
     actor = ScriptedEngine(Script((ScriptEntry((Say("Hi"),), repeat=True),)), tokenizer=lent)
@@ -147,7 +147,7 @@ async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_pat
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
-async def test_a_request_names_the_adapter_as_the_model() -> None:
+async def test_request_for_adapter_sends_adapter_name_as_model() -> None:
     bodies: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -169,7 +169,7 @@ async def test_a_request_names_the_adapter_as_the_model() -> None:
     assert bodies == ["m", "poet"]
 
 
-async def test_each_of_several_upstreams_is_called_with_its_key() -> None:
+async def test_abort_requests_calls_every_upstream_with_api_key() -> None:
     keys: list[str | None] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -191,7 +191,7 @@ async def test_each_of_several_upstreams_is_called_with_its_key() -> None:
         (400, {"error": {"message": "sleep mode is off"}}, 400, "sleep mode is off"),
     ],
 )
-async def test_what_an_upstream_refuses_has_not_happened(
+async def test_sleep_rejected_by_upstream_keeps_state(
     status: int, body: dict[str, Any], expected: int, words: str
 ) -> None:
     async with answering(lambda _: httpx2.Response(status, json=body)) as it:
@@ -202,12 +202,12 @@ async def test_what_an_upstream_refuses_has_not_happened(
         assert (await it.get("/is_sleeping")).json() == {"is_sleeping": False}
 
 
-async def test_an_upstream_that_cannot_be_reached_is_an_overload() -> None:
+async def test_pause_unreachable_upstream_returns_503() -> None:
     async with client(server(build_front("http://127.0.0.1:9"), VLLM)) as it:
         assert (await it.post("/pause")).status_code == 503
 
 
-async def test_only_administrators_control_an_upstream() -> None:
+async def test_control_routes_require_admin_api_key() -> None:
     options = msgspec.structs.replace(VLLM, api_key=("user",), admin_api_key=("admin",))
     async with client(server(build_front("http://127.0.0.1:9"), options)) as it:
         for path in ("/pause", "/sleep", "/reset_prefix_cache", "/v1/load_lora_adapter"):
@@ -216,7 +216,7 @@ async def test_only_administrators_control_an_upstream() -> None:
             ).status_code == 403
 
 
-def test_adapters_that_the_upstream_has_are_served() -> None:
+def test_discover_returns_adapters_of_upstream() -> None:
     cards = [{"id": "m", "owned_by": "vllm"}, {"id": "poet", "owned_by": "vllm", "parent": "m"}]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -231,7 +231,7 @@ def test_adapters_that_the_upstream_has_are_served() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tei"])
-def test_only_servers_with_vllms_routes_are_controlled(kind: str) -> None:
+def test_control_exists_only_for_vllm_and_dragoman_kinds(kind: str) -> None:
     settings = Settings(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
     [model] = build_models(settings, SystemClock())
     assert (model.control is not None) == (kind in ("vllm", "dragoman"))

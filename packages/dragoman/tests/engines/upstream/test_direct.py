@@ -17,19 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message
-
-from dragoman.core.engine import Capabilities, EventReceiver, Health
-from dragoman.core.events import Event, Started, TextDelta, ToolCallDelta
-from dragoman.core.request import GenerateRequest
-from dragoman.http import asgi_extensions
-from dragoman.parsers import registry
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
-from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.http.wire import Wire, serving
 from tests.http_client.stub_server import CHUNKED, StubServer, serve
 from tests.serving.harness import Counting, Still, scope
+
+from dragoman.core.capabilities import Capabilities
+from dragoman.core.engine import EventReceiver, Health
+from dragoman.core.events import Event, Started, TextDelta, ToolCallDelta
+from dragoman.core.request import GenerateRequest
+from dragoman.http import asgi_extensions
+from dragoman.parsers import registry
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.store import MemoryStore
 
 EVENT_STREAM = CHUNKED[:-2] + b"content-type: text/event-stream\r\n\r\n"
 
@@ -171,7 +172,7 @@ END = chunk(delta={}, finish_reason="stop") + b"data: [DONE]\n\n"
     turns=st.lists(st.booleans(), min_size=1, max_size=5),
     parses=st.booleans(),
 )
-def test_both_drivers_send_the_same(
+def test_push_and_pull_drivers_send_equal_bytes(
     path: str,
     stream: bool,
     deltas: list[list[bytes]],
@@ -192,7 +193,7 @@ def test_both_drivers_send_the_same(
     asyncio.run(both())
 
 
-async def test_deltas_are_written_in_the_callback_in_which_they_arrive() -> None:
+async def test_deltas_are_written_in_receiving_callback() -> None:
     """Otherwise the test above would compare one path with itself."""
     packets = [frame(DELTAS[0])] * 20 + [frame(END), b"0\r\n\r\n"]
     client = await respond("/v1/messages", packets, stream=True, turns=[True], parses=False)
@@ -262,7 +263,7 @@ async def ask(engine: Pushing, **more: Any) -> Client:
     return client
 
 
-async def test_a_stop_string_in_a_delta_that_is_received_directly_ends_the_answer() -> None:
+async def test_direct_delta_with_stop_string_ends_stream() -> None:
     """The engine would continue, and is cancelled."""
     engine = Pushing(
         *(TextDelta(0, text) for text in ("One", " two", " th", "ree", " four", " five"))
@@ -275,7 +276,7 @@ async def test_a_stop_string_in_a_delta_that_is_received_directly_ends_the_answe
     assert engine.was_left
 
 
-async def test_an_illegal_event_that_is_received_directly_fails_its_own_response(
+async def test_direct_invalid_event_fails_its_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = Pushing(
@@ -289,7 +290,7 @@ async def test_an_illegal_event_that_is_received_directly_fails_its_own_response
     assert "ToolCallDelta" in caplog.text
 
 
-async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
+async def test_slow_client_applies_backpressure_to_upstream() -> None:
     """Buffers between an upstream that sends and a client that does not read are
     bounded.
     """

@@ -15,20 +15,20 @@ from typing import Any
 
 import httpx2
 import pytest
-
-from dragoman.core.embeddings import EncodingTask
-from dragoman.dialects.base import Profile
-from dragoman.engines.upstream import KINDS, ModelTasks, Upstream, discover
-from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel, TextEncoderBackend
-from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
-from dragoman.settings import Settings, SettingsError
 from tests.engines.encoder.directories import SCORER, write_encoder
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.http.wire import serving
 from tests.serving.harness import scope
+
+from dragoman.core.encoder_requests import EncodingTask
+from dragoman.dialects.interfaces import Profile
+from dragoman.engines.upstream import KINDS, ModelTasks, Upstream, discover
+from dragoman.launch import build_models
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel, TextEncoderBackend
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.settings import Settings, SettingsError
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 LONG = "the cat " * 100
@@ -137,7 +137,7 @@ async def ask_both(
 
 @pytest.mark.parametrize("kind", ["dragoman", "vllm"])
 @pytest.mark.parametrize(("path", "body"), EMBEDDER_REQUESTS)
-async def test_an_embedder_says_the_same_through_another_server(
+async def test_embedder_response_matches_through_upstream(
     embedder: Path, kind: str, path: str, body: dict[str, Any]
 ) -> None:
     found, expected = await ask_both(embedder, kind, path, body)
@@ -150,7 +150,7 @@ async def test_an_embedder_says_the_same_through_another_server(
 
 
 @pytest.mark.parametrize(("path", "body"), SCORER_REQUESTS)
-async def test_a_scorer_says_the_same_through_another_server(
+async def test_scorer_response_matches_through_upstream(
     scorer: Path, path: str, body: dict[str, Any]
 ) -> None:
     found, expected = await ask_both(scorer, "dragoman", path, body)
@@ -159,7 +159,7 @@ async def test_a_scorer_says_the_same_through_another_server(
 
 
 @pytest.mark.parametrize(("path", "body"), REJECTED_BY_EMBEDDER)
-async def test_what_the_upstream_rejects_is_rejected_alike(
+async def test_request_rejected_by_upstream_returns_same_error(
     embedder: Path, path: str, body: dict[str, Any]
 ) -> None:
     found, expected = await ask_both(embedder, "dragoman", path, body)
@@ -167,7 +167,7 @@ async def test_what_the_upstream_rejects_is_rejected_alike(
     assert found.json() == expected.json()
 
 
-async def test_a_scorer_does_not_embed(scorer: Path) -> None:
+async def test_embed_request_to_scorer_is_rejected(scorer: Path) -> None:
     found, expected = await ask_both(scorer, "dragoman", EMBED, {"input": "a"})
     assert found.status_code == 400
     assert found.json() == expected.json()
@@ -177,7 +177,7 @@ async def test_a_scorer_does_not_embed(scorer: Path) -> None:
     ("task", "route"),
     [(EncodingTask.EMBEDDINGS, "/v1/embeddings"), (EncodingTask.SCORING, "/rerank")],
 )
-async def test_such_a_model_does_not_generate_and_says_what_it_does(
+async def test_chat_request_to_encoder_is_rejected_with_route(
     task: EncodingTask, route: str
 ) -> None:
     async with direct(build_front("http://127.0.0.1:9", task), VLLM) as it:
@@ -190,7 +190,7 @@ async def test_such_a_model_does_not_generate_and_says_what_it_does(
     assert card["dragoman"]["capabilities"] == [task.value]
 
 
-async def test_a_model_that_generates_embeds_too() -> None:
+async def test_generation_model_with_embeddings_serves_both() -> None:
     behind = build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
     await behind.start()
     try:
@@ -219,7 +219,7 @@ THREE_FOUR = base64.b64encode(struct.pack("<2f", 3.0, 4.0)).decode()
 
 
 @pytest.mark.parametrize("vector", [[3.0, 4.0], THREE_FOUR])
-async def test_vectors_come_as_numbers_or_as_base64(vector: object) -> None:
+async def test_embed_reads_float_and_base64_vectors(vector: object) -> None:
     async with relaying(answer_vectors(vector), EncodingTask.EMBEDDINGS) as it:
         plain = (await it.post(EMBED, json={"input": "a"})).json()
         normalized = (await it.post(EMBED, json={"input": "a", "normalize": True})).json()
@@ -228,7 +228,7 @@ async def test_vectors_come_as_numbers_or_as_base64(vector: object) -> None:
     assert normalized["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
 
 
-async def test_vectors_are_put_into_the_order_of_the_texts() -> None:
+async def test_embed_sorts_vectors_by_index() -> None:
     data = [{"embedding": [2.0], "index": 1}, {"embedding": [1.0], "index": 0}]
     handle: Handle = lambda _: httpx2.Response(200, json={"data": data})  # noqa: E731
     async with relaying(handle, EncodingTask.EMBEDDINGS) as it:
@@ -245,7 +245,7 @@ async def test_vectors_are_put_into_the_order_of_the_texts() -> None:
         ({"add_special_tokens": False}, "add_special_tokens"),
     ],
 )
-async def test_what_an_upstream_cannot_do_or_does_not_is_rejected_by_name(
+async def test_embed_unsupported_field_returns_400_with_param(
     body: dict[str, Any], param: str
 ) -> None:
     async with relaying(answer_vectors([3.0, 4.0]), EncodingTask.EMBEDDINGS) as it:
@@ -264,7 +264,7 @@ async def test_what_an_upstream_cannot_do_or_does_not_is_rejected_by_name(
     ],
 )
 @pytest.mark.parametrize("task", EncodingTask)
-async def test_so_is_what_it_cannot_do_when_it_scores(
+async def test_rerank_unsupported_field_returns_400_with_param(
     task: EncodingTask, body: dict[str, Any], param: str
 ) -> None:
     async with relaying(answer_vectors([3.0, 4.0]), task) as it:
@@ -273,7 +273,7 @@ async def test_so_is_what_it_cannot_do_when_it_scores(
     assert answer.json()["error"]["param"] == param
 
 
-async def test_an_upstream_that_only_embeds_scores_by_cosine() -> None:
+async def test_score_with_embedding_upstream_uses_cosine() -> None:
     async with relaying(
         answer_vectors([3.0, 4.0], [30.0, 40.0], [4.0, -3.0]), EncodingTask.EMBEDDINGS
     ) as it:
@@ -298,7 +298,7 @@ def rerank(request: httpx2.Request) -> httpx2.Response:
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("compatible", 2), ("tei", 0)])
-async def test_an_upstream_that_reranks_scores(kind: str, tokens: int) -> None:
+async def test_score_with_reranking_upstream_uses_its_scores(kind: str, tokens: int) -> None:
     async with relaying(rerank, EncodingTask.SCORING, kind=kind) as it:
         one = (await it.post(SCORE, json={"text_1": "a", "text_2": ["b", "four"]})).json()
         each = (
@@ -311,7 +311,7 @@ async def test_an_upstream_that_reranks_scores(kind: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-async def test_tei_gets_its_own_options(raw: bool) -> None:
+async def test_rerank_sends_tei_options(raw: bool) -> None:
     seen: list[dict[str, Any]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -340,7 +340,7 @@ async def test_tei_gets_its_own_options(raw: bool) -> None:
         '{"data": [{"embedding": "?"}, {"embedding": "?"}]}',
     ],
 )
-async def test_invalid_vectors_are_an_error_of_the_upstream(body: str) -> None:
+async def test_embed_invalid_upstream_vectors_return_500(body: str) -> None:
     async with relaying(lambda _: httpx2.Response(200, text=body), EncodingTask.EMBEDDINGS) as it:
         answer = await it.post(EMBED, json={"input": ["a", "b"]})
     assert answer.status_code == 500
@@ -356,7 +356,7 @@ async def test_invalid_vectors_are_an_error_of_the_upstream(body: str) -> None:
         '{"results": [{"index": 0, "relevance_score": 1.0}, {"index": 2, "relevance_score": 1}]}',
     ],
 )
-async def test_invalid_scores_are_an_error_of_the_upstream(body: str) -> None:
+async def test_score_invalid_upstream_scores_return_500(body: str) -> None:
     async with relaying(lambda _: httpx2.Response(200, text=body), EncodingTask.SCORING) as it:
         answer = await it.post(SCORE, json={"text_1": "a", "text_2": ["b", "c"]})
     assert answer.status_code == 500
@@ -365,9 +365,7 @@ async def test_invalid_scores_are_an_error_of_the_upstream(body: str) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"), [(500, 500), (503, 503), (429, 429), (401, 500), (504, 504)]
 )
-async def test_errors_keep_the_envelope_and_not_the_upstreams_words(
-    status: int, expected: int
-) -> None:
+async def test_embed_upstream_error_hides_message(status: int, expected: int) -> None:
     handle: Handle = lambda _: httpx2.Response(status, json={"error": {"message": "secret"}})  # noqa: E731
     async with relaying(
         handle, EncodingTask.EMBEDDINGS, options=ServingOptions(profile=Profile.OPENAI)
@@ -378,7 +376,7 @@ async def test_errors_keep_the_envelope_and_not_the_upstreams_words(
     assert status == 429 or "secret" not in answer.text
 
 
-async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
+async def test_client_disconnect_cancels_upstream_request() -> None:
     pieces = Pieces(b"{", None)
     has_arrived = asyncio.Event()
 
@@ -453,7 +451,7 @@ SCORES = frozenset({EncodingTask.SCORING})
         ({"owned_by": "openai"}, ("/v1/embeddings",), ModelTasks()),
     ],
 )
-def test_what_the_model_is_for_is_discovered(
+def test_discover_detects_model_tasks(
     card: dict[str, Any], accepted: tuple[str, ...], expected: Any
 ) -> None:
     found = discover(
@@ -463,7 +461,7 @@ def test_what_the_model_is_for_is_discovered(
 
 
 @pytest.mark.parametrize(("type", "tasks"), [("embedding", EMBEDS), ("reranker", SCORES)])
-def test_tei_says_what_it_is_for(type: str, tasks: frozenset[EncodingTask]) -> None:
+def test_discover_reads_tasks_from_tei_info(type: str, tasks: frozenset[EncodingTask]) -> None:
     info: dict[str, Any] = {"model_id": "bge", "model_type": {type: {}}, "max_input_length": 512}
     transport = httpx2.MockTransport(
         lambda request: httpx2.Response(200 if request.url.path == "/info" else 404, json=info)
@@ -474,7 +472,7 @@ def test_tei_says_what_it_is_for(type: str, tasks: frozenset[EncodingTask]) -> N
     assert (found.model, found.max_model_len, found.tasks) == ("bge", 512, ModelTasks(False, tasks))
 
 
-def test_the_task_can_be_set() -> None:
+def test_upstream_task_setting_overrides_discovery() -> None:
     settings = Settings(
         model="http://a/v1",
         upstream_kind="openai",
@@ -492,7 +490,7 @@ def test_the_task_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("task", "kind", "words"), [("classify", "vllm", "expected `generate`"), ("", "tei", "`embed`")]
 )
-def test_a_task_that_does_not_exist_is_rejected(task: str, kind: str, words: str) -> None:
+def test_upstream_task_unknown_or_unsupported_is_rejected(task: str, kind: str, words: str) -> None:
     fields = {
         "upstream_model": "m",
         "upstream_kind": kind,

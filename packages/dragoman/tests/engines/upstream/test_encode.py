@@ -30,13 +30,13 @@ from dragoman.core.message import (
     UploadedMedia,
 )
 from dragoman.core.request import (
+    AnyJsonObject,
     Constraint,
     ContextFreeGrammar,
     Conversation,
     Extras,
     GenerateRequest,
     GenerationLimits,
-    JsonObject,
     JsonSchema,
     ReasoningOptions,
     Regex,
@@ -44,10 +44,10 @@ from dragoman.core.request import (
     StringChoices,
     TemplateOptions,
 )
-from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.chat import read_chat
+from dragoman.dialects.interfaces import ReaderOptions
 from dragoman.engines.upstream import KINDS, UpstreamDefaults
-from dragoman.engines.upstream.encode import encode_request
+from dragoman.engines.upstream.openai_request import encode_request
 
 from ...pictures import PIXEL
 
@@ -104,7 +104,7 @@ CONVERSATIONS = {
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
+def test_conversation_roundtrip_is_lossless(name: str) -> None:
     request = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
     (read,) = read_chat(
         encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body,
@@ -114,7 +114,7 @@ def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
 
 
 CONSTRAINTS: list[Constraint] = [
-    JsonObject(),
+    AnyJsonObject(),
     JsonSchema('{"type":"object"}', True, "house"),
     JsonSchema('{"type":"object"}', False, "house"),
     Regex("[ab]+"),
@@ -125,7 +125,7 @@ CONSTRAINTS: list[Constraint] = [
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=str)
-def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None:
+def test_request_roundtrip_is_lossless(constraint: Constraint) -> None:
     request = GenerateRequest(
         "there",
         talk(),
@@ -152,7 +152,7 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
     )
 
 
-def test_only_given_fields_are_sent() -> None:
+def test_encode_request_omits_unset_fields() -> None:
     assert body(GenerateRequest("m", talk()), "compatible").keys() == {
         "model",
         "stream",
@@ -161,7 +161,7 @@ def test_only_given_fields_are_sent() -> None:
     }
 
 
-def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
+def test_encode_request_applies_defaults_for_unset_fields() -> None:
     defaults = UpstreamDefaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
     payload = body(
         GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults
@@ -174,11 +174,11 @@ def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
 
 
 @pytest.mark.parametrize(("kind", "rest"), [("vllm", None), ("dragoman", -1), ("llama.cpp", -1)])
-def test_a_completion_without_a_limit_asks_for_the_rest(kind: str, rest: int | None) -> None:
+def test_encode_completion_without_limit_sets_max_tokens(kind: str, rest: int | None) -> None:
     assert body(GenerateRequest("m", "hi"), kind)["max_tokens"] == rest
 
 
-def test_words_differ_by_kind() -> None:
+def test_encode_request_uses_field_names_of_kind() -> None:
     sampling = SamplingOptions(repetition_penalty=1.2)
     assert "repeat_penalty" in body(GenerateRequest("m", "hi", sampling=sampling), "llama.cpp")
     assert "reasoning_content" not in str(
@@ -192,7 +192,7 @@ def test_words_differ_by_kind() -> None:
     assert roles == ["system", "system", "user"]
 
 
-def test_an_upstream_without_allowed_tools_gets_only_the_allowed_tools() -> None:
+def test_encode_request_filters_tools_without_allowed_tools() -> None:
     tools = (ADD, FunctionTool("sub"))
     payload = body(
         GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))),
@@ -204,7 +204,7 @@ def test_an_upstream_without_allowed_tools_gets_only_the_allowed_tools() -> None
     )
 
 
-def test_thinking_is_switched_in_the_template() -> None:
+def test_encode_request_sets_thinking_in_template_kwargs() -> None:
     payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
     assert payload["chat_template_kwargs"] == {"enable_thinking": False}
     options = TemplateOptions(kwargs='{"thinking": true}')
@@ -214,7 +214,7 @@ def test_thinking_is_switched_in_the_template() -> None:
     assert payload["chat_template_kwargs"] == {"thinking": True}
 
 
-def test_a_failed_tool_says_so_in_words() -> None:
+def test_encode_request_prefixes_failed_tool_result() -> None:
     result = Message(Role.USER, (ToolResult("c", (Text("no"),), is_error=True), Text("Go on.")))
     messages = body(GenerateRequest("m", Conversation((result,))), "openai")["messages"]
     assert [(each["role"], each["content"]) for each in messages] == [
@@ -260,7 +260,7 @@ CONTINUED = TemplateOptions(continue_final_message=True)
         ),
     ],
 )
-def test_an_unsupported_field_is_refused_by_name(
+def test_encode_request_unsupported_field_raises_with_param(
     request_: GenerateRequest, kind: str, param: str
 ) -> None:
     with pytest.raises(Unsupported) as found:

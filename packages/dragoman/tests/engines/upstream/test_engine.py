@@ -12,6 +12,8 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 from dragoman.core.errors import (
     ContextTooLong,
@@ -27,8 +29,8 @@ from dragoman.core.errors import (
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     Started,
     TextDelta,
     Usage,
@@ -36,8 +38,6 @@ from dragoman.core.events import (
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
-from tests.engines.upstream.relays import engine
-from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
@@ -85,7 +85,7 @@ async def collect_events(it: UpstreamEngine) -> list[Event]:
     return [event async for event in it.generate(ASK)]
 
 
-async def test_an_answer_is_passed_on_as_it_comes() -> None:
+async def test_generate_forwards_events_as_received() -> None:
     async with (
         serving(lambda _: streaming(ROLE, HELLO, None)) as it,
         aclosing(it.generate(ASK)) as events,
@@ -96,7 +96,7 @@ async def test_an_answer_is_passed_on_as_it_comes() -> None:
         assert it.health().running == 0
 
 
-async def test_a_limit_of_0_fills_the_cache_of_the_upstream_and_answers_nothing() -> None:
+async def test_generate_max_tokens_0_prefills_and_emits_no_text() -> None:
     """Chat upstreams reject a limit of 0. Codex's `generate: false` and Anthropic's
     `max_tokens: 0` have it.
     """
@@ -115,7 +115,7 @@ async def test_a_limit_of_0_fills_the_cache_of_the_upstream_and_answers_nothing(
     assert events[-2:] == [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(9, 0))]
 
 
-async def test_closing_hangs_up() -> None:
+async def test_generate_close_disconnects_upstream() -> None:
     body = Pieces(ROLE, None)
     async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as it:
         async with aclosing(it.generate(ASK)) as events:
@@ -141,7 +141,7 @@ async def test_closing_hangs_up() -> None:
         (504, {}, EngineTimeout),
     ],
 )
-async def test_what_an_upstream_refuses_is_refused_alike(
+async def test_upstream_error_status_maps_to_error_type(
     status: int, body: object, kind: type[DragomanError]
 ) -> None:
     async with serving(
@@ -154,7 +154,7 @@ async def test_what_an_upstream_refuses_is_refused_alike(
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
-async def test_the_words_of_a_failure_are_for_the_log_alone(
+async def test_upstream_failure_message_is_only_logged(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = {"error": {"message": "boom secret", "param": None}}
@@ -170,14 +170,14 @@ async def test_the_words_of_a_failure_are_for_the_log_alone(
 
 
 @pytest.mark.parametrize("error", ['"boom secret"', '{"message": "boom secret"}'])
-async def test_the_words_of_a_failure_within_a_stream_are_too(error: str) -> None:
+async def test_upstream_stream_error_message_is_hidden(error: str) -> None:
     async with serving(lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")) as it:
         with pytest.raises(EngineError) as found:
             await collect_events(it)
     assert "secret" not in found.value.message
 
 
-async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
+async def test_upstream_request_error_keeps_message_and_param() -> None:
     error = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
     async with serving(lambda _: httpx2.Response(400, json=error)) as it:
         with pytest.raises(RequestError) as found:
@@ -189,7 +189,7 @@ async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
     )
 
 
-async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
+async def test_upstream_context_error_raises_context_too_long() -> None:
     message = (
         "This model's maximum context length is 4096 tokens. However, your prompt has at "
         "least 6001 tokens."
@@ -201,7 +201,7 @@ async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 401, 403])
-async def test_an_upstream_authentication_failure_is_an_engine_error(status: int) -> None:
+async def test_upstream_authentication_failure_raises_engine_error(status: int) -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-up"}}
     async with serving(lambda _: httpx2.Response(status, json=body)) as it:
         with pytest.raises(EngineError) as found:
@@ -220,20 +220,20 @@ async def test_an_upstream_authentication_failure_is_an_engine_error(status: int
         (ROLE, b'data: {"choices":[{"index":4,"delta":{}}]}\n\n'),
     ],
 )
-async def test_an_answer_that_breaks_off_is_a_failure(pieces: tuple[bytes, ...]) -> None:
+async def test_interrupted_stream_raises_engine_error(pieces: tuple[bytes, ...]) -> None:
     async with serving(lambda _: streaming(*pieces)) as it:
         with pytest.raises(EngineError):
             await collect_events(it)
         assert it.health().running == 0
 
 
-async def test_silence_is_a_timeout() -> None:
+async def test_upstream_read_timeout_raises_engine_timeout() -> None:
     async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as it:
         with pytest.raises(EngineTimeout):
             await collect_events(it)
 
 
-async def test_a_server_that_does_not_stream_is_read_whole() -> None:
+async def test_non_streamed_response_is_read() -> None:
     whole = {
         "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3},
@@ -258,7 +258,7 @@ def find_dead_port() -> int:
 @pytest.mark.parametrize(
     "first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)]
 )
-async def test_a_request_without_a_response_is_retried_at_another_upstream(
+async def test_request_without_response_is_retried_on_other_upstream(
     first: Callable[[], httpx2.Response],
 ) -> None:
     hosts: list[str] = []
@@ -267,7 +267,7 @@ async def test_a_request_without_a_response_is_retried_at_another_upstream(
     assert sorted(hosts) == ["a", "b"]
 
 
-async def test_an_unreachable_upstream_is_retried_at_another(
+async def test_unreachable_upstream_is_replaced_by_other_upstream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dead = f"http://127.0.0.1:{find_dead_port()}/v1"
@@ -286,7 +286,7 @@ async def test_an_unreachable_upstream_is_retried_at_another(
     assert dead in caplog.text
 
 
-async def test_a_request_is_not_retried_after_the_first_event() -> None:
+async def test_request_is_not_retried_after_first_event() -> None:
     hosts: list[str] = []
     handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), hosts)
     async with serving(handle, "a", "b") as it:
@@ -295,14 +295,14 @@ async def test_a_request_is_not_retried_after_the_first_event() -> None:
     assert len(hosts) == 1
 
 
-async def test_a_stale_connection_is_replaced() -> None:
+async def test_stale_connection_is_retried_on_same_upstream() -> None:
     hosts: list[str] = []
     async with serving(failing_first(lambda: None, hosts)) as it:
         assert isinstance((await collect_events(it))[-1], Finished)
     assert hosts == ["a", "a"]
 
 
-async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
+async def test_health_follows_upstream_reachability() -> None:
     woken = asyncio.Event()
     port = find_dead_port()
 
@@ -322,7 +322,7 @@ async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() 
         await it.stop()
 
 
-async def test_what_runs_when_the_engine_stops_fails() -> None:
+async def test_stop_fails_running_requests() -> None:
     async with serving(lambda _: streaming(ROLE, None)) as it:
         answer = asyncio.create_task(collect_events(it))
         while not it.health().running:  # noqa: ASYNC110
@@ -332,7 +332,7 @@ async def test_what_runs_when_the_engine_stops_fails() -> None:
             await answer
 
 
-async def test_the_key_goes_upstream_and_into_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_api_key_is_sent_upstream_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     keys: list[str] = []
 
     def handle(request: httpx2.Request) -> httpx2.Response:

@@ -32,7 +32,7 @@ def body(message: str, **fields: object) -> bytes:
     ("status", "kind"),
     [(500, EngineError), (502, Overloaded), (503, Overloaded), (504, EngineTimeout)],
 )
-def test_the_message_of_a_server_error_is_logged_and_not_passed_on(
+def test_parse_error_hides_and_logs_server_error_message(
     status: int, kind: type[EngineError], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -44,26 +44,24 @@ def test_the_message_of_a_server_error_is_logged_and_not_passed_on(
 
 
 @pytest.mark.parametrize("error", [INTERNAL, WireError(INTERNAL), WireError(INTERNAL, code=500)])
-def test_neither_is_that_of_an_error_within_a_stream(error: str | WireError) -> None:
+def test_build_stream_error_hides_message(error: str | WireError) -> None:
     built = build_stream_error(error)
     assert isinstance(built, EngineError)
     assert "srv" not in built.message
 
 
-def test_a_code_that_clients_act_on_is_preserved() -> None:
+def test_parse_error_keeps_overloaded_code_and_retry_after() -> None:
     error = parse_error(503, body("full", code="overloaded"), "7")
     assert (error.code, error.retry_after) == ("overloaded", 7.0)
 
 
-def test_a_request_error_has_the_upstreams_message() -> None:
+def test_parse_error_keeps_request_error_message_and_param() -> None:
     error = parse_error(400, body("`temperature` must be at most 2.", param="temperature"), None)
     assert type(error) is RequestError
     assert (error.message, error.param) == ("`temperature` must be at most 2.", "temperature")
 
 
-def test_characters_are_not_counted_as_tokens_and_a_param_that_no_request_has_is_not_passed_on() -> (
-    None
-):
+def test_parse_error_ignores_character_counts_and_unknown_param() -> None:
     message = (
         "This model's maximum context length is 24 tokens. However, your prompt contains 800 "
         "characters (more than 168 "

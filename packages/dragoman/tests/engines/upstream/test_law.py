@@ -14,23 +14,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.engines.upstream.relays import VLLM, direct, relay
+from tests.serving.harness import tokenizer
 
 from dragoman.engines.scripted import (
     CallTool,
     Refuse,
     Say,
     Script,
-    ScriptEntry,
     ScriptedEngine,
+    ScriptEntry,
     Think,
 )
 from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.prompts.hf_tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.relays import VLLM, direct, relay
-from tests.serving.harness import tokenizer
 
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
 REPLIES = {
@@ -148,7 +148,7 @@ async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("reply", REPLIES)
-async def test_a_script_says_the_same_through_another_server(
+async def test_scripted_response_matches_through_upstream(
     lent: HfTokenizer, reply: str, case: str, streamed: bool
 ) -> None:
     path, body = CASES[case]
@@ -162,7 +162,7 @@ async def test_a_script_says_the_same_through_another_server(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-async def test_the_embedded_model_says_the_same_through_another_server(
+async def test_bundled_model_response_matches_through_upstream(
     embedded: Models, case: str, streamed: bool
 ) -> None:
     path, body = CASES[case]
@@ -192,15 +192,13 @@ ECHOES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", ECHOES)
-async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(
-    embedded: Models, case: str
-) -> None:
+async def test_echo_logprobs_match_through_upstream(embedded: Models, case: str) -> None:
     path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
     await compare(lambda: embedded, path, {**body, **ECHOES[case]})
 
 
 @pytest.mark.parametrize("case", ECHOES)
-async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, case: str) -> None:
+async def test_echo_stream_matches_response(embedded: Models, case: str) -> None:
     body = {
         "model": "m",
         "prompt": "Once upon a time",
@@ -228,7 +226,7 @@ async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, c
             assert [value for score in scores for value in score[column]] == values
 
 
-async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenizer) -> None:
+async def test_cache_salt_differs_per_api_key(lent: HfTokenizer) -> None:
     behind = build_scripted(lent, Say("Hi"))
     (model,) = behind
     assert isinstance(model.backend.engine, ScriptedEngine)

@@ -7,7 +7,7 @@ from collections import Counter
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
 from dragoman.engines.upstream import Upstream
-from dragoman.engines.upstream.pool import UpstreamPool, build_prefix
+from dragoman.engines.upstream.upstream_pool import UpstreamPool, build_prefix
 
 
 def pool(*weights: float) -> UpstreamPool:
@@ -20,13 +20,13 @@ def prefixes(number: int) -> list[bytes]:
     return [b"conversation %d" % index for index in range(number)]
 
 
-def test_conversations_are_shared_out_by_weight() -> None:
+def test_choose_distributes_prefixes_by_weight() -> None:
     it = pool(3, 1)
     found = Counter(it.choose(prefix) for prefix in prefixes(2000))
     assert 0.70 < found[0] / 2000 < 0.80
 
 
-def test_only_the_conversations_of_the_one_that_is_down_move() -> None:
+def test_choose_moves_only_prefixes_of_down_upstream() -> None:
     it = pool(1, 1, 1)
     before = {prefix: it.choose(prefix) for prefix in prefixes(300)}
     it.set_up(1, up=False)
@@ -35,7 +35,7 @@ def test_only_the_conversations_of_the_one_that_is_down_move() -> None:
     assert all(after[prefix] == index for prefix, index in before.items() if index != 1)
 
 
-def test_one_that_is_busy_passes_on() -> None:
+def test_choose_skips_busy_upstream() -> None:
     it = pool(1, 1)
     first = it.choose(b"popular")
     assert first is not None
@@ -43,7 +43,7 @@ def test_one_that_is_busy_passes_on() -> None:
     assert it.choose(b"popular") == 1 - first
 
 
-def test_none_is_left_when_all_are_down_or_tried() -> None:
+def test_choose_returns_none_if_all_are_down_or_tried() -> None:
     it = pool(1, 1)
     assert it.choose(b"x", {0, 1}) is None
     it.set_up(0, up=False)
@@ -51,12 +51,12 @@ def test_none_is_left_when_all_are_down_or_tried() -> None:
     assert (it.choose(b"x"), it.is_ready) == (None, False)
 
 
-def test_all_turns_of_a_conversation_begin_alike() -> None:
+def test_build_prefix_is_equal_for_all_turns() -> None:
     first = (Message(Role.SYSTEM, (Text("Be kind."),)), Message(Role.USER, (Text("hi"),)))
     later = (*first, Message(Role.ASSISTANT, (Text("hello"),)), Message(Role.USER, (Text("bye"),)))
     assert build_prefix(Conversation(first)) == build_prefix(Conversation(later))
     assert build_prefix(Conversation(first)) != build_prefix(Conversation(first[1:]))
 
 
-def test_a_key_is_not_in_the_repr() -> None:
+def test_upstream_repr_hides_api_key() -> None:
     assert "secret" not in repr(Upstream("http://x", 1.0, "secret"))

@@ -14,8 +14,8 @@ from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     ReasoningDelta,
     RefusalDelta,
     Started,
@@ -49,7 +49,8 @@ from dragoman.core.request import (
     TemplateOptions,
 )
 from dragoman.engines.upstream import KINDS, UpstreamDefaults
-from dragoman.engines.upstream.responses import ResponseEventReader, encode_responses_request
+from dragoman.engines.upstream.responses_events import ResponseEventReader
+from dragoman.engines.upstream.responses_request import encode_responses_request
 
 from ...pictures import PIXEL
 
@@ -87,7 +88,7 @@ LOOP = Conversation(
 )
 
 
-def test_a_conversation_becomes_items_and_keeps_its_encrypted_reasoning() -> None:
+def test_encode_conversation_keeps_encrypted_reasoning() -> None:
     request = GenerateRequest(
         "m",
         LOOP,
@@ -154,7 +155,7 @@ def test_a_conversation_becomes_items_and_keeps_its_encrypted_reasoning() -> Non
     )
 
 
-def test_an_answer_cannot_be_continued() -> None:
+def test_encode_continue_final_message_is_unsupported() -> None:
     template = TemplateOptions(add_generation_prompt=False, continue_final_message=True)
     conversation = Conversation((Message(Role.ASSISTANT, (Text("a"),)),), template=template)
     with pytest.raises(Unsupported) as found:
@@ -205,7 +206,7 @@ MESSAGE = (
 )
 
 
-def test_items_are_parts_of_the_answer() -> None:
+def test_read_output_items_returns_parts() -> None:
     summary_part = {
         "type": "response.reasoning_summary_part.added",
         "output_index": 0,
@@ -252,7 +253,7 @@ def test_items_are_parts_of_the_answer() -> None:
     ("reason", "expected"),
     [("max_output_tokens", FinishReason.LENGTH), ("content_filter", FinishReason.CONTENT_FILTER)],
 )
-def test_an_incomplete_answer_has_its_reason(reason: str, expected: FinishReason) -> None:
+def test_read_incomplete_response_maps_reason(reason: str, expected: FinishReason) -> None:
     events = read(CREATED, *MESSAGE[:2], end("incomplete", incomplete_details={"reason": reason}))
     assert events[-2] == ChoiceFinished(0, expected)
 
@@ -271,7 +272,7 @@ def test_an_incomplete_answer_has_its_reason(reason: str, expected: FinishReason
         (CREATED, build_added(0, type="function_call", call_id="c")),
     ],
 )
-def test_what_is_no_whole_answer_is_an_error(events: tuple[dict[str, Any], ...]) -> None:
+def test_read_truncated_stream_raises(events: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(EngineError):
         read(*events)
 
@@ -287,7 +288,7 @@ FAILURES = (
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_ends_the_answer(failure: dict[str, Any]) -> None:
+def test_read_failed_event_raises_with_status(failure: dict[str, Any]) -> None:
     with pytest.raises(DragomanError) as before:
         read(failure)
     assert before.value.status == 429

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.upstream.engine import SseDecoder
+from dragoman.engines.upstream.sse_decoder import SseDecoder
 
 payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
 
@@ -17,7 +17,7 @@ payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.enco
 @given(
     payloads, st.sampled_from([b"\n", b"\r", b"\r\n"]), st.lists(st.integers(0, 200), max_size=6)
 )
-def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
+def test_feed_any_split_gives_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
     lines = [
         line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")
     ]
@@ -31,15 +31,15 @@ def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: 
     assert found == wanted
 
 
-def test_data_of_several_lines_is_one() -> None:
+def test_feed_joins_multiline_data() -> None:
     assert SseDecoder().feed(b"data: a\ndata:b\n\n") == [b"a\nb"]
 
 
-def test_an_event_that_is_cut_off_is_dropped() -> None:
+def test_feed_truncated_event_is_dropped() -> None:
     assert SseDecoder().feed(b"data: a\n") == []
 
 
-def test_an_event_without_an_end_is_refused() -> None:
+def test_feed_unterminated_event_over_limit_raises() -> None:
     stream = SseDecoder(max_event=100)
     for _ in range(100):
         stream.feed(b"x")

@@ -8,17 +8,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import far_server
+from tests.http.wire import serving
 
 from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.relays import VLLM, client, direct, engine, server
-from tests.engines.upstream.stub_server import far_server
-from tests.http.wire import serving
 
 HI = [{"role": "user", "content": "Say hi, 日本 😀, please."}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -72,7 +72,7 @@ def embedded() -> Models:
 
 @pytest.mark.parametrize("kind", ["dragoman", "vllm"])
 @pytest.mark.parametrize(("path", "body"), CASES)
-async def test_the_upstream_tokenizes_as_the_server_itself(
+async def test_tokenize_matches_through_upstream(
     embedded: Models, path: str, body: dict[str, Any], kind: str
 ) -> None:
     if kind == "vllm" and "tool_choice" in body:
@@ -96,14 +96,14 @@ async def test_the_upstream_tokenizes_as_the_server_itself(
     assert found.json() == expected.json()
 
 
-async def test_an_upstream_without_tokenization_is_not_called() -> None:
+async def test_tokenize_without_upstream_support_raises() -> None:
     it = engine("http://127.0.0.1:9", kind="openai")
     for call in (it.count_prompt_tokens(ASK), it.tokenize_prompt(ASK), it.detokenize((1, 2))):
         with pytest.raises(Unsupported, match="does not offer tokenization"):
             await call
 
 
-async def test_texts_of_tokens_are_refused_by_name_where_ids_are_sent() -> None:
+async def test_detokenize_return_token_strs_is_rejected() -> None:
     front = Models([ServedModel("m", EventBackend(engine("http://127.0.0.1:9")), 2048, 1)])
     async with client(server(front, VLLM)) as it:
         answer = await it.post(
@@ -116,7 +116,7 @@ async def test_texts_of_tokens_are_refused_by_name_where_ids_are_sent() -> None:
 @pytest.mark.parametrize(
     "body", ['{"count": 3, "tokens": [1, 2]}', "{}", "no JSON", '{"count": 1, "tokens": ["a"]}']
 )
-async def test_an_invalid_count_is_an_error_of_the_upstream(body: str) -> None:
+async def test_count_prompt_tokens_invalid_response_raises(body: str) -> None:
     async with far_server(lambda _: httpx2.Response(200, text=body)) as address:
         it = engine(address)
         await it.start()

@@ -15,10 +15,13 @@ from typing import Any, cast
 import httpx2
 import msgspec
 import pytest
+from tests.engines.upstream.relays import VLLM, direct, relay
+from tests.engines.upstream.test_law import chat, messages, plain, responses
+from tests.laws.anthropic_sdk import AnthropicSdk
+from tests.laws.responses_sdk import ResponsesSdk
+from tests.laws.sdk import OpenAiSdk
+from tests.serving.harness import tokenizer
 
-from dragoman_check.rules import anthropic as anthropic_grammar
-from dragoman_check.rules import chat as chat_grammar
-from dragoman_check.rules import responses as responses_grammar
 from dragoman.core.message import Reasoning, ToolCall, ToolResult
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import (
@@ -27,18 +30,15 @@ from dragoman.engines.scripted import (
     Refuse,
     Say,
     Script,
-    ScriptEntry,
     ScriptedEngine,
+    ScriptEntry,
     Think,
 )
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.prompts.tokenizer import HfTokenizer
-from tests.engines.upstream.relays import VLLM, direct, relay
-from tests.engines.upstream.test_law import chat, messages, plain, responses
-from tests.laws.anthropic_sdk import AnthropicSdk
-from tests.laws.responses_sdk import ResponsesSdk
-from tests.laws.sdk import OpenAiSdk
-from tests.serving.harness import tokenizer
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.prompts.hf_tokenizer import HfTokenizer
+from dragoman_check.rules import anthropic as anthropic_grammar
+from dragoman_check.rules import chat as chat_grammar
+from dragoman_check.rules import responses as responses_grammar
 
 KINDS = ("anthropic", "responses")
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
@@ -99,7 +99,7 @@ CASES = [
 
 @pytest.mark.parametrize(("reply", "case", "streamed"), CASES)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_script_says_the_same_through_the_api_of_a_vendor(
+async def test_scripted_response_matches_through_vendor_api(
     lent: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
 ) -> None:
     if kind == "responses" and "stop" in case and reply == "text":
@@ -176,7 +176,7 @@ def comparable(value: Any) -> Any:
 )
 @pytest.mark.parametrize("dialect", SDKS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_sdk_makes_the_whole_out_of_the_stream(
+async def test_sdk_stream_matches_response(
     lent: HfTokenizer, kind: str, dialect: str, reply: tuple[Any, ...]
 ) -> None:
     (path, body), check = SDKS[dialect]
@@ -224,7 +224,7 @@ async def continue_responses(client: httpx2.AsyncClient) -> dict[str, Any]:
 @pytest.mark.parametrize("options", [VLLM, STRICT], ids=["lenient", "strict"])
 @pytest.mark.parametrize("go_on", [continue_chat, continue_messages, continue_responses])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_thinking_comes_back_to_the_vendor_as_it_was(
+async def test_thinking_roundtrip_to_vendor_is_unchanged(
     lent: HfTokenizer, kind: str, go_on: Callable[[httpx2.AsyncClient], Any], options: Any
 ) -> None:
     behind, actor = build_scripted(lent, FIRST, SECOND)
@@ -242,9 +242,7 @@ async def test_thinking_comes_back_to_the_vendor_as_it_was(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
-    lent: HfTokenizer, kind: str
-) -> None:
+async def test_modified_thinking_is_rejected_by_vendor(lent: HfTokenizer, kind: str) -> None:
     behind, _ = build_scripted(lent, FIRST, SECOND)
     path, body = messages()
     async with relay(behind, kind=kind, behind_options=STRICT) as client:
@@ -258,9 +256,7 @@ async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_reasoning_of_a_vendor_is_left_out_before_another_model(
-    lent: HfTokenizer, kind: str
-) -> None:
+async def test_vendor_reasoning_is_dropped_for_other_model(lent: HfTokenizer, kind: str) -> None:
     """Two models of one server: only the vendor can say whether a signature is its own."""
     behind, _ = build_scripted(lent, FIRST)
     path, body = messages()
@@ -280,7 +276,7 @@ async def test_reasoning_of_a_vendor_is_left_out_before_another_model(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 @pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
-async def test_errors_before_the_answer_have_their_status(
+async def test_error_before_stream_keeps_status(
     lent: HfTokenizer, kind: str, status: int, path_and_body: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = path_and_body
@@ -293,7 +289,7 @@ async def test_errors_before_the_answer_have_their_status(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
-async def test_an_error_within_the_answer_is_one_of_the_clients_dialect(
+async def test_error_during_stream_uses_client_dialect(
     lent: HfTokenizer, kind: str, path_and_body: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = path_and_body
@@ -309,7 +305,7 @@ async def test_an_error_within_the_answer_is_one_of_the_clients_dialect(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_the_api_lacks_is_rejected_by_name_or_reported(
+async def test_unsupported_vendor_parameter_is_rejected_or_warned(
     lent: HfTokenizer, kind: str
 ) -> None:
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
@@ -331,7 +327,7 @@ async def test_what_the_api_lacks_is_rejected_by_name_or_reported(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_prompts_are_counted_by_the_vendor(lent: HfTokenizer, kind: str) -> None:
+async def test_count_tokens_uses_vendor_count(lent: HfTokenizer, kind: str) -> None:
     path, body = messages()
     counted = {key: value for key, value in body.items() if key != "max_tokens"}
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
@@ -341,7 +337,7 @@ async def test_prompts_are_counted_by_the_vendor(lent: HfTokenizer, kind: str) -
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_several_choices_are_several_requests_and_one_answer(
+async def test_n_choices_are_sent_as_separate_requests(
     lent: HfTokenizer, kind: str, streamed: bool
 ) -> None:
     path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
@@ -376,7 +372,7 @@ async def test_several_choices_are_several_requests_and_one_answer(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: str) -> None:
+async def test_n_choices_with_one_failure_fail_request(lent: HfTokenizer, kind: str) -> None:
     behind, _ = build_scripted(
         lent,
         ScriptEntry((Say("One"),)),
@@ -389,7 +385,7 @@ async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: s
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "compatible"])
-async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, kind: str) -> None:
+async def test_neutral_parameter_values_cause_no_warning(lent: HfTokenizer, kind: str) -> None:
     off = {
         "top_k": -1,
         "min_p": 0,
@@ -420,7 +416,7 @@ async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, 
         ("responses", responses(max_output_tokens=2**40), "max_output_tokens"),
     ],
 )
-async def test_fields_have_the_names_that_the_client_knows(
+async def test_warnings_and_errors_use_field_names_of_client(
     lent: HfTokenizer, kind: str, case: tuple[str, dict[str, Any]], param: str
 ) -> None:
     path, body = case
@@ -433,7 +429,7 @@ async def test_fields_have_the_names_that_the_client_knows(
         assert f"'{param}'" in answer.json()["error"]["message"]
 
 
-async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(
+async def test_final_assistant_message_causes_continuation_warning(
     lent: HfTokenizer,
 ) -> None:
     path, body = chat(max_tokens=LIMIT)

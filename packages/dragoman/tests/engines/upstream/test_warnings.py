@@ -12,16 +12,16 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from websockets.asyncio.client import connect
-
-from dragoman.dialects.base import Profile
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.app import create_app
-from dragoman.serving.disconnect import StreamTimeouts
-from dragoman.serving.service import ServingOptions
 from tests.engines.upstream.relays import VLLM, direct, engine
 from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.serving.responses.test_websocket import serving as websocket_server
+from websockets.asyncio.client import connect
+
+from dragoman.dialects.interfaces import Profile
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.serving_options import ServingOptions
+from dragoman.serving.stream_keepalive import StreamTimeouts
 
 NAME = "x-dragoman-warnings"
 WARNINGS = ["colour is ignored: unknown field; so is its shade", "top_logprobs: only 1"]
@@ -59,7 +59,7 @@ async def relaying(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
+async def test_upstream_warnings_follow_own_warnings(streamed: bool) -> None:
     async with relaying(streaming(COMMENT, CHUNKS, warnings="; ".join(WARNINGS))) as it:
         answer = await it.post("/v1/chat/completions", json={**CHAT, "foo": 1, "stream": streamed})
     wanted = ["foo is ignored: unknown field", *WARNINGS]
@@ -72,7 +72,7 @@ async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, len(COMMENT) - 1, len(COMMENT), len(COMMENT) + 10])
-async def test_the_list_in_the_body_is_exact_however_it_is_cut(cut: int) -> None:
+async def test_warnings_comment_is_parsed_with_any_split(cut: int) -> None:
     stream = COMMENT + CHUNKS
     async with relaying(streaming(stream[:cut], stream[cut:])) as it:
         assert (await it.post("/v1/chat/completions", json=CHAT)).json()[
@@ -83,7 +83,7 @@ async def test_the_list_in_the_body_is_exact_however_it_is_cut(cut: int) -> None
 @pytest.mark.parametrize(
     "comment", [b"", b": dragoman_warnings [1]\n\n", b": dragoman_warnings [\n\n"]
 )
-async def test_the_header_serves_where_the_body_has_none(comment: bytes) -> None:
+async def test_warnings_are_read_from_header_without_comment(comment: bytes) -> None:
     async with relaying(
         streaming(comment + CHUNKS, warnings="one is ignored; two too"), kind="compatible"
     ) as it:
@@ -92,7 +92,7 @@ async def test_the_header_serves_where_the_body_has_none(comment: bytes) -> None
     assert answer.headers[NAME] == "one is ignored; two too"
 
 
-async def test_an_answer_that_the_upstream_does_not_stream() -> None:
+async def test_warnings_of_non_streamed_response_are_forwarded() -> None:
     choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
     whole = {"choices": [choice], "dragoman_warnings": WARNINGS}
     async with relaying(lambda _: httpx2.Response(200, json=whole)) as it:
@@ -101,7 +101,7 @@ async def test_an_answer_that_the_upstream_does_not_stream() -> None:
     assert answer.json()["dragoman_warnings"] == WARNINGS
 
 
-async def test_the_warnings_header_goes_only_to_upstreams_that_know_it() -> None:
+async def test_warnings_header_is_sent_only_to_dragoman_upstreams() -> None:
     headers: list[str | None] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
@@ -115,14 +115,14 @@ async def test_the_warnings_header_goes_only_to_upstreams_that_know_it() -> None
     assert headers == ["body", None]
 
 
-async def test_a_client_that_does_not_ask_finds_them_in_the_header_alone() -> None:
+async def test_warnings_without_body_opt_in_are_only_in_header() -> None:
     async with relaying(streaming(COMMENT, CHUNKS), ServingOptions(profile=Profile.OPENAI)) as it:
         answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
     assert answer.headers[NAME] == "; ".join(WARNINGS)
     assert "dragoman_warnings" not in answer.text
 
 
-async def test_prompts_that_are_ignored_alike_are_reported_once() -> None:
+async def test_warnings_of_several_prompts_are_deduplicated() -> None:
     async with relaying(streaming(COMMENT, TEXT_CHUNKS)) as it:
         answer = await it.post(
             "/v1/completions", json={"model": "m", "prompt": ["a", "b"], "max_tokens": 5}
@@ -131,7 +131,7 @@ async def test_prompts_that_are_ignored_alike_are_reported_once() -> None:
     assert answer.json()["dragoman_warnings"] == WARNINGS
 
 
-async def test_a_warning_has_the_clients_name_of_the_field() -> None:
+async def test_warning_uses_field_name_of_client() -> None:
     comment = (
         b": dragoman_warnings [\"reasoning_effort is ignored: this model's engine does not "
         b'support it"]\n\n'
@@ -144,7 +144,7 @@ async def test_a_warning_has_the_clients_name_of_the_field() -> None:
     ]
 
 
-async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
+async def test_warnings_after_sent_headers_are_in_stream_comment() -> None:
     # The headers are sent at once, and this client did not request the comment.
     timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
     options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
@@ -157,7 +157,7 @@ async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
     assert json.loads(comment.removeprefix(": dragoman_warnings ")) == WARNINGS
 
 
-async def test_a_websocket_has_them_in_its_first_event() -> None:
+async def test_warnings_over_websocket_are_in_first_event() -> None:
     async with far_server(streaming(COMMENT, CHUNKS)) as address:
         front = Models([ServedModel("m", EventBackend(engine(address), None), 4096, 1_700_000_000)])
         async with (

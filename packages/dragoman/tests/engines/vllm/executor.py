@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.core.engine import ReasoningBudget, TokenLogprob, TokenRequest
 from dragoman.core.request import Sampling
+from dragoman.core.token_engine import ReasoningBudget, TokenLogprob, TokenRequest
 from dragoman.engines.batching import BLOCK_SIZE, Chunk, build_rng
 from dragoman.engines.batching.sampler import build_logprob, log_softmax, sample
 from dragoman.engines.batching.sequence import ReasoningBudgetState, Sequence
-from dragoman.engines.tiny.engine import LlamaRunner, PagedLlama
-from dragoman.engines.tiny.model import read_model
+from dragoman.engines.tiny.llama import read_model
+from dragoman.engines.tiny.paged_llama import LlamaRunner, PagedLlama
 
 from .serving import DIES_OF
 

@@ -19,10 +19,11 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines import tiny
-from dragoman_sim.engine.config import SimulatedSchedulerConfig
-from dragoman_sim.engine.hashing import TokenContents, hash_root
-from dragoman_sim.engine.offloading import HostTransfer, KvOffloading, OffloadingConfig
-from dragoman_sim.engine.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman_sim.engine.block_hashes import TokenContents, hash_root
+from dragoman_sim.engine.kv_offloading import HostTransfer, KvOffloading, OffloadingConfig
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.engine.scheduler_config import SimulatedSchedulerConfig
+from dragoman_sim.engine.scheduler_output import SchedulerOutput
 from dragoman_sim.engine.sequence import SequenceStatus, SimulatedSequence
 
 VllmOutput: TypeAlias = Any

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_models
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 

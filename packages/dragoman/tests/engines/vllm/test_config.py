@@ -6,19 +6,20 @@ import pytest
 
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
-from dragoman.engines.vllm import VllmFeatures, check_version
+from dragoman.engines.vllm import check_version
+from dragoman.engines.vllm.features import VllmFeatures
 
 
 @pytest.mark.parametrize(
     "version",
     ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "0.1.dev1+g1234", "dev"],
 )
-def test_a_version_that_was_tested_is_taken(version: str) -> None:
+def test_check_version_accepts_tested_version(version: str) -> None:
     check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "0.9.2", "1.0.0"])
-def test_another_version_is_refused_in_a_sentence(version: str) -> None:
+def test_check_version_untested_raises_with_hint(version: str) -> None:
     with pytest.raises(EngineError) as refused:
         check_version(version)
     assert str(refused.value) == (
@@ -27,7 +28,7 @@ def test_another_version_is_refused_in_a_sentence(version: str) -> None:
     )
 
 
-def test_every_declared_parameter_exists() -> None:
+def test_capabilities_parameters_match_request_fields() -> None:
     features = VllmFeatures(
         max_model_len=100, vocab_size=100, max_logprobs=5, has_lora=True, has_kv_transfer=True
     )

@@ -13,12 +13,16 @@ import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
+from tests.engines.harness import GREEDY, Outputs, alone
+from tests.engines.tiny.models import write_tensors
 
-from dragoman.core.control import WeightsInMemory, WeightsOnDisk
-from dragoman.core.engine import (
+from dragoman.core.capabilities import Feature
+from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Extras, Sampling
+from dragoman.core.token_engine import (
     Ended,
     Failed,
-    Feature,
     ReasoningBudget,
     Rejected,
     Sampled,
@@ -26,18 +30,14 @@ from dragoman.core.engine import (
     TokenRequest,
     WeightVersionSet,
 )
-from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
-from dragoman.core.events import FinishReason
-from dragoman.core.request import Extras, Sampling
+from dragoman.core.weight_updates import WeightsInMemory, WeightsOnDisk
 from dragoman.engines import tiny
-from dragoman.engines.arrays import Tensors
-from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.engines.safetensors_reader import Tensors
+from dragoman.engines.tiny.llama import Llama, read_model
 from dragoman.launch import build_models
-from dragoman.pipeline.models import Models, TokenBackend
+from dragoman.pipeline.model_registry import Models, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from tests.engines.harness import GREEDY, Outputs, alone
-from tests.engines.tiny.models import write_tensors
 
 from .serving import DIES_OF, settings, start_vllm, without_accelerator
 
@@ -96,7 +96,7 @@ def asker(models: Models) -> Client:
     return Client(models)
 
 
-def test_an_unsupported_parameter_is_an_error() -> None:
+def test_build_models_invalid_vllm_args_raise() -> None:
     def built(**more: object) -> None:
         build_models(settings(**more), SystemClock())
 
@@ -111,9 +111,7 @@ def test_an_unsupported_parameter_is_an_error() -> None:
             built(max_model_len=100_000)
 
 
-async def test_the_embedded_model_says_what_it_says_in_numpy(
-    asker: Client, packaged: Llama
-) -> None:
+async def test_bundled_model_matches_numpy(asker: Client, packaged: Llama) -> None:
     ask = TokenRequest(
         id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1
     )
@@ -132,7 +130,7 @@ async def test_the_embedded_model_says_what_it_says_in_numpy(
     ]
 
 
-async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Client) -> None:
+async def test_prefix_cache_hits_only_for_same_salt(asker: Client) -> None:
     ask = TokenRequest(
         id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb"
     )
@@ -143,7 +141,7 @@ async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Clien
     assert again.tokens == first.tokens == other.tokens
 
 
-async def test_bad_words_and_stops_are_those_of_the_request(asker: Client) -> None:
+async def test_bad_words_and_stop_tokens_are_applied(asker: Client) -> None:
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=12, sampling=GREEDY)
     free = (await asker.ask(ask)).tokens
     banned = msgspec.structs.replace(
@@ -160,7 +158,7 @@ async def test_bad_words_and_stops_are_those_of_the_request(asker: Client) -> No
     assert (await asker.ask(other)).end == Ended("kept", FinishReason.LENGTH)
 
 
-async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
+async def test_reasoning_budget_ends_reasoning(asker: Client) -> None:
     assert Feature.REASONING_BUDGET in asker.model.capabilities.features
     tokenizer = asker.model.tokenizer
     reasoning = asker.model.reasoning
@@ -181,7 +179,7 @@ async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
-async def test_every_number_is_a_seed(asker: Client, seed: int) -> None:
+async def test_sampling_seed_of_any_value_is_reproducible(asker: Client, seed: int) -> None:
     ask = TokenRequest(
         id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed)
     )
@@ -192,7 +190,7 @@ async def test_every_number_is_a_seed(asker: Client, seed: int) -> None:
     assert first.tokens == second.tokens
 
 
-async def test_a_refusal_names_the_field(asker: Client) -> None:
+async def test_invalid_request_is_rejected_with_param(asker: Client) -> None:
     ask = TokenRequest(id="no", prompt=PROMPT, max_tokens=4)
     with pytest.raises(RequestError, match=r"temperature must be in \[0, 2\]") as refused:
         asker.send(msgspec.structs.replace(ask, sampling=Sampling(temperature=3.0)))
@@ -208,7 +206,7 @@ async def test_a_refusal_names_the_field(asker: Client) -> None:
     assert asker.engine.health().waiting == 0
 
 
-async def test_an_abort_frees_its_blocks(asker: Client) -> None:
+async def test_abort_frees_blocks(asker: Client) -> None:
     ask = TokenRequest(id="long", prompt=PROMPT, max_tokens=3000, sampling=GREEDY)
     outputs = await asker.until(asker.send(ask), tokens=4)
     asker.engine.abort("long")
@@ -225,7 +223,7 @@ async def test_an_abort_frees_its_blocks(asker: Client) -> None:
     assert asker.engine.health().running == 0
 
 
-async def test_vllms_own_counters_are_reported(asker: Client) -> None:
+async def test_stats_report_vllm_counters(asker: Client) -> None:
     monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
@@ -252,9 +250,7 @@ async def test_vllms_own_counters_are_reported(asker: Client) -> None:
     assert stats.cache.block_size == 16
 
 
-async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(
-    asker: Client, tmp_path: Path
-) -> None:
+async def test_adapter_load_failure_fails_only_its_request(asker: Client, tmp_path: Path) -> None:
     adapters = asker.model.adapters
     assert adapters is not None
     assert Feature.LORA in asker.model.capabilities.features
@@ -278,7 +274,7 @@ async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(
     assert other.cached == [0]
 
 
-async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_down(
+async def test_adapter_load_failure_at_startup_skips_only_adapter(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "good").mkdir()
@@ -294,7 +290,7 @@ async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_do
         assert len((await Client(models).ask(ask)).tokens) == 2
 
 
-async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Client) -> None:
+async def test_data_parallel_rank_is_validated_by_vllm(asker: Client) -> None:
     ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
     extras = Extras(data_parallel_rank=0, session_id="s")
     assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
@@ -316,7 +312,7 @@ def write_changed_weights(directory: Path) -> Path:
     return directory
 
 
-async def test_weights_are_replaced_under_a_sequence_that_runs(
+async def test_update_weights_applies_to_running_sequence(
     asker: Client, packaged: Llama, tmp_path: Path
 ) -> None:
     """Tokens before the change are from the old weights, later ones from the new; the
@@ -356,7 +352,7 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(
     assert trainable.weight_version == "renamed"
 
 
-async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(
+async def test_lost_weights_after_restart_are_not_replaced_by_initial(
     tmp_path: Path,
 ) -> None:
     async with start_vllm(settings()) as models:
@@ -381,7 +377,9 @@ async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_
         assert WeightVersionSet("v", "default+3") in await asker.ask(ask)
 
 
-async def test_weights_that_do_not_fit_change_nothing(asker: Client, tmp_path: Path) -> None:
+async def test_update_weights_mismatch_raises_and_keeps_weights(
+    asker: Client, tmp_path: Path
+) -> None:
     trainable = asker.model.trainable
     assert trainable is not None
     version = trainable.weight_version
@@ -400,7 +398,7 @@ async def test_weights_that_do_not_fit_change_nothing(asker: Client, tmp_path: P
     assert (await asker.ask(msgspec.structs.replace(ask, id="again"))).tokens == tokens
 
 
-async def test_it_can_be_held_and_goes_on_where_it_was(asker: Client) -> None:
+async def test_pause_keep_resumes_with_same_tokens(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
@@ -416,7 +414,7 @@ async def test_it_can_be_held_and_goes_on_where_it_was(asker: Client) -> None:
     assert not control.is_paused
 
 
-async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: Client) -> None:
+async def test_pause_abort_ends_running_and_rejects_new_requests(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="cut", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
@@ -432,7 +430,7 @@ async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: 
     )
 
 
-async def test_all_that_runs_or_waits_can_be_ended(asker: Client) -> None:
+async def test_abort_all_ends_running_and_waiting_requests(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="running", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
@@ -443,7 +441,7 @@ async def test_all_that_runs_or_waits_can_be_ended(asker: Client) -> None:
     assert (await asker.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
 
 
-async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(
+async def test_sleep_without_sleep_mode_allows_only_level_0(
     asker: Client,
 ) -> None:
     control = asker.model.control
@@ -457,7 +455,7 @@ async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_res
     assert len((await asker.until(outputs)).tokens) == 2
 
 
-async def test_the_prefix_cache_can_be_emptied(asker: Client) -> None:
+async def test_reset_prefix_cache_removes_hits(asker: Client) -> None:
     assert isinstance(asker.model.backend, TokenBackend)
     cache = asker.model.backend.cache
     assert cache is not None
@@ -482,7 +480,7 @@ class Hours:
         await asyncio.Event().wait()
 
 
-async def test_when_the_core_dies_streams_end_with_an_error_and_it_is_started_again() -> None:
+async def test_core_exit_fails_streams_and_restarts_engine() -> None:
     hours = Hours()
     with without_accelerator():
         built = build_models(settings(), SystemClock())
@@ -538,7 +536,7 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         asker.send(TokenRequest(id="late", prompt=PROMPT, max_tokens=1))
 
 
-def test_arguments_of_the_settings_become_vllms() -> None:
+def test_build_engine_arguments_maps_settings() -> None:
     engine_settings = msgspec.structs.replace(
         settings(gpu_memory_utilization=0.5),
         enable_prefix_caching=False,
@@ -566,7 +564,7 @@ def test_arguments_of_the_settings_become_vllms() -> None:
     assert arguments["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
 
 
-def test_vllms_counts_of_drafts_are_added_up() -> None:
+def test_counters_sum_speculative_decoding_stats() -> None:
     with without_accelerator():
         stats = import_module("vllm.v1.metrics.stats")
         drafting = import_module("vllm.v1.spec_decode.metrics")

@@ -15,17 +15,17 @@ import httpx2
 import msgspec
 import numpy as np
 import pytest
+from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
+from tests.engines.tiny.models import write_tensors
 
-from dragoman.core.control import WeightsOnDisk
+from dragoman.core.weight_updates import WeightsOnDisk
 from dragoman.engines import tiny
-from dragoman.engines.arrays import Tensors
+from dragoman.engines.safetensors_reader import Tensors
 from dragoman.launch import build_models
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.model_registry import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
-from tests.engines.tiny.models import write_tensors
 from tests.pictures import data_url, png
 
 from .serving import has_kernels, without_accelerator
@@ -85,7 +85,7 @@ def write_wide_encoder(directory: Path, shape: Shape) -> Path:
     return write_encoder(directory, msgspec.structs.replace(shape, hidden=128, heads=2))
 
 
-async def test_vectors_are_those_of_our_own_encoder(tmp_path: Path) -> None:
+async def test_embed_vectors_match_encoder_engine(tmp_path: Path) -> None:
     directory = write_wide_encoder(tmp_path, PLAIN)
     bodies: tuple[dict[str, Any], ...] = (
         {"input": TEXTS},
@@ -99,7 +99,7 @@ async def test_vectors_are_those_of_our_own_encoder(tmp_path: Path) -> None:
             assert ours["embedding"] == pytest.approx(theirs["embedding"], abs=1e-5)
 
 
-async def test_scores_are_those_of_our_own_encoder(tmp_path: Path) -> None:
+async def test_scores_match_encoder_engine(tmp_path: Path) -> None:
     directory = write_wide_encoder(tmp_path, SCORER)
     ranked = {"query": "the cat", "documents": TEXTS}
     calls = [
@@ -114,7 +114,7 @@ async def test_scores_are_those_of_our_own_encoder(tmp_path: Path) -> None:
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
-async def test_a_classifier_of_several_labels_is_refused_by_name(tmp_path: Path) -> None:
+async def test_classifier_with_several_labels_is_rejected(tmp_path: Path) -> None:
     directory = write_wide_encoder(tmp_path, SCORER)
     config = json.loads((directory / "config.json").read_text())
     labels = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
@@ -153,7 +153,7 @@ def show(*colours: tuple[int, int, int]) -> dict[str, Any]:
     }
 
 
-async def test_images_reach_the_model(tmp_path: Path) -> None:
+async def test_image_tokens_match_transformers(tmp_path: Path) -> None:
     """The generated text equals that of the transformers library."""
     red = (255, 0, 0)
     green = (0, 255, 0)
@@ -175,7 +175,7 @@ async def ask(client: httpx2.AsyncClient) -> list[int]:
     return answer.json()["choices"][0]["token_ids"]
 
 
-async def test_weights_are_replaced(tmp_path: Path) -> None:
+async def test_update_weights_changes_tokens(tmp_path: Path) -> None:
     source = tiny.find_bundled_model()
     old = Tensors(source)
     changed = {name: old.take(name, *shape) for name, (_, shape) in old.layout.items()}
@@ -222,7 +222,7 @@ def check_numba() -> None:
         pytest.skip(f"numba does not compile here: {error}")
 
 
-async def test_drafts_change_no_answer() -> None:
+async def test_speculative_decoding_keeps_answer() -> None:
     check_numba()
     source = tiny.find_bundled_model()
     repeated = {

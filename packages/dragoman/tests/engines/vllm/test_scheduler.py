@@ -9,7 +9,7 @@ from collections.abc import Generator
 import msgspec
 import pytest
 
-from .lockstep import Difference, Lockstep, MIXES, VllmParts, draw_case, run_cases
+from .lockstep import MIXES, Difference, Lockstep, VllmParts, draw_case, run_cases
 from .serving import without_accelerator
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -23,7 +23,7 @@ def vllm() -> Generator[VllmParts]:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_every_step_is_the_one_that_vllm_would_take(
+def test_simulated_scheduler_steps_match_vllm(
     vllm: VllmParts, mix: str, asynchronous: bool
 ) -> None:
     """Scheduled tokens, preemptions, both queues in order, free and cached blocks, and
@@ -36,7 +36,7 @@ def test_every_step_is_the_one_that_vllm_would_take(
     assert compared.scheduled_tokens > compared.steps
 
 
-def test_the_cases_preempt_and_find_cached_prefixes(vllm: VllmParts) -> None:
+def test_random_cases_include_preemptions_and_cache_hits(vllm: VllmParts) -> None:
     compared = run_cases(vllm, [draw_case("any", seed, asynchronous=True) for seed in range(40)])
     assert compared.preemptions > 40
     assert compared.cached_tokens > 1000
@@ -54,7 +54,7 @@ def test_the_cases_preempt_and_find_cached_prefixes(vllm: VllmParts) -> None:
         ("active", "max_num_active_seqs", None),
     ],
 )
-def test_a_scheduler_with_another_setting_is_distinguished(
+def test_lockstep_with_different_setting_detects_difference(
     vllm: VllmParts, mix: str, setting: str, value: object
 ) -> None:
     different = 0

@@ -19,13 +19,13 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
+from tests.engines.upstream.relays import VLLM, direct
 
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
-from tests.engines.upstream.relays import VLLM, direct
 from tests.loopback import find_free_port
 
 from .serving import ARGUMENTS, has_kernels, without_accelerator
@@ -179,7 +179,9 @@ GREEDY: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
         {"prompt": ["Once upon", "Twice upon"], "echo": True, "logprobs": 1},
     ],
 )
-async def test_the_logprobs_of_a_prompt_are_vllms(generating: str, body: dict[str, Any]) -> None:
+async def test_completions_prompt_logprobs_match_vllm(
+    generating: str, body: dict[str, Any]
+) -> None:
     found, expected = await ask_both(generating, "/v1/completions", {**GREEDY, **body})
     for ours, theirs in zip(found["choices"], expected["choices"], strict=True):
         assert round_numbers([ours["text"], ours["logprobs"]]) == round_numbers(
@@ -191,14 +193,14 @@ async def test_the_logprobs_of_a_prompt_are_vllms(generating: str, body: dict[st
             )
 
 
-async def test_so_are_those_of_a_chat(generating: str) -> None:
+async def test_chat_prompt_logprobs_match_vllm(generating: str) -> None:
     body = {**GREEDY, "messages": HI, "prompt_logprobs": 1, "return_token_ids": True}
     found, expected = await ask_both(generating, "/v1/chat/completions", body)
     assert found["prompt_token_ids"] == expected["prompt_token_ids"]
     assert round_numbers(found["prompt_logprobs"]) == round_numbers(expected["prompt_logprobs"])
 
 
-async def test_vllm_is_paused_and_emptied(generating: str) -> None:
+async def test_control_routes_pause_and_reset_vllm(generating: str) -> None:
     async with (
         proxy(generating) as front,
         httpx2.AsyncClient(base_url=generating, timeout=60.0) as own,
@@ -228,14 +230,14 @@ EMBEDDED: Sequence[dict[str, Any]] = (
 
 
 @pytest.mark.parametrize("body", EMBEDDED)
-async def test_embeddings_are_vllms(embedding: tuple[str, Path], body: dict[str, Any]) -> None:
+async def test_embeddings_match_vllm(embedding: tuple[str, Path], body: dict[str, Any]) -> None:
     found, expected = await ask_both(embedding[0], "/v1/embeddings", body)
     for ours, theirs in zip(found["data"], expected["data"], strict=True):
         assert ours["embedding"] == pytest.approx(theirs["embedding"], abs=1e-6)
     assert found["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
 
 
-async def test_embeddings_are_those_of_our_own_encoder(embedding: tuple[str, Path]) -> None:
+async def test_embeddings_match_encoder_engine(embedding: tuple[str, Path]) -> None:
     address, directory = embedding
     body = {"input": TEXTS}
     own = build_models(Settings(model=str(directory), served_model_name=("m",)), SystemClock())
@@ -257,7 +259,9 @@ async def test_embeddings_are_those_of_our_own_encoder(embedding: tuple[str, Pat
         ("/score", {"text_1": TEXTS, "text_2": TEXTS[::-1]}),
     ],
 )
-async def test_scores_are_vllms(scoring: tuple[str, Path], path: str, body: dict[str, Any]) -> None:
+async def test_scores_match_vllm(
+    scoring: tuple[str, Path], path: str, body: dict[str, Any]
+) -> None:
     found, expected = await ask_both(scoring[0], path, body)
     name, score = ("results", "relevance_score") if path == "/rerank" else ("data", "score")
     assert [row["index"] for row in found[name]] == [row["index"] for row in expected[name]]
@@ -272,13 +276,13 @@ async def check_task(address: str, task: str) -> None:
     assert {"generation", "embeddings", "scoring"} & set(card["dragoman"]["capabilities"]) == {task}
 
 
-async def test_a_model_that_generates_is_found_out(generating: str) -> None:
+async def test_discover_detects_generation_model(generating: str) -> None:
     await check_task(generating, "generation")
 
 
-async def test_a_model_that_embeds_is_found_out(embedding: tuple[str, Path]) -> None:
+async def test_discover_detects_embedding_model(embedding: tuple[str, Path]) -> None:
     await check_task(embedding[0], "embeddings")
 
 
-async def test_a_model_that_scores_is_found_out(scoring: tuple[str, Path]) -> None:
+async def test_discover_detects_scoring_model(scoring: tuple[str, Path]) -> None:
     await check_task(scoring[0], "scoring")

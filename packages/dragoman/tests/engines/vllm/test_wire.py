@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from dragoman_sim.engine.blocks import AllBlocksCleared, BlockCached, BlockRemoved
-from dragoman_sim.engine.kv_events import KvEventBatch, KvEventBuilder, build_batch
 from tests.engine.serving import twin
+
+from dragoman_sim.engine.block_pool import AllBlocksCleared, BlockCached, BlockRemoved
+from dragoman_sim.engine.kv_events import KvEventBatch, KvEventBuilder, build_batch
 
 from .lockstep import VllmParts
 from .serving import without_accelerator
@@ -34,7 +34,7 @@ def batch() -> KvEventBatch:
     return build_batch(1.5, built, 3)
 
 
-def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
+def test_event_batch_is_decoded_by_vllm_classes(events: Any) -> None:
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(batch()), type=events.KVEventBatch)
     stored, removed, cleared = read.events
     assert (read.ts, read.data_parallel_rank) == (1.5, 3)
@@ -51,7 +51,7 @@ def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
     assert isinstance(cleared, events.AllBlocksCleared)
 
 
-def test_what_is_published_has_only_fields_that_vllm_has(events: Any) -> None:
+def test_event_fields_exist_in_vllm(events: Any) -> None:
     known = {
         name: set(getattr(events, name).__struct_fields__)
         for name in ("BlockStored", "BlockRemoved")
@@ -61,7 +61,7 @@ def test_what_is_published_has_only_fields_that_vllm_has(events: Any) -> None:
 
 
 @pytest.mark.usefixtures("events")
-def test_the_kind_of_the_cache_is_vllms_name() -> None:
+def test_kv_cache_spec_kind_exists_in_vllm() -> None:
     kinds = {kind.value for kind in import_module("vllm.v1.kv_cache_interface").KVCacheSpecKind}
     assert msgspec.to_builtins(batch())[1][0]["kv_cache_spec_kind"] in kinds
 
@@ -76,7 +76,7 @@ of a real GPU.
 
 
 @pytest.mark.usefixtures("events")
-async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> None:
+async def test_metrics_include_all_vllm_metrics_and_labels() -> None:
     loggers = import_module("vllm.v1.metrics.loggers")
     registry = import_module("prometheus_client").REGISTRY
     loggers.PrometheusStatLogger(VllmParts().usual, [0])

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .processes import Client, LOST
+from .processes import LOST, Client
 
 SETTLED = frozenset({"completed", "failed", "cancelled", "incomplete"})
 CLIENTS = 4

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from dragoman.engines.tiny import find_bundled_model
-from dragoman.launch.multiprocess.supervisor import check_workers, has_engine_process
-from dragoman.settings import Settings, SettingsError, load_settings
 from tests.hub.shapes import ENCODER, SINGLE, build_repositories
 from tests.hub.stub import run_hub
+
+from dragoman.engines.tiny import find_bundled_model
+from dragoman.launch.multiprocess.worker_checks import check_workers, has_engine_process
+from dragoman.settings import Settings, SettingsError, load_settings
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, is_running, started
 
@@ -120,7 +120,7 @@ def read_event(response: HTTPResponse) -> bytes:
     return b""
 
 
-def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:
+def test_front_ends_share_one_engine_and_answer_identically(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running:
         body = ask(
             "Tell me a story about a fox. " * 8,
@@ -183,7 +183,7 @@ STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def test_a_stream_of_one_front_end_is_the_whole_answer_of_the_other(tmp_path: Path) -> None:
+def test_front_end_stream_equals_full_response_of_other(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running:
         for path, body in STREAMS:
             for number in range(2):
@@ -220,7 +220,7 @@ def find_delta(event: dict[str, Any]) -> str:
     return event["delta"] if event["type"] == "response.output_text.delta" else ""
 
 
-def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: Path) -> None:
+def test_killed_front_end_frees_sequences_and_spares_others(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running, ExitStack() as stack:
         expected = running.post(
             "/v1/chat/completions", ask(max_tokens=300, temperature=0, ignore_eos=True)
@@ -262,7 +262,7 @@ ENDINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 
 
-def test_a_killed_engine_ends_every_stream_with_an_error_and_is_replaced(tmp_path: Path) -> None:
+def test_killed_engine_ends_streams_with_error_and_is_replaced(tmp_path: Path) -> None:
     with sharing(tmp_path) as running, ExitStack() as stack:
         streams = [
             (stack.enter_context(streaming(running, number, path, body)), ending)
@@ -293,7 +293,7 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_is_replaced(tmp_pat
         assert running.stop() == 0
 
 
-def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_those_that_were_sent(
+def test_replaced_engine_process_reports_lost_weights(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(find_bundled_model(), tmp_path / "trained")
@@ -329,7 +329,7 @@ def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_thos
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning:transformers", "ignore:.*:UserWarning:peft")
-def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_path: Path) -> None:
+def test_replaced_engine_process_reloads_runtime_adapters(tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="needs peft")
     library: Any = pytest.importorskip("transformers", reason="needs transformers")
     from tests.engines.transformers.test_lora import write_adapter
@@ -373,7 +373,7 @@ def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_
         assert "the adapter moved cannot be loaded again" in running.log
 
 
-def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path) -> None:
+def test_requests_during_engine_restart_return_503(tmp_path: Path) -> None:
     """The engine cannot restart, because its weights were deleted."""
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
@@ -404,7 +404,7 @@ def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path
         assert running.stop() == 0
 
 
-def test_streams_end_before_the_engine_stops(tmp_path: Path) -> None:
+def test_shutdown_finishes_streams_before_engine_stops(tmp_path: Path) -> None:
     with (
         sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running,
         ExitStack() as stack,
@@ -418,7 +418,7 @@ def test_streams_end_before_the_engine_stops(tmp_path: Path) -> None:
         assert not is_running(running.engine_pid)
 
 
-def test_a_second_signal_stops_the_engine_too(tmp_path: Path) -> None:
+def test_second_signal_stops_engine_process(tmp_path: Path) -> None:
     with (
         sharing(tmp_path, "--store", "none", "--shutdown-timeout", "50") as running,
         streaming(running, 0),
@@ -432,7 +432,7 @@ def test_a_second_signal_stops_the_engine_too(tmp_path: Path) -> None:
         assert not is_running(running.engine_pid)
 
 
-def test_a_reload_leaves_the_engine_alone(tmp_path: Path) -> None:
+def test_reload_does_not_restart_engine_process(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
     file.write_text("log-level: info\n")
     with (
@@ -449,7 +449,7 @@ def test_a_reload_leaves_the_engine_alone(tmp_path: Path) -> None:
         assert running.log.count("engine is process") == 1
 
 
-def test_all_processes_end_without_their_supervisor(tmp_path: Path) -> None:
+def test_killed_supervisor_ends_all_processes(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running:
         pids = [running.engine_pid, *running.pids.values()]
         assert running.post("/v1/chat/completions", ask(max_tokens=3))[0] == 200
@@ -473,7 +473,7 @@ def wait_until_ended(pid: int) -> None:
     raise AssertionError(pid)
 
 
-def test_administration_reaches_the_engine_through_any_front_end(tmp_path: Path) -> None:
+def test_admin_requests_reach_engine_through_any_front_end(tmp_path: Path) -> None:
     with sharing(tmp_path, "--store", "none") as running, streaming(running, 1) as stream:
         assert running.ask_worker(0, "POST", "/pause?mode=keep")[0] == 200
         for number in range(2):
@@ -495,7 +495,7 @@ def test_administration_reaches_the_engine_through_any_front_end(tmp_path: Path)
         }
 
 
-def test_what_the_engine_cannot_load_is_reported_once(tmp_path: Path) -> None:
+def test_engine_load_failure_is_reported_once(tmp_path: Path) -> None:
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
     next(directory.glob("*.safetensors")).write_bytes(b"nothing")
@@ -535,7 +535,7 @@ def hub_environment(tmp_path: Path) -> Generator[dict[str, str]]:
         }
 
 
-def test_the_engine_process_downloads_a_model_of_the_hub(
+def test_engine_process_downloads_hub_model(
     tmp_path: Path, hub_environment: Mapping[str, str]
 ) -> None:
     with sharing(
@@ -551,7 +551,7 @@ def test_the_engine_process_downloads_a_model_of_the_hub(
             assert (status, json.loads(answer)["model"]) == (200, SINGLE)
 
 
-def test_an_encoder_of_the_hub_is_not_shared(
+def test_hub_encoder_with_workers_is_rejected(
     tmp_path: Path, hub_environment: Mapping[str, str]
 ) -> None:
     command = [
@@ -584,7 +584,7 @@ def test_an_encoder_of_the_hub_is_not_shared(
 @pytest.mark.parametrize(
     "victims", [3, pytest.param(int(os.environ.get("TEST_KILLS", "60")), marks=pytest.mark.long)]
 )
-def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> None:
+def test_random_process_kills_leave_no_hanging_client(tmp_path: Path, victims: int) -> None:
     chance = random.Random(16)
     stopped = threading.Event()
     problems = list[str]()
@@ -668,14 +668,16 @@ def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> Non
         ),
     ],
 )
-def test_what_cannot_share_an_engine_is_rejected(options: dict[str, object], reason: str) -> None:
+def test_check_workers_unshareable_engine_is_rejected(
+    options: dict[str, object], reason: str
+) -> None:
     with pytest.raises(SettingsError) as raised:
         check_workers(load_settings(options, {}))
     assert reason in str(raised.value)
 
 
 @pytest.mark.parametrize("model", ["transformers:./m", "mlx:./m", "m.gguf", "org/name"])
-def test_engines_that_exist_once_have_a_process_of_their_own(model: str) -> None:
+def test_single_instance_engines_get_own_process(model: str) -> None:
     settings = Settings(model=model, workers=2)
     check_workers(settings)
     assert has_engine_process(settings)

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.store.cluster import MISSING, cluster, programs
 
 from .load import Load, is_settled, read_response, start_endless
@@ -50,11 +49,11 @@ def kill_workers(folder: Path, kills: int, count: int, *options: str) -> Load:
     return load
 
 
-def test_workers_killed_under_load_lose_nothing(tmp_path: Path) -> None:
+def test_workers_killed_under_load_lose_no_responses(tmp_path: Path) -> None:
     kill_workers(tmp_path, 4, 2)
 
 
-def test_workers_that_share_postgresql_lose_nothing(tmp_path: Path) -> None:
+def test_killed_workers_sharing_postgresql_lose_no_responses(tmp_path: Path) -> None:
     pytest.importorskip("asyncpg")
     found = programs()
     if found is None:
@@ -64,7 +63,7 @@ def test_workers_that_share_postgresql_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_four_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
+def test_four_workers_killed_repeatedly_lose_no_responses(tmp_path: Path) -> None:
     load = kill_workers(tmp_path, KILLS, 4)
     print(
         f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(load.background)} in the "
@@ -73,7 +72,7 @@ def test_four_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> Non
     print(dict(load.outcomes))
 
 
-def test_a_follower_sees_the_response_fail_when_its_worker_dies(tmp_path: Path) -> None:
+def test_follower_receives_response_failed_when_worker_dies(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         id = start_endless(running)
         for number in range(2):
@@ -90,7 +89,7 @@ def test_a_follower_sees_the_response_fail_when_its_worker_dies(tmp_path: Path) 
         assert events[-1] == "response.failed"
 
 
-def test_a_response_is_cancelled_by_a_worker_that_does_not_run_it(tmp_path: Path) -> None:
+def test_response_cancel_through_another_worker_succeeds(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         ids = [start_endless(running) for _ in range(6)]
         for id in ids:

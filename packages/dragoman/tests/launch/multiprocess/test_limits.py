@@ -31,7 +31,7 @@ def ask(running: Workers) -> int:
         connection.close()
 
 
-def test_a_request_that_runs_in_one_worker_counts_in_the_others(tmp_path: Path) -> None:
+def test_concurrency_limit_counts_requests_across_workers(tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text(yaml.safe_dump(SCRIPT))
     tenant = Tenant(secrets=(KeyHash(hash_key("one")),), role="admin", concurrent_requests=1)
     edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update(a=tenant))

@@ -18,7 +18,12 @@ from dragoman.launch.multiprocess.messages import (
     encode_frame,
 )
 from dragoman.launch.multiprocess.metrics_hub import COLLECT_TIMEOUT, MetricsHub
-from dragoman.serving.http_metrics import MetricFamily, MetricSample, build_registry, merge_families
+from dragoman.serving.merged_metrics import (
+    MetricFamily,
+    MetricSample,
+    build_registry,
+    merge_families,
+)
 
 
 def family(name: str, type: str, *samples: tuple[str, dict[str, str], float]) -> MetricFamily:
@@ -54,7 +59,7 @@ class Rounds:
         self.hub.start_round(asking, own, ready, now, self.answers.append)
 
 
-def test_values_are_added_up_by_name_and_labels() -> None:
+def test_merge_sums_values_by_name_and_labels() -> None:
     bucket = "ttft_bucket"
     first = [
         family(
@@ -100,7 +105,7 @@ def test_values_are_added_up_by_name_and_labels() -> None:
     ]
 
 
-def test_concurrent_scrapes_request_each_other_worker_once() -> None:
+def test_concurrent_scrapes_query_each_worker_once() -> None:
     rounds = Rounds()
     rounds.ask(0, worker(1), ready=(0, 1, 2))
     rounds.ask(2, worker(4), ready=(0, 1, 2))
@@ -116,7 +121,7 @@ def test_concurrent_scrapes_request_each_other_worker_once() -> None:
     assert rounds.hub.next_deadline is None
 
 
-def test_a_worker_that_does_not_answer_counts_with_its_last_metrics() -> None:
+def test_silent_worker_contributes_last_known_metrics() -> None:
     rounds = Rounds()
     rounds.ask(0, worker(1))
     rounds.hub.add_report(1, worker(5, running=2))
@@ -132,7 +137,7 @@ def test_a_worker_that_does_not_answer_counts_with_its_last_metrics() -> None:
     assert rounds.requested_workers == [1, 1]
 
 
-def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -> None:
+def test_dead_worker_counters_stay_and_gauges_are_removed() -> None:
     rounds = Rounds()
     rounds.ask(0, worker(1, running=1))
     rounds.hub.add_report(1, worker(5, running=2))
@@ -155,7 +160,7 @@ def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["work", "scrape", "die"])), max_size=60)
 )
-def test_counters_never_fall_after_a_worker_is_lost(steps: list[tuple[int, str]]) -> None:
+def test_counters_never_decrease_after_worker_death(steps: list[tuple[int, str]]) -> None:
     rounds = Rounds()
     counted = [0, 0, 0]
     previous = 0.0
@@ -177,7 +182,7 @@ def test_counters_never_fall_after_a_worker_is_lost(steps: list[tuple[int, str]]
                 previous = total
 
 
-def test_frames_are_read_in_any_pieces_and_a_reader_that_waits_blocks_no_one() -> None:
+def test_worker_channel_reads_split_frames_and_send_never_blocks() -> None:
     ours, theirs = socket.socketpair()
     channel = WorkerChannel(ours)
     with theirs:

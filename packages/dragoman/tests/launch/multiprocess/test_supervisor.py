@@ -23,15 +23,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
+from tests.launch.test_systemd import activated
+from tests.serving.harness import tokenizer
 
 import dragoman
 from dragoman.engines.scripted import Script, ScriptedEngine
-from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays, check_workers
+from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays
+from dragoman.launch.multiprocess.worker_checks import check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
-from tests.launch.test_systemd import activated
 from tests.loopback import serve_app
-from tests.serving.harness import tokenizer
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
 
@@ -108,7 +109,7 @@ def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator
         connection.close()
 
 
-def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
+def test_workers_share_one_port_and_greet_once(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         running.ask_all("/v1/models")
         assert running.read_metric("dragoman_workers") == 2
@@ -122,7 +123,7 @@ def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
         assert not any(map(is_running, running.pids.values()))
 
 
-def test_the_embedded_model_is_loaded_before_a_worker_serves(tmp_path: Path) -> None:
+def test_worker_serves_only_after_embedded_model_loads(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none", model="tiny", count=3) as running:
         running.ask_all("/v1/models/tiny", 3)
         statuses = {
@@ -144,7 +145,7 @@ def test_the_embedded_model_is_loaded_before_a_worker_serves(tmp_path: Path) -> 
             assert status == 200, body
 
 
-def test_every_worker_reports_the_metrics_of_all_workers(tmp_path: Path) -> None:
+def test_worker_metrics_include_all_workers(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         for _ in range(30):
             assert running.post("/v1/chat/completions", chat())[0] == 200
@@ -169,7 +170,7 @@ def test_every_worker_reports_the_metrics_of_all_workers(tmp_path: Path) -> None
         assert body.endswith(b"# EOF\n")
 
 
-def test_a_killed_worker_is_replaced_and_what_it_counted_stays(tmp_path: Path) -> None:
+def test_killed_worker_is_replaced_and_counters_are_kept(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         running.ask_all("/v1/models")
         before = running.read_metrics()
@@ -188,7 +189,7 @@ def test_a_killed_worker_is_replaced_and_what_it_counted_stays(tmp_path: Path) -
         assert running.stop() == 0
 
 
-def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
+def test_graceful_shutdown_waits_for_streams(tmp_path: Path) -> None:
     upstream = Upstream()
     with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, ExitStack() as stack:
         streams = [stack.enter_context(streaming(running)) for _ in range(8)]
@@ -202,7 +203,7 @@ def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
         assert running.process.wait(TIMEOUT) == 0
 
 
-def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
+def test_second_signal_stops_immediately(tmp_path: Path) -> None:
     with (
         proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running,
         streaming(running) as stream,
@@ -216,7 +217,7 @@ def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
         assert not any(map(is_running, running.pids.values()))
 
 
-def test_an_interrupt_of_the_terminal_reaches_all_processes_and_counts_once(tmp_path: Path) -> None:
+def test_terminal_interrupt_of_all_processes_counts_once(tmp_path: Path) -> None:
     upstream = Upstream()
     with (
         proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running,
@@ -230,7 +231,7 @@ def test_an_interrupt_of_the_terminal_reaches_all_processes_and_counts_once(tmp_
         assert running.process.wait(TIMEOUT) == 0
 
 
-def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path) -> None:
+def test_reload_reaches_running_and_later_workers(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
 
     def write(**models: str) -> None:
@@ -268,7 +269,7 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
         assert running.stop() == 0
 
 
-def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) -> None:
+def test_encrypted_reasoning_is_readable_by_all_workers(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none", "--reasoning-verification", "strict") as running:
         question = {"role": "user", "content": "[[think Hm.]][[say Yes.]]"}
         body = {"input": [question], "include": ["reasoning.encrypted_content"], "store": False}
@@ -285,7 +286,7 @@ def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) 
             assert running.post("/v1/responses", {"input": history, "store": False})[0] == 200
 
 
-def test_the_limits_of_a_key_hold_for_all_workers_together(tmp_path: Path) -> None:
+def test_key_limits_apply_across_all_workers(tmp_path: Path) -> None:
     tenant = Tenant(secrets=(KeyHash(hash_key("k")),), concurrent_requests=2)
     edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team": tenant}))
     options = ("--keys-file", "keys.yaml", "--limits-store", f"sqlite:{tmp_path / 'limits.db'}")
@@ -314,7 +315,7 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         raise AssertionError(running.log)
 
 
-def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
+def test_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     command = [
         sys.executable,
@@ -341,7 +342,7 @@ def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_systemd_learns_the_states_of_the_whole(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_supervisor_states(tmp_path: Path) -> None:
     def receive() -> bytes:
         return next(
             state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1"
@@ -370,7 +371,7 @@ def test_systemd_learns_the_states_of_the_whole(tmp_path: Path) -> None:
             assert "does not respond" not in errors
 
 
-def test_a_worker_that_hangs_is_replaced_where_there_is_a_watchdog(tmp_path: Path) -> None:
+def test_hanging_worker_with_watchdog_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000000"}
@@ -383,7 +384,7 @@ def test_a_worker_that_hangs_is_replaced_where_there_is_a_watchdog(tmp_path: Pat
             assert "worker 1 does not respond and is killed" in running.log
 
 
-def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> None:
+def test_worker_startup_error_is_reported_once(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -422,7 +423,7 @@ def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> 
         ({"model": "tiny", "kv_offloading_dir": "kv"}, "--kv-offloading-dir"),
     ],
 )
-def test_what_several_processes_cannot_serve_is_rejected(
+def test_check_workers_unsupported_settings_are_rejected(
     options: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(SettingsError) as raised:
@@ -434,11 +435,11 @@ def test_what_several_processes_cannot_serve_is_rejected(
 @pytest.mark.parametrize(
     "model", ["tiny", "sim", "scripted", "http://127.0.0.1:1/v1", "encoder:org/name"]
 )
-def test_engines_that_own_little_may_be_replicated(model: str) -> None:
+def test_check_workers_replicable_engines_are_accepted(model: str) -> None:
     check_workers(Settings(model=model, workers=2))
 
 
-def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> None:
+def test_serve_rejected_engine_exits_with_one_line_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "serve", "vllm:./m", "--workers", "2"]
     result = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT
@@ -448,7 +449,7 @@ def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> Non
     assert "Traceback" not in result.stderr
 
 
-def test_engines_that_a_program_created_cannot_be_replicated() -> None:
+def test_workers_with_custom_engine_objects_are_rejected() -> None:
 
     with pytest.raises(SettingsError, match="cannot be shared"):
         dragoman.serve(
@@ -460,7 +461,7 @@ def test_engines_that_a_program_created_cannot_be_replicated() -> None:
         dragoman.create_app("scripted", workers=2, store="none")
 
 
-def test_a_worker_that_dies_before_it_serves_waits_longer_each_time() -> None:
+def test_restart_delay_doubles_for_worker_dying_before_serving() -> None:
     delays = RestartDelays()
     assert delays.note_death(0, has_served=True) == 0.0
     assert [delays.note_death(0, has_served=False) for _ in range(8)] == [

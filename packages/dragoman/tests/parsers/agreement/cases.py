@@ -23,7 +23,7 @@ from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import Parser, ToolFormat
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import REASONING_FAMILIES
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.parsers.think import ThinkFormat
 
 from ..parsing import Shape, context, fold, parse, shape

@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from msgspec.structs import replace
+from tests.engines.vllm.serving import without_accelerator
 
 from dragoman.parsers import registry
-from tests.engines.vllm.serving import without_accelerator
 
 from .cases import Case, Reading, load_cases, save_cases, split_tokens
 

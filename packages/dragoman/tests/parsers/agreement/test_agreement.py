@@ -26,7 +26,7 @@ every_kind = pytest.mark.parametrize("kind", READERS)
 
 
 @every_kind
-def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
+def test_texts_parse_like_vllm_except_listed_differences(kind: str):
     explained = {
         id
         for difference in load_differences()
@@ -50,7 +50,7 @@ def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
 
 
 @every_kind
-def test_the_reading_does_not_depend_on_the_deltas(kind: str):
+def test_parse_result_is_independent_of_chunking(kind: str):
     for case in load_cases(kind):
         whole, streamed = READERS[kind](case)
         assert whole == streamed, case
@@ -59,7 +59,7 @@ def test_the_reading_does_not_depend_on_the_deltas(kind: str):
 @pytest.mark.parametrize(
     ("kind", "number", "agreeing"), [("tools", 675, 580), ("reasoning", 220, 209)]
 )
-def test_as_many_texts_agree_as_ever(kind: str, number: int, agreeing: int):
+def test_agreement_with_vllm_does_not_decrease(kind: str, number: int, agreeing: int):
     differing = sum(
         len(difference.cases) for difference in load_differences() if difference.kind == kind
     )
@@ -68,7 +68,7 @@ def test_as_many_texts_agree_as_ever(kind: str, number: int, agreeing: int):
 
 
 @every_kind
-def test_every_text_is_there_once_and_names_its_source(kind: str):
+def test_agreement_cases_are_unique_and_name_source(kind: str):
     cases = load_cases(kind)
     assert len({case.id for case in cases}) == len(cases)
     assert all(case.source.startswith("tests/") for case in cases)

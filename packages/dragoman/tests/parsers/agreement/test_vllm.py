@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.engines.vllm.serving import without_accelerator
 
 from .cases import load_cases
@@ -13,7 +12,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("kind", RECORDERS)
-def test_the_recorded_readings_are_vllms(kind: str):
+def test_recorded_results_match_vllm_parsers(kind: str):
     for imported in ("ijson", "mistral_common"):
         pytest.importorskip(imported, reason=f"vLLM's parsers import {imported}")
     with without_accelerator():

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Message
+from tests.serving.harness import ServerHarness, Still, tokenizer
 
-from dragoman.engines.scripted import Script, ScriptEntry, ScriptedEngine
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import MemoryStore, Store
-from tests.serving.harness import ServerHarness, Still, tokenizer
 
 
 def remembering(

@@ -90,7 +90,7 @@ def usages(results: list[RunResult]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_dialects(
+async def test_agent_turns_chained_match_replayed_and_other_dialects(
     http: httpx2.AsyncClient,
 ):
     who = agent(http, temperature=0)
@@ -188,7 +188,7 @@ def text_of(item: dict[str, Any]) -> str:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_chain_finds_its_prefix_again_however_it_was_spelled(http: httpx2.AsyncClient):
+async def test_response_chain_prefix_cache_hits_sampled_tokens(http: httpx2.AsyncClient):
     """At a high temperature the model samples tokens that no tokenizer would choose.
     The prefix cache has those.
     """

@@ -10,13 +10,13 @@ from typing import Any
 import openai
 import pytest
 from starlette.types import Message
+from tests.serving.harness import ServerHarness, body, scope
 
-from dragoman_check.rules.responses import check_object, check_stream
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
 from dragoman.serving.routes.responses.background import EVENTS_SERIES
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import Append, Item, Key, MemoryStore, Put, SqliteStore
-from tests.serving.harness import ServerHarness, body, scope
+from dragoman_check.rules.responses import check_object, check_stream
 
 from .harness import lifespan, remembering
 
@@ -59,7 +59,7 @@ async def stream_of(it: ServerHarness, id: str, after: int | None = None) -> byt
     return (await it.get(f"/v1/responses/{id}?stream=true{more}")).content
 
 
-async def test_it_runs_without_its_client_and_is_polled() -> None:
+async def test_background_response_runs_without_client_until_completed() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     client = it.openai()
     response = await client.responses.create(model="m", input="hi", background=True)
@@ -73,7 +73,7 @@ async def test_it_runs_without_its_client_and_is_polled() -> None:
     )
 
 
-async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> None:
+async def test_background_stream_starts_queued_and_ends_with_object() -> None:
     it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."), CallTool("add")), repeat=True))
     tools: Any = [{"type": "function", "name": "add", "parameters": {}, "strict": False}]
     answer = await it.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
@@ -89,7 +89,7 @@ async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> 
     ]
 
 
-async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
+async def test_background_stream_resumes_with_identical_bytes() -> None:
     gate = Gate()
     it = remembering(STORY, sleep=gate)
     id = await start(it)
@@ -103,9 +103,7 @@ async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
         assert await stream_of(it, id, None if last < 0 else last) == rest + END
 
 
-async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_the_same_bytes() -> (
-    None
-):
+async def test_background_stream_resumes_events_stored_as_text() -> None:
     """Before 0.2 an entry contained server-sent events."""
     store = MemoryStore()
     it = remembering(STORY, store=store, sleep=(gate := Gate()))
@@ -134,7 +132,7 @@ async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_th
     assert check_stream(resumed)[-1]["response"]["status"] == "cancelled"
 
 
-async def test_the_sdk_resumes_where_it_was_cut_off() -> None:
+async def test_background_stream_sdk_resumes_after_cutoff() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     gate.open()
     client = it.openai()
@@ -152,7 +150,7 @@ async def test_the_sdk_resumes_where_it_was_cut_off() -> None:
         ).output_text == "Once upon a time there was a fox.The end."
 
 
-async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
+async def test_background_cancel_stops_run_and_is_idempotent() -> None:
     it = remembering(STORY, sleep=Gate())
     client, id = it.openai(), await start(it)
     await until(lambda: it.engine.num_running == 1)
@@ -166,7 +164,7 @@ async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
         await client.responses.create(model="m", input="hi", previous_response_id=id)
 
 
-async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
+async def test_background_cancel_after_completion_has_no_effect() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     id = await start(it)
     whole = await wait_until_ended(it, id)
@@ -175,7 +173,7 @@ async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
     assert whole["status"] == "completed"
 
 
-async def test_a_deleted_one_stops() -> None:
+async def test_background_delete_stops_run() -> None:
     it = remembering(STORY, sleep=Gate())
     id = await start(it)
     await until(lambda: it.engine.num_running == 1)
@@ -196,7 +194,7 @@ async def test_a_deleted_one_stops() -> None:
     assert b"event: error" in b"".join(body(*sent))
 
 
-async def test_a_failed_one_says_why() -> None:
+async def test_background_failure_includes_error_message() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     id = await start(it)
     whole = await wait_until_ended(it, id)
@@ -207,7 +205,7 @@ async def test_a_failed_one_says_why() -> None:
     ]
 
 
-async def test_a_running_response_cannot_be_continued() -> None:
+async def test_background_running_response_rejects_continuation() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     id = await start(it)
     await until(lambda: it.engine.num_running == 1)
@@ -224,7 +222,7 @@ async def test_a_running_response_cannot_be_continued() -> None:
     assert answer.status_code == 200
 
 
-async def test_its_conversation_gets_it_when_it_is_done() -> None:
+async def test_background_response_added_to_conversation_when_done() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     client = it.openai()
     conversation = await client.conversations.create()
@@ -233,7 +231,7 @@ async def test_its_conversation_gets_it_when_it_is_done() -> None:
     assert [item.role for item in items.data] == ["assistant", "user"]  # type: ignore[union-attr]
 
 
-async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
+async def test_background_response_fails_when_conversation_deleted() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     client = it.openai()
     conversation = await client.conversations.create()
@@ -249,7 +247,7 @@ async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     check_stream(await stream_of(it, id))
 
 
-async def test_there_is_a_most_of_them() -> None:
+async def test_background_limit_reached_returns_429() -> None:
     it = remembering(STORY, sleep=(gate := Gate()), options=ServingOptions(max_background=1))
     id = await start(it)
     answer = await it.post("/v1/responses", ASK)
@@ -259,7 +257,7 @@ async def test_there_is_a_most_of_them() -> None:
     await start(it)
 
 
-async def test_what_a_dead_process_left_behind_has_failed(tmp_path: Path) -> None:
+async def test_background_run_of_dead_process_is_failed(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.db")
     await store.open()
     before = remembering(STORY, store=store, sleep=Gate())
@@ -273,7 +271,7 @@ async def test_what_a_dead_process_left_behind_has_failed(tmp_path: Path) -> Non
         assert check_stream(await stream_of(after, id))[-1]["response"] == whole
 
 
-async def test_a_server_that_stops_ends_its_runs(tmp_path: Path) -> None:
+async def test_background_runs_fail_on_server_shutdown(tmp_path: Path) -> None:
     it = remembering(STORY, store=SqliteStore(tmp_path / "store.db"), sleep=Gate())
     async with lifespan(it.app):
         id = await start(it)
@@ -285,7 +283,7 @@ async def test_a_server_that_stops_ends_its_runs(tmp_path: Path) -> None:
         check_stream(await stream_of(it, id))
 
 
-async def test_another_process_follows_and_cancels() -> None:
+async def test_background_response_followed_and_cancelled_elsewhere() -> None:
     store = MemoryStore()
     one = remembering(STORY, store=store, sleep=Gate())
     other = remembering(STORY, store=store)
@@ -301,13 +299,13 @@ async def test_another_process_follows_and_cancels() -> None:
 @pytest.mark.parametrize(
     "query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"]
 )
-async def test_a_place_to_start_after_that_cannot_be_is_refused(query: str) -> None:
+async def test_background_stream_invalid_starting_after_rejected(query: str) -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
 
 
-async def test_what_is_not_stored_cannot_run_in_the_background() -> None:
+async def test_background_without_store_rejected() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.post("/v1/responses", {**ASK, "store": False})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
@@ -318,7 +316,7 @@ async def until(so: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> None:
+async def test_background_run_continues_after_client_disconnect() -> None:
     store = MemoryStore()
     it = remembering(STORY, store=store, sleep=(gate := Gate()))
     leaving = asyncio.create_task(it.post("/v1/responses", {**ASK, "stream": True}))
@@ -331,7 +329,7 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
 
 
 @pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])
-async def test_what_a_replay_cannot_do_is_refused_by_name(query: str) -> None:
+async def test_background_stream_unsupported_query_rejected_by_name(query: str) -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])

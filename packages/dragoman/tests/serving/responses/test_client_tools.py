@@ -98,7 +98,7 @@ async def run(who: Agent[None], question: str, *, streamed: bool) -> RunResult |
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(
+async def test_shell_call_returned_and_output_reaches_model(
     http: httpx2.AsyncClient, streamed: bool
 ):
     machine = Machine()
@@ -124,7 +124,7 @@ async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_patch_call_is_returned(http: httpx2.AsyncClient, streamed: bool):
+async def test_apply_patch_call_returned_to_client(http: httpx2.AsyncClient, streamed: bool):
     machine = Machine()
     result = await run(
         agent(http, ApplyPatchTool(editor=machine)), "Create a file.", streamed=streamed
@@ -135,7 +135,7 @@ async def test_a_patch_call_is_returned(http: httpx2.AsyncClient, streamed: bool
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_is_stored_is_continued(http: httpx2.AsyncClient):
+async def test_stored_shell_call_continued_with_output(http: httpx2.AsyncClient):
     body = {
         "model": "tiny",
         "input": "List the files.",

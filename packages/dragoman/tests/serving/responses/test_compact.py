@@ -6,12 +6,12 @@ from typing import Any
 
 import openai
 import pytest
-
-from dragoman_check.rules.responses import check_stream
-from dragoman.engines.scripted import Say, ScriptEntry, Think
-from dragoman.serving.service import ServingOptions
 from tests.serving.harness import build_server
 from tests.serving.responses.harness import remembering
+
+from dragoman.engines.scripted import Say, ScriptEntry, Think
+from dragoman.serving.serving_options import ServingOptions
+from dragoman_check.rules.responses import check_stream
 
 SUMMARY = ScriptEntry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
 INPUT: Any = [
@@ -20,7 +20,7 @@ INPUT: Any = [
 ]
 
 
-async def test_what_is_compacted_can_be_continued():
+async def test_compact_output_can_be_continued():
     it = build_server(SUMMARY)
     compacted = await it.openai().responses.compact(model="m", input=INPUT)
     assert compacted.object == "response.compaction"
@@ -34,7 +34,7 @@ async def test_what_is_compacted_can_be_continued():
     assert again.status == "completed"
 
 
-async def test_a_conversation_can_begin_with_what_is_compacted():
+async def test_conversation_accepts_compaction_as_first_items():
     client = remembering(SUMMARY).openai()
     compacted = await client.responses.compact(model="m", input=INPUT)
     items: Any = [item.to_dict(warnings=False) for item in compacted.output]
@@ -48,7 +48,7 @@ async def test_a_conversation_can_begin_with_what_is_compacted():
         await client.conversations.items.create(conversation.id, items=foreign)
 
 
-async def test_a_trigger_in_a_stream_leaves_one_compaction():
+async def test_compaction_trigger_in_stream_outputs_one_compaction():
     it = build_server(SUMMARY)
     body = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}], "stream": True}
     *_, last = check_stream((await it.post("/v1/responses", body)).content)
@@ -56,7 +56,7 @@ async def test_a_trigger_in_a_stream_leaves_one_compaction():
     assert "They asked" not in str(last)
 
 
-async def test_a_compaction_belongs_to_its_key():
+async def test_compaction_of_other_api_key_rejected():
     it = build_server(SUMMARY, options=ServingOptions(api_key=("mine", "yours")))
     compaction = await it.openai("mine").responses.compact(model="m", input=INPUT)
     body: Any = {
@@ -68,7 +68,7 @@ async def test_a_compaction_belongs_to_its_key():
         assert answer.status_code == status, answer.text
 
 
-async def test_what_is_stored_is_compacted_and_counted_by_its_id():
+async def test_compact_previous_response_id():
     it = remembering(SUMMARY)
     first = await it.openai().responses.create(model="m", input=INPUT)
     compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
@@ -79,7 +79,7 @@ async def test_what_is_stored_is_compacted_and_counted_by_its_id():
     assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
-async def test_a_chain_goes_on_from_a_compaction_in_it():
+async def test_response_chain_continues_from_compaction():
     it = remembering(SUMMARY)
     body: dict[str, Any] = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}]}
     compacted = (await it.post("/v1/responses", body)).json()
@@ -90,7 +90,7 @@ async def test_a_chain_goes_on_from_a_compaction_in_it():
     assert went_on.json()["status"] == "completed"
 
 
-async def test_the_endpoint_wants_a_model_and_no_background():
+async def test_compact_without_model_or_in_background_rejected():
     it = build_server(SUMMARY)
     bodies: list[tuple[dict[str, Any], str]] = [
         ({}, "model"),

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from tests.serving.harness import ServerHarness
 
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import Conversation
@@ -16,7 +17,6 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.serving.harness import ServerHarness
 
 from .harness import lifespan, remembering
 
@@ -37,7 +37,7 @@ def list_messages(it: ServerHarness) -> list[tuple[str, str]]:
     ]
 
 
-async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions() -> None:
+async def test_previous_response_chain_keeps_items_not_instructions() -> None:
     it = remembering(*(ScriptEntry((Say(f"answer {i}"),)) for i in range(3)))
     client = it.openai()
     previous: Any = openai.omit
@@ -58,7 +58,7 @@ async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions()
     assert list_messages(it) == [("system", "rule 2"), *turns, ("user", "question 2")]
 
 
-async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
+async def test_previous_response_restores_reasoning_and_tool_calls() -> None:
     it = remembering(
         ScriptEntry((Think("Hmm."), CallTool("add", '{"a": 1}', id="call_7"))),
         ScriptEntry((Say("3"),)),
@@ -75,7 +75,7 @@ async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
     assert (tool.role, tool.parts) == (Role.TOOL, (ToolResult("call_7", (Text("3"),)),))
 
 
-async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
+async def test_previous_response_restores_reasoning_from_summary() -> None:
     it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."))), ScriptEntry((Say("No."),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="1", reasoning={"summary": "auto"})
@@ -84,7 +84,7 @@ async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_missing_previous_response_is_reported_first(streamed: bool) -> None:
+async def test_previous_response_missing_rejected_before_engine_call(streamed: bool) -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     answer = await it.post(
         "/v1/responses",
@@ -96,7 +96,7 @@ async def test_a_missing_previous_response_is_reported_first(streamed: bool) -> 
     assert it.engine.num_requests == 0
 
 
-async def test_a_chain_with_a_hole_is_not_continued() -> None:
+async def test_previous_response_chain_with_deleted_hop_rejected() -> None:
     it = remembering(*(ScriptEntry((Say("x"),)) for _ in range(3)))
     client = it.openai()
     first = await client.responses.create(model="m", input="1")
@@ -106,7 +106,7 @@ async def test_a_chain_with_a_hole_is_not_continued() -> None:
         await client.responses.create(model="m", input="3", previous_response_id=second.id)
 
 
-async def test_a_failed_response_is_not_continued() -> None:
+async def test_previous_response_failed_rejected() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500))), ScriptEntry((Say("x"),)))
     client = it.openai()
     stream = await client.responses.create(model="m", input="1", stream=True)
@@ -120,7 +120,7 @@ async def test_a_failed_response_is_not_continued() -> None:
         await client.responses.create(model="m", input="2", previous_response_id=first)
 
 
-async def test_a_reference_stands_for_an_item_of_an_earlier_answer() -> None:
+async def test_item_reference_resolves_item_of_earlier_response() -> None:
     """As the Vercel AI SDK replays a conversation."""
     it = remembering(ScriptEntry((Think("Hmm."), Say("Tokyo."))), ScriptEntry((Say("x"),)))
     client = it.openai()
@@ -136,7 +136,7 @@ async def test_a_reference_stands_for_an_item_of_an_earlier_answer() -> None:
     assert [item.type for item in listed.data] == ["message", "reasoning", "message", "message"]
 
 
-async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
+async def test_item_reference_to_item_in_history_adds_no_duplicate() -> None:
     it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("x"),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="capital of Japan?")
@@ -149,7 +149,7 @@ async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
     ]
 
 
-async def test_a_reference_to_nothing_is_refused() -> None:
+async def test_item_reference_unknown_id_rejected() -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     refer: Any = [{"type": "item_reference", "id": "msg_1"}]
     with pytest.raises(openai.NotFoundError, match="Items are not persisted"):
@@ -157,7 +157,7 @@ async def test_a_reference_to_nothing_is_refused() -> None:
     assert it.engine.num_requests == 0
 
 
-async def test_a_conversation_gets_the_input_and_the_output() -> None:
+async def test_conversation_stores_input_and_output_of_response() -> None:
     it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("You're welcome."),)))
     client = it.openai()
     conversation = await client.conversations.create(
@@ -178,7 +178,7 @@ async def test_a_conversation_gets_the_input_and_the_output() -> None:
     assert first.conversation.id == conversation.id
 
 
-async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> None:
+async def test_previous_response_in_conversation_uses_its_history() -> None:
     it = remembering(*(ScriptEntry((Say(f"{i}"),)) for i in range(3)))
     client = it.openai()
     conversation = await client.conversations.create(items=[{"role": "user", "content": "a"}])
@@ -188,7 +188,7 @@ async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> 
     assert [text for _, text in list_messages(it)] == ["a", "b", "0", "d"]
 
 
-async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
+async def test_conversation_unchanged_by_failed_response() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500))))
     client = it.openai()
     conversation = await client.conversations.create()
@@ -200,7 +200,7 @@ async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
     assert (await client.conversations.items.list(conversation.id)).data == []
 
 
-async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
+async def test_conversation_with_previous_response_rejected() -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     with pytest.raises(openai.BadRequestError, match="cannot be combined"):
         await it.openai().responses.create(
@@ -208,7 +208,7 @@ async def test_a_conversation_and_a_previous_response_exclude_each_other() -> No
         )
 
 
-async def test_tokens_are_counted_with_all_that_comes_before() -> None:
+async def test_input_tokens_include_previous_response() -> None:
     models = build_models(Settings(), SystemClock())
     app = create_app(models, ids=RandomIdGenerator(), store=MemoryStore())
     async with (
@@ -230,7 +230,7 @@ async def test_tokens_are_counted_with_all_that_comes_before() -> None:
     assert counted == second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
-async def test_what_is_compacted_is_all_that_comes_before() -> None:
+async def test_compact_previous_response_includes_history() -> None:
     it = remembering(
         ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("They asked for the capital of Japan."),))
     )

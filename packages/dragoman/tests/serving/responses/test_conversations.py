@@ -7,10 +7,10 @@ from typing import Any
 
 import openai
 import pytest
+from tests.serving.harness import build_server
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry, Wait
-from dragoman.serving.service import ServingOptions
-from tests.serving.harness import build_server
+from dragoman.serving.serving_options import ServingOptions
 
 from .harness import lifespan, remembering
 
@@ -18,7 +18,7 @@ ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
 
 
-async def test_a_conversation_is_created_read_changed_and_deleted() -> None:
+async def test_conversation_create_retrieve_update_delete() -> None:
     client = remembering(ANSWER).openai()
     conversation = await client.conversations.create(metadata={"topic": "demo"})
     assert (conversation.object, conversation.metadata) == ("conversation", {"topic": "demo"})
@@ -36,7 +36,7 @@ async def test_a_conversation_is_created_read_changed_and_deleted() -> None:
         await client.conversations.retrieve(conversation.id)
 
 
-async def test_of_twenty_deletions_one_succeeds() -> None:
+async def test_conversation_concurrent_deletes_succeed_once() -> None:
     it = remembering(ANSWER)
     conversation = await it.openai().conversations.create()
     async with it.http() as http:
@@ -46,7 +46,7 @@ async def test_of_twenty_deletions_one_succeeds() -> None:
     assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
 
 
-async def test_its_items_are_added_listed_read_and_deleted() -> None:
+async def test_conversation_items_create_list_retrieve_delete() -> None:
     client = remembering(ANSWER).openai()
     conversation = await client.conversations.create(items=LINES[:2])
     added = await client.conversations.items.create(conversation.id, items=LINES[2:])
@@ -66,7 +66,7 @@ async def test_its_items_are_added_listed_read_and_deleted() -> None:
         await client.conversations.items.delete(one, conversation_id=conversation.id)
 
 
-async def test_an_id_that_cannot_be_stored_is_the_clients_fault() -> None:
+async def test_conversation_item_invalid_id_returns_400() -> None:
     it = remembering(ANSWER)
     conversation = await it.openai().conversations.create()
     items = [{"type": "message", "role": "user", "content": "hello", "id": "a\0b"}]
@@ -75,7 +75,7 @@ async def test_an_id_that_cannot_be_stored_is_the_clients_fault() -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items[0].id")
 
 
-async def test_items_keep_their_kind_and_get_ids() -> None:
+async def test_conversation_items_keep_type_and_get_ids() -> None:
     client = remembering(ANSWER).openai()
     given: Any = [
         {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"},
@@ -111,12 +111,12 @@ async def test_items_keep_their_kind_and_get_ids() -> None:
         ({"metadata": {"k": "v" * 513}}, "metadata"),
     ],
 )
-async def test_a_conversation_that_cannot_be_is_refused_by_name(body: Any, param: str) -> None:
+async def test_conversation_create_invalid_field_rejected_by_name(body: Any, param: str) -> None:
     answer = await remembering(ANSWER).post("/v1/conversations", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_an_item_cannot_come_twice() -> None:
+async def test_conversation_item_duplicate_id_returns_409() -> None:
     client = remembering(ANSWER).openai()
     item: Any = {"id": "msg_mine", "role": "user", "content": "hi"}
     conversation = await client.conversations.create(items=[item])
@@ -125,7 +125,7 @@ async def test_an_item_cannot_come_twice() -> None:
     assert len((await client.conversations.items.list(conversation.id)).data) == 1
 
 
-async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
+async def test_conversation_of_other_key_looks_missing() -> None:
     it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
     conversation = await it.openai("a").conversations.create(items=LINES)
     other = it.openai("b")
@@ -149,7 +149,7 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
     assert await assert_absent(conversation.id) == await assert_absent(f"conv_{'0' * 32}")
 
 
-async def test_turns_at_the_same_time_do_not_mix() -> None:
+async def test_conversation_concurrent_turns_are_not_interleaved() -> None:
     it = remembering(ANSWER)
     client = it.openai()
     conversation = await client.conversations.create()
@@ -164,7 +164,7 @@ async def test_turns_at_the_same_time_do_not_mix() -> None:
     assert [item.role for item in items] == ["user", "assistant"] * (10 - len(refused))  # type: ignore[union-attr]
 
 
-async def test_without_a_store_there_are_none() -> None:
+async def test_conversation_create_without_store_returns_400() -> None:
     answer = await build_server(ANSWER).post("/v1/conversations", {})
     assert answer.status_code == 400
 
@@ -181,7 +181,7 @@ class Gate:
         await self.opened.wait()
 
 
-async def test_responses_in_one_conversation_run_one_at_a_time() -> None:
+async def test_conversation_serializes_concurrent_responses() -> None:
     gate = Gate()
     it = remembering(ScriptEntry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
     client = it.openai()
@@ -202,7 +202,7 @@ async def test_responses_in_one_conversation_run_one_at_a_time() -> None:
     assert len(items) == 4
 
 
-async def test_a_refused_or_failed_response_leaves_its_conversation() -> None:
+async def test_conversation_usable_after_rejected_or_failed_response() -> None:
     it = remembering(
         ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER
     )

@@ -61,7 +61,9 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
         {"input": [*PAST, LAST], "truncation": "auto"},
     ],
 )
-async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, body: dict[str, Any]):
+async def test_input_tokens_count_equals_usage_of_response(
+    client: httpx2.AsyncClient, body: dict[str, Any]
+):
     sdk = openai.AsyncOpenAI(
         api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0
     )
@@ -73,7 +75,7 @@ async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, body: d
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("input", [[*PAST, LAST], [LAST, *CALLS]], ids=("questions", "calls"))
-async def test_input_that_does_not_fit_is_truncated_with_a_warning_or_refused(
+async def test_oversized_input_truncated_with_warning_or_rejected(
     client: httpx2.AsyncClient, input: list[Any]
 ):
     async def ask(**fields: Any) -> httpx2.Response:
@@ -94,7 +96,7 @@ async def test_input_that_does_not_fit_is_truncated_with_a_warning_or_refused(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
+async def test_truncation_auto_rejects_single_oversized_turn(
     client: httpx2.AsyncClient,
 ):
     fits = await client.post(
@@ -106,7 +108,7 @@ async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_comes_before_counts_too(client: httpx2.AsyncClient):
+async def test_input_tokens_count_includes_previous_response(client: httpx2.AsyncClient):
     first = (
         await client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 16})
     ).json()

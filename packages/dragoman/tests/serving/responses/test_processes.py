@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     )
 
 
-async def test_what_one_process_stored_another_goes_on_with(store: str, tmp_path: Path) -> None:
+async def test_two_processes_share_responses_and_conversations(store: str, tmp_path: Path) -> None:
     async with (
         serving(store, tmp_path) as one,
         serving(store, tmp_path) as two,
@@ -59,7 +59,9 @@ async def test_what_one_process_stored_another_goes_on_with(store: str, tmp_path
         )
 
 
-async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_path: Path) -> None:
+async def test_killed_process_background_run_failed_by_other_process(
+    store: str, tmp_path: Path
+) -> None:
     async with serving(store, tmp_path) as one, serving(store, tmp_path) as two, two.http() as b:
         async with one.http() as a:
             id = (await a.post("/v1/responses", json=SLOW)).json()["id"]
@@ -160,14 +162,14 @@ async def survive(kills: int, folder: Path) -> Memory:
     return memory
 
 
-async def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+async def test_killed_server_keeps_acknowledged_responses(tmp_path: Path) -> None:
     memory = await survive(2, tmp_path)
     assert memory.whole
     assert memory.runs
 
 
 @pytest.mark.long
-async def test_a_server_killed_fifty_times_under_load_loses_nothing(tmp_path: Path) -> None:
+async def test_server_killed_fifty_times_keeps_acknowledged_responses(tmp_path: Path) -> None:
     kills = 15 if settings.get_current_profile_name() == "ci" else 50
     memory = await survive(kills, tmp_path)
     assert len(memory.whole) > 2 * kills

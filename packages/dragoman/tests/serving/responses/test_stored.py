@@ -9,12 +9,12 @@ from typing import Any
 import openai
 import pytest
 
-from dragoman_check.rules.responses import check_object, check_stream
 from dragoman.core.events import FinishReason
-from dragoman.dialects.responses.stored import read_stored_response
+from dragoman.dialects.responses.stored_response import read_stored_response
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
+from dragoman_check.rules.responses import check_object, check_stream
 
 from .harness import remembering
 
@@ -37,14 +37,14 @@ def last_object(stream: bytes) -> bytes:
     return last[last.index(b'"response":') + len(b'"response":') : -1]
 
 
-def test_sampled_ids_are_read_under_their_former_name_too() -> None:
+def test_stored_response_reads_sampled_ids_by_old_name() -> None:
     stored = read_stored_response(b'{"object":{},"said":[1,2]}')
     assert stored.sampled_ids == (1, 2)
     assert stored.encode() == read_stored_response(b'{"object":{},"sampled_ids":[1,2]}').encode()
     assert b"said" not in stored.encode()
 
 
-async def test_what_is_stored_is_the_very_object_of_the_last_event() -> None:
+async def test_stored_response_equals_object_of_final_stream_event() -> None:
     it = remembering(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     check_stream(answer.content)
@@ -52,7 +52,7 @@ async def test_what_is_stored_is_the_very_object_of_the_last_event() -> None:
     assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
-async def test_what_is_stored_is_the_very_whole_answer() -> None:
+async def test_stored_response_equals_full_response_body() -> None:
     it = remembering(ANSWER)
     answer = await it.post("/v1/responses", ASK)
     check_object(answer.json())
@@ -60,13 +60,13 @@ async def test_what_is_stored_is_the_very_whole_answer() -> None:
     assert (await it.get(f"/v1/responses/{answer.json()['id']}")).content == answer.content
 
 
-async def test_what_was_cut_off_is_stored_as_incomplete() -> None:
+async def test_stored_response_at_length_limit_is_incomplete() -> None:
     it = remembering(ScriptEntry((Say("Once"),), finish=FinishReason.LENGTH))
     response = await it.openai().responses.create(model="m", input="hi")
     assert (await it.openai().responses.retrieve(response.id)).status == "incomplete"
 
 
-async def test_what_failed_in_mid_stream_is_stored_as_failed() -> None:
+async def test_stored_response_failing_mid_stream_is_failed() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     response = last_object(answer.content)
@@ -74,7 +74,7 @@ async def test_what_failed_in_mid_stream_is_stored_as_failed() -> None:
     assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
-async def test_what_is_not_to_be_stored_is_not() -> None:
+async def test_store_false_response_is_not_stored() -> None:
     it = remembering(PLAIN)
     response = await it.openai().responses.create(model="m", input="hi", store=False)
     assert response.model_dump()["store"] is False
@@ -82,13 +82,13 @@ async def test_what_is_not_to_be_stored_is_not() -> None:
         await it.openai().responses.retrieve(response.id)
 
 
-async def test_a_response_that_cannot_be_stored_has_failed() -> None:
+async def test_store_failure_returns_server_error() -> None:
     it = remembering(PLAIN, store=Broken())
     with pytest.raises(openai.InternalServerError, match="disk is full"):
         await it.openai().responses.create(model="m", input="hi")
 
 
-async def test_a_stream_that_cannot_be_stored_fails_and_is_never_complete() -> None:
+async def test_store_failure_ends_stream_with_failed_event() -> None:
     it = remembering(ANSWER, store=Broken())
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     events = check_stream(answer.content)
@@ -96,7 +96,7 @@ async def test_a_stream_that_cannot_be_stored_fails_and_is_never_complete() -> N
     assert "response.completed" not in answer.text
 
 
-async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
+async def test_stored_response_id_ignores_client_request_id() -> None:
     it = remembering(ANSWER)
     answer = await it.post(
         "/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"}
@@ -106,7 +106,7 @@ async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     assert "request_id" in answer.headers["x-dragoman-warnings"]
 
 
-async def test_of_twenty_deletions_one_succeeds() -> None:
+async def test_stored_response_concurrent_deletes_succeed_once() -> None:
     it = remembering(PLAIN)
     client = it.openai()
     response = await client.responses.create(model="m", input="hi")
@@ -121,7 +121,7 @@ async def test_of_twenty_deletions_one_succeeds() -> None:
         await client.responses.retrieve(response.id)
 
 
-async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
+async def test_stored_response_of_other_key_looks_missing() -> None:
     it = remembering(PLAIN, options=ServingOptions(api_key=("a", "b")))
     mine = await it.openai("a").responses.create(model="m", input="hi")
     other = it.openai("b")
@@ -155,7 +155,7 @@ async def get_error(use: Any, id: str) -> tuple[int, str]:
     return caught.value.status_code, caught.value.message.replace(id, "ID").replace(id[5:], "ID")
 
 
-async def test_the_input_is_listed_in_normal_form_page_by_page() -> None:
+async def test_input_items_are_normalized_and_paginated() -> None:
     it = remembering(PLAIN)
     client = it.openai()
     texts = [f"line {i}" for i in range(7)]
@@ -188,7 +188,7 @@ async def test_the_input_is_listed_in_normal_form_page_by_page() -> None:
         f"limit={'9' * 5000}",
     ],
 )
-async def test_a_page_that_cannot_be_is_refused_by_name(query: str) -> None:
+async def test_input_items_invalid_page_query_rejected_by_name(query: str) -> None:
     it = remembering(PLAIN)
     response = await it.openai().responses.create(model="m", input="hi")
     answer = await it.get(f"/v1/responses/{response.id}/input_items?{query}")
@@ -196,7 +196,7 @@ async def test_a_page_that_cannot_be_is_refused_by_name(query: str) -> None:
     assert answer.json()["error"]["param"] == query.partition("=")[0]
 
 
-async def test_a_response_that_ran_with_its_client_can_be_neither_followed_nor_cancelled() -> None:
+async def test_synchronous_response_rejects_streaming_and_cancel() -> None:
     it = remembering(PLAIN)
     response = await it.openai().responses.create(model="m", input="hi")
     answer = await it.get(f"/v1/responses/{response.id}?stream=true")

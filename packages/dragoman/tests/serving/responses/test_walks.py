@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serving.harness import ServerHarness
 
 from dragoman.core.message import Text
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Say, ScriptEntry
-from tests.serving.harness import ServerHarness
 
 from .harness import remembering
 
@@ -103,7 +103,7 @@ def prompt(it: ServerHarness) -> list[str]:
 
 
 @given(steps)
-def test_every_prompt_is_what_the_memory_holds(taken: list[tuple[str, int | None]]):
+def test_random_operations_prompt_matches_reference_model(taken: list[tuple[str, int | None]]):
     async def walk() -> None:
         it = Walk()
         for step, place in taken:

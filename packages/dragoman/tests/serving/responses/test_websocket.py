@@ -13,18 +13,18 @@ import openai
 import pytest
 from openai.resources.responses.responses import AsyncResponsesConnection
 from starlette.types import ASGIApp
+from tests.serving.harness import tokenizer
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from dragoman.engines.scripted import Fail, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.engines.scripted import Fail, Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.model_registry import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.service import ServingOptions
+from dragoman.serving.serving_options import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
-from tests.serving.harness import tokenizer
 
 ANSWER = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -99,7 +99,7 @@ async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[A
     return events
 
 
-async def test_a_connection_tells_the_events_of_a_stream():
+async def test_websocket_sends_same_events_as_stream():
     async with run_server(ANSWER) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             sent = [json.loads(event.to_json()) for event in await respond(connection, store=False)]
@@ -110,7 +110,7 @@ async def test_a_connection_tells_the_events_of_a_stream():
 
 
 @pytest.mark.parametrize("store", [None, MemoryStore()], ids=("without a store", "with one"))
-async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(
+async def test_websocket_continues_last_response_without_store(
     store: Store | None,
 ):
     async with run_server(ANSWER, store=store) as where, client(where) as sdk:
@@ -135,7 +135,7 @@ async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(
             assert refused.error.code == "previous_response_not_found"
 
 
-async def test_a_failed_continuation_is_the_end_of_the_memory():
+async def test_websocket_failed_continuation_clears_last_response():
     failing = ScriptEntry((Say("x"), Fail()))
     entries = (ScriptEntry((Say("a"),)), failing, ANSWER)
     async with (
@@ -152,7 +152,7 @@ async def test_a_failed_continuation_is_the_end_of_the_memory():
         assert again.type == "response.completed"
 
 
-async def test_what_is_stored_can_be_continued_on_any_connection():
+async def test_websocket_stored_response_continued_on_new_connection():
     async with run_server(ANSWER, store=MemoryStore()) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             *_, first = await respond(connection)
@@ -163,7 +163,7 @@ async def test_what_is_stored_can_be_continued_on_any_connection():
         ).previous_response_id == first.response.id
 
 
-async def test_a_prewarm_says_nothing_and_is_remembered():
+async def test_websocket_prewarm_has_no_output_and_is_continued():
     async with (
         run_server(ANSWER) as where,
         client(where) as sdk,
@@ -183,7 +183,7 @@ async def test_a_prewarm_says_nothing_and_is_remembered():
         assert after.response.usage.input_tokens > warm[-1].response.usage.input_tokens
 
 
-async def test_a_prewarm_of_a_continuation_says_nothing_either():
+async def test_websocket_prewarm_continuation_has_no_output():
     async with (
         run_server(ANSWER) as where,
         client(where) as sdk,
@@ -215,7 +215,7 @@ async def test_a_prewarm_of_a_continuation_says_nothing_either():
         ('{"type":"response.create","model":"m","input":"x","temperature":9}', "temperature"),
     ],
 )
-async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, param: str | None):
+async def test_websocket_invalid_frame_rejected_and_stays_open(frame: str, param: str | None):
     async with run_server(ANSWER) as where, raw_connection(where) as raw:
         await raw.send(frame)
         event = json.loads(await raw.recv())
@@ -230,7 +230,7 @@ async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, par
         assert any("unheard_of" in warning for warning in begun["dragoman_warnings"])
 
 
-async def test_frames_are_answered_in_their_order():
+async def test_websocket_frames_answered_in_order():
     async with run_server(ANSWER) as where, raw_connection(where) as raw:
         for top_p in (0.25, 0.5):
             await raw.send(
@@ -244,7 +244,7 @@ async def test_frames_are_answered_in_their_order():
         assert ends == [0.25, 0.5]
 
 
-async def test_too_many_frames_at_once_end_the_connection():
+async def test_websocket_too_many_queued_frames_close_connection():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     async with run_server(slow) as where, raw_connection(where) as raw:
         with suppress(ConnectionClosed):
@@ -255,7 +255,7 @@ async def test_too_many_frames_at_once_end_the_connection():
         assert raw.close_code == 1008
 
 
-async def test_large_frames_that_wait_end_the_connection():
+async def test_websocket_large_queued_frames_close_connection():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     options = ServingOptions(max_body_bytes=100_000)
     async with run_server(slow, options=options) as where, raw_connection(where) as raw:
@@ -268,7 +268,7 @@ async def test_large_frames_that_wait_end_the_connection():
         assert raw.close_code == 1008
 
 
-async def test_frames_of_all_connections_together_are_bounded():
+async def test_websocket_queued_bytes_bounded_over_all_connections():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     frame = json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
     room = ServingOptions(max_inflight_body_bytes=100_000)
@@ -301,7 +301,7 @@ async def end_of(raw: ClientConnection) -> None:
 
 
 @pytest.mark.parametrize("generate", [True, False])
-async def test_a_client_that_leaves_frees_its_slot(generate: bool):
+async def test_websocket_disconnect_frees_engine_slot(generate: bool):
     models = build_models(Settings(max_num_seqs=2), SystemClock())
     health = next(iter(models)).engines[0].health
     story = {
@@ -322,7 +322,7 @@ async def test_a_client_that_leaves_frees_its_slot(generate: bool):
 @pytest.mark.parametrize(
     ("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")]
 )
-async def test_shutdown_finishes_running_responses_and_closes_idle_connections(
+async def test_websocket_shutdown_drains_running_and_closes_idle(
     grace: float, tokens: int, last: str
 ):
     models = build_models(Settings(), SystemClock())
@@ -348,7 +348,7 @@ async def test_shutdown_finishes_running_responses_and_closes_idle_connections(
         assert "response.created" not in types
 
 
-async def test_a_frame_over_the_cap_ends_the_connection():
+async def test_websocket_oversized_frame_closes_connection():
     async with run_server(ANSWER) as where, raw_connection(where) as raw:
         await raw.send(
             json.dumps({"type": "response.create", "model": "m", "input": "x" * 100_001})
@@ -358,7 +358,7 @@ async def test_a_frame_over_the_cap_ends_the_connection():
         assert raw.close_code == 1009
 
 
-async def test_a_connection_ends_at_its_age():
+async def test_websocket_lifetime_reached_closes_connection():
     options = ServingOptions(socket_lifetime=0.0)
     async with run_server(ANSWER, options=options) as where, raw_connection(where) as raw:
         frame = json.loads(await raw.recv())
@@ -380,7 +380,7 @@ async def test_a_connection_ends_at_its_age():
         ({"authorization": "Bearer mine", "host": "evil.example"}, 421),
     ],
 )
-async def test_a_client_without_http_access_cannot_connect(headers: dict[str, str], status: int):
+async def test_websocket_handshake_without_access_rejected(headers: dict[str, str], status: int):
     async with run_server(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
         assert await handshake(where, headers) == status
         async with connect(f"ws://{where}/v1/responses", additional_headers={"x-api-key": "mine"}):
@@ -405,7 +405,7 @@ async def handshake(where: str, headers: dict[str, str]) -> int:
     return int(head.split()[1])
 
 
-async def test_only_so_many_may_connect():
+async def test_websocket_connection_limit_returns_503():
     async with run_server(ANSWER, options=ServingOptions(max_sockets=1)) as where:
         async with connect(f"ws://{where}/v1/responses"):
             with pytest.raises(InvalidStatus) as refused:

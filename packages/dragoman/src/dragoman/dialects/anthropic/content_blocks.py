@@ -1,52 +1,33 @@
-"""Parses the content blocks, tools and tool choice of Messages.
-
-Thinking that a client sends back is either visible and signed, or omitted and sealed in
-the signature.
-"""
+"""Parses the content blocks of Messages."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
 
-from ...core.errors import RequestError, Unsupported
-from ...core.images import check_image
+from ...core.errors import RequestError
+from ...core.image_header import check_image
 from ...core.message import (
     File,
-    FunctionTool,
     Image,
     Part,
     Reasoning,
     SealKind,
     Text,
-    Tool,
     ToolCall,
-    ToolChoice,
     ToolResult,
     UploadedMedia,
 )
-from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
-from ..body import (
-    abbreviate,
-    check_one_of,
-    invalid_value,
-    missing_parameter,
-    read_base64,
-    read_image_url,
-    read_json_object,
-    read_url,
-)
+from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..media import read_base64, read_image_url, read_url
+from ..request_body import read_json_object
+from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..tool_input import INVALID_JSON_KEY
 from .wire import (
-    AnthropicWireMessage,
-    AnthropicWireTool,
-    AnthropicWireToolChoice,
     BlockSource,
-    ToolChange,
     WireContentBlock,
 )
 
@@ -398,281 +379,3 @@ def _require(value: T | None, param: str) -> T:
     if value is None:
         raise missing_parameter(param)
     return value
-
-
-# Tools, tool changes within a conversation, and tool choice.
-
-# The types of Anthropic's client tools, with the date of their version.
-_TYPE_PATTERN = re.compile(r"(bash|text_editor|computer|memory)_\d{8}")
-
-Schema = dict[str, Any]
-_STRING: Schema = {"type": "string"}
-_PATH: Schema = {"type": "string", "description": "Absolute path of the file or directory."}
-_RANGE: Schema = {
-    "type": "array",
-    "items": {"type": "integer"},
-    "minItems": 2,
-    "maxItems": 2,
-    "description": "First and last line to view, counted from 1; -1 is the end of the file.",
-}
-_POINT: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
-
-
-def build_client_tool(tool: AnthropicWireTool) -> FunctionTool | None:
-    """Build the function of a client tool of Anthropic's, such as `bash_20250124`; None
-    for any other type.
-    """
-    match = _TYPE_PATTERN.fullmatch(tool.type or "")
-    if match is None:
-        return None
-    match match.group(1):
-        case "bash":
-            return _build_function(tool.name or "bash", _BASH)
-        case "memory":
-            return _build_function(tool.name or "memory", _MEMORY)
-        case "computer":
-            return _build_function(tool.name or "computer", _build_computer(tool))
-        case _:
-            return _build_editor(tool)
-
-
-def _build_function(name: str, definition: tuple[str, Schema]) -> FunctionTool:
-    description, schema = definition
-    return FunctionTool(name, description, msgspec.json.encode(schema).decode())
-
-
-def _build_object_schema(required: tuple[str, ...], **properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-def _build_enum_schema(*words: str) -> Schema:
-    return {"type": "string", "enum": list(words)}
-
-
-_BASH = (
-    "Run a command in a persistent bash session. Set restart to true to start a new session.",
-    _build_object_schema(
-        (),
-        command={"type": "string", "description": "The command to run."},
-        restart={"type": "boolean"},
-    ),
-)
-
-_MEMORY = (
-    "Keep notes in files under /memories, which persist across conversations. view shows a file "
-    "or lists a directory, "
-    "create writes a file, str_replace replaces old_str with new_str, insert puts insert_text "
-    "after line insert_line, "
-    "delete removes path, rename moves old_path to new_path.",
-    _build_object_schema(
-        ("command",),
-        command=_build_enum_schema("view", "create", "str_replace", "insert", "delete", "rename"),
-        path=_PATH,
-        view_range=_RANGE,
-        file_text=_STRING,
-        old_str=_STRING,
-        new_str=_STRING,
-        insert_line={"type": "integer"},
-        insert_text=_STRING,
-        old_path=_STRING,
-        new_path=_STRING,
-    ),
-)
-
-
-def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
-    """Build the editor tool. Later versions removed a command and renamed a parameter."""
-    kind = tool.type or ""
-    # The suffix is the date of the version, so versions compare as strings. Claude 4's
-    # editor has no `undo_edit`.
-    with_undo = kind < "text_editor_20250429"
-    insert_field = "new_str" if kind < "text_editor_20250728" else "insert_text"
-    commands = ("view", "create", "str_replace", "insert", *(("undo_edit",) if with_undo else ()))
-    description = (
-        "View, create and edit text files. view shows a file or lists a directory, create writes "
-        "file_text, "
-        f"str_replace replaces the only occurrence of old_str with new_str, insert puts "
-        f"{insert_field} after line "
-        "insert_line" + (", undo_edit reverts the last edit of the file." if with_undo else ".")
-    )
-    properties = {
-        "file_text": _STRING,
-        "old_str": _STRING,
-        "new_str": _STRING,
-        insert_field: _STRING,
-    }
-    schema = _build_object_schema(
-        ("command", "path"),
-        command=_build_enum_schema(*commands),
-        path=_PATH,
-        view_range=_RANGE,
-        insert_line={"type": "integer"},
-        **properties,
-    )
-    name = "str_replace_editor" if with_undo else "str_replace_based_edit_tool"
-    return _build_function(tool.name or name, (description, schema))
-
-
-_ACTIONS_2024 = (
-    "key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click", "double_click",
-    "screenshot", "cursor_position",
-)  # fmt: skip
-_ACTIONS_2025 = (
-    *_ACTIONS_2024, "left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click",
-)  # fmt: skip
-
-
-def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
-    kind = tool.type or ""
-    description = (
-        "Use a computer with its screen, mouse and keyboard. Take a screenshot to see "
-        "the result of an action."
-    )
-    if tool.display_width_px and tool.display_height_px:
-        description += (
-            f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
-        )
-    properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}
-    actions = _ACTIONS_2024
-    # The January 2025 version added mouse buttons, scrolling, held keys and waiting;
-    # the November one `zoom`.
-    if kind > "computer_20241022":
-        actions = _ACTIONS_2025
-        properties |= {
-            "start_coordinate": _POINT,
-            "scroll_direction": _build_enum_schema("up", "down", "left", "right"),
-            "scroll_amount": {"type": "integer"},
-            "duration": {"type": "number", "description": "Seconds."},
-        }
-    if kind > "computer_20250124":
-        actions = (*actions, "zoom")
-        properties["region"] = {
-            "type": "array",
-            "items": {"type": "integer"},
-            "minItems": 4,
-            "maxItems": 4,
-        }
-    return description, _build_object_schema(
-        ("action",), action=_build_enum_schema(*actions), **properties
-    )
-
-
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-
-class AnthropicToolRegistry:
-    """The callable tools by name, in declaration order."""
-
-    def __init__(self, tools: Sequence[AnthropicWireTool], warnings: list[str]) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._removed: dict[str, Tool] = {}
-        self._unavailable: set[str] = set()
-        self._warnings = warnings
-        for i, tool in enumerate(tools):
-            self._add(tool, f"tools[{i}]")
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        return tuple(self._tools.values())
-
-    def apply_changes(self, messages: Sequence[AnthropicWireMessage]) -> None:
-        """Apply the tool changes in system messages. The prompt contains the final set
-        of tools.
-        """
-        for i, message in enumerate(messages):
-            if message.role != "system" or not isinstance(message.content, list):
-                continue
-            for k, block in enumerate(message.content):
-                if block.type in TOOL_CHANGES:
-                    path = f"messages[{i}].content[{k}].tool"
-                    if block.tool is None:
-                        raise missing_parameter(path)
-                    self._apply_change(block.tool, path, is_addition=block.type == "tool_addition")
-
-    def _apply_change(self, change: ToolChange, path: str, *, is_addition: bool) -> None:
-        if change.definition is not None and is_addition:
-            # A tool that is added again moves to the end, as if it had been declared
-            # only then.
-            self._tools.pop(change.definition.name or "", None)
-            self._add(change.definition, f"{path}.definition")
-            return
-        if change.type != "tool_reference":
-            raise Unsupported(
-                f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type"
-            )
-        if (name := change.name) is None:
-            raise missing_parameter(f"{path}.name")
-        if is_addition and name in self._removed:
-            self._tools.setdefault(name, self._removed.pop(name))
-        elif not is_addition and name in self._tools:
-            self._removed[name] = self._tools.pop(name)
-        elif not any(name in known for known in (self._tools, self._removed, self._unavailable)):
-            self._warnings.append(
-                f"{path}.name: no tool {abbreviate(name)} is declared; the block was ignored"
-            )
-
-    def _add(self, tool: AnthropicWireTool, path: str) -> None:
-        parsed = build_client_tool(tool) or _read_custom(tool, path)
-        callers = tool.allowed_callers
-        # Only a warning, since agents always declare a fixed set of tools and may never
-        # need this one.
-        if parsed is None or (callers and "direct" not in callers):
-            reason = "cannot be run here" if parsed is None else "can only be called by hosted code"
-            self._unavailable.add(tool.name or "")
-            self._warnings.append(
-                f"{path}: {abbreviate(tool.name or tool.type or '')} {reason}; it was left out"
-            )
-        elif parsed.name in self._tools:
-            raise invalid_value(
-                f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} occurs twice"
-            )
-        else:
-            self._tools[parsed.name] = parsed
-
-    def read_choice(self, choice: AnthropicWireToolChoice | None) -> ToolChoice:
-        if choice is None:
-            return ToolChoice()
-        mode = check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type")
-        # Hosted tools are omitted, so a request with tools may have none that can be
-        # called.
-        if mode == "any" and not self._tools:
-            raise invalid_value(
-                "tool_choice", "'any' needs at least one tool that can be called in 'tools'"
-            )
-        if mode != "tool":
-            return ToolChoice("required" if mode == "any" else mode)
-        name = choice.name
-        if not name:
-            raise missing_parameter("tool_choice.name")
-        # Unlike declaring an unavailable tool, forcing one is an error: the client
-        # waits for exactly this call.
-        if name in self._unavailable and name not in self._tools:
-            raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
-        if name not in self._tools:
-            raise RequestError(
-                f"Tool {abbreviate(name)} not found in provided tools", param="tool_choice"
-            )
-        return ToolChoice("required", (name,), is_named=True)
-
-
-def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
-    """Parse a custom tool; None for a hosted tool, which has a type and no schema."""
-    schema = read_json_object(tool.input_schema, f"{path}.input_schema")
-    # A hosted tool that also has a schema is treated as a custom one, which any model
-    # can call.
-    if schema is None and tool.type not in (None, "custom"):
-        return None
-    if tool.name is None:
-        raise missing_parameter(f"{path}.name")
-    if not _NAME.fullmatch(tool.name):
-        raise invalid_value(
-            f"{path}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'"
-        )
-    if schema is None:
-        raise missing_parameter(f"{path}.input_schema")
-    description = tool.description
-    if tool.input_examples:
-        # Chat templates have no field for examples.
-        examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
-        description = f"{description or ''}\n\nExamples of its input:\n{examples}".strip()
-    return FunctionTool(tool.name, description, schema, tool.strict)

@@ -11,10 +11,11 @@ import re
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.errors import ContextTooLong, DragomanError, FieldNames, NotFound, Unsupported
-from ..body import abbreviate
-from ..errors import MAX_MESSAGE
+from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
+from ...core.field_names import FieldNames
+from ..field_errors import abbreviate
 from ..json_encoding import escape_line_breaks, replace_surrogates
+from ..openai_errors import MAX_MESSAGE
 
 OVERLOADED_STATUS = 529
 """Anthropic's status instead of 503."""

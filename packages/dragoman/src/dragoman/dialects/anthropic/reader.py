@@ -1,18 +1,13 @@
-"""Parses a Messages body into a GenerationCall, and a count_tokens body into a
-CountCall.
-
-Messages and the system prompt become turns of a `core.request.Conversation`.
-"""
+"""Parses a Messages body into a GenerationCall, or a count_tokens body into a CountCall."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from ...core.errors import RequestError
-from ...core.message import Message, Part, Role, ToolCall, ToolResult
+from ...core.message import Role
 from ...core.request import (
     Constraint,
     Conversation,
@@ -21,159 +16,27 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import (
-    GenerationCall,
-    Header,
-    Purpose,
-    ReaderOptions,
-    SealingKey,
-    VerificationMode,
-    pack_reasoning,
-)
-from ..body import (
-    BodySchema,
-    ParsedBody,
-    check_one_of,
-    missing_parameter,
-    read_json_object,
-    read_json_value,
-)
-from ..envelope import ResponseId
-from ..fields import (
-    read_schema,
-    read_stop_strings,
-    read_structured_outputs,
-    read_thinking_switch,
-    require_at_most_one,
-    resolve_model,
-)
-from .content_blocks import AnthropicToolRegistry, ThinkingBlockReader, read_content, read_system
+from ..chunk_envelope import ResponseId
+from ..constraint_fields import read_schema, read_structured_outputs, require_at_most_one
+from ..field_errors import check_one_of, missing_parameter
+from ..generation_fields import read_stop_strings, read_thinking_switch, resolve_model
+from ..interfaces import GenerationCall, Header, ReaderOptions
+from ..request_body import BodySchema, ParsedBody, read_json_object, read_json_value
+from ..sealing import Purpose, SealingKey, VerificationMode, pack_reasoning
+from .content_blocks import ThinkingBlockReader
+from .context_edits import read_edits
 from .errors import MESSAGES_NAMES, ThreadUnsupported
+from .message_history import MessageHistory, read_history, wants_citations
+from .tool_registry import AnthropicToolRegistry
 from .wire import (
-    AnthropicWireMessage,
     COUNT_TOKENS,
     MESSAGES,
     MESSAGES_NESTED,
     MessagesBody,
     MessagesPromptFields,
     OutputFormat,
-    WireContentBlock,
 )
-from .writer import MessagesRenderOptions, MessagesWriter, read_edits
-
-ROLES = ("user", "assistant", "system")
-
-
-class MessageHistory(Struct, frozen=True):
-    """The turns of a conversation.
-
-    is_prefilled: the last message is the assistant's; the answer continues it.
-    """
-
-    messages: tuple[Message, ...]
-    is_prefilled: bool
-
-    @property
-    def last_speaker(self) -> Role:
-        """The role of the last turn, ignoring system messages."""
-        roles = (message.role for message in reversed(self.messages))
-        return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
-
-
-def read_history(
-    messages: Sequence[AnthropicWireMessage],
-    system: str | list[WireContentBlock] | None,
-    thinking_reader: ThinkingBlockReader,
-    *,
-    drop_nonces: bool = True,
-) -> MessageHistory:
-    """Parse messages. Adjacent messages of one role form one turn; each tool result is
-    a turn, as in all dialects.
-
-    drop_nonces: as in ReaderOptions.
-
-    Raises:
-        RequestError: names the path of the invalid field.
-    """
-    system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
-    system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
-    turns: list[Message] = []
-    names: dict[str, str] = {}
-    turn_role = Role.USER
-    turn_parts = list[Part]()
-    for role, part in _read_parts(messages, thinking_reader):
-        # The client sends all results of parallel calls in one user message; templates
-        # expect one message for each.
-        if turn_parts and (role is not turn_role or role is Role.TOOL):
-            turns.append(_build_turn(turn_role, turn_parts, names))
-            turn_parts = []
-        if isinstance(part, ToolCall):
-            names[part.id] = part.name
-        turn_role = role
-        turn_parts.append(part)
-    if not turn_parts:
-        raise RequestError("at least one message with content is required", param="messages")
-    turns.append(_build_turn(turn_role, turn_parts, names))
-    last_turn = turns[-1]
-    # Both are checked: if a system message follows the assistant's, the answer is a new
-    # turn.
-    is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
-    # A call cannot be continued: its result is missing, and templates close the turn
-    # after it.
-    if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
-        raise RequestError(
-            "tool_use blocks must be followed by a user message with their tool_result blocks",
-            param=f"messages[{len(messages) - 1}]",
-        )
-    return MessageHistory((*system_messages, *turns), is_prefilled)
-
-
-def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
-    """Whether a document or search result enables citations. In an earlier answer the
-    field is a list of citations.
-    """
-    blocks = (
-        block
-        for message in messages
-        if isinstance(message.content, list)
-        for block in message.content
-    )
-    settings = (read_json_value(block.citations, "citations") for block in blocks)
-    return any(setting == {"enabled": True} for setting in settings)
-
-
-def _read_parts(
-    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
-) -> Iterator[tuple[Role, Part]]:
-    """Yield all parts with their roles, in order."""
-    # A system message with `clear_at: next_user_message` is valid only until the next
-    # user message.
-    last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
-    for i, message in enumerate(messages):
-        role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
-        if message.clear_at is not None:
-            check_one_of(
-                message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at"
-            )
-        # A system message without content only changes the effort from here on.
-        if message.content is None and message.output_config is not None:
-            continue
-        for part in read_content(
-            message.content, message.role, f"messages[{i}].content", thinking_reader
-        ):
-            if message.clear_at != "next_user_message" or i > last_user:
-                yield (Role.TOOL if isinstance(part, ToolResult) else role), part
-
-
-def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
-    """Build a turn. A tool result receives its tool's name."""
-    first = parts[0]
-    return Message(
-        role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None
-    )
-
-
-# Bodies.
+from .writer import MessagesRenderOptions, MessagesWriter
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "msg_"

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
+from ..field_errors import check_one_of, invalid_value, missing_parameter
 from ..json_encoding import encode_string
+from ..request_body import BodySchema, ParsedBody
 
 _THREAD_KEY = b'"thread"'
 _NULL = Raw(b"null")

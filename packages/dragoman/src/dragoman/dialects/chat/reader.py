@@ -5,31 +5,27 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from ...core.errors import CORE_NAMES, FieldNames, RequestError
+from ...core.errors import RequestError
+from ...core.field_names import CORE_NAMES, FieldNames
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, ReaderOptions
-from ..body import (
-    BodySchema,
-    ParsedBody,
-    check_one_of,
-    invalid_value,
-    missing_parameter,
-    read_json_object,
-)
-from ..envelope import ResponseId
-from ..fields import (
+from ..chunk_envelope import ResponseId
+from ..constraint_fields import read_constraint_fields
+from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..generation_fields import (
     check_logprobs,
     check_metadata,
     check_service_tier,
-    read_constraint_fields,
     read_thinking_switch,
     resolve_model,
 )
-from .messages import read_functions, read_messages, read_tool_choice, read_tools
-from .stored import ChatCall, StoredChatFields, encode_metadata
+from ..interfaces import GenerationCall, Header, ReaderOptions
+from ..request_body import BodySchema, ParsedBody, read_json_object
+from .messages import read_messages
+from .stored_chat import ChatCall, StoredChatFields, encode_metadata
+from .tool_reader import read_functions, read_tool_choice, read_tools
 from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields
-from .writer import ChatRenderOptions, ChatWriter, REASONING_FIELDS
+from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"

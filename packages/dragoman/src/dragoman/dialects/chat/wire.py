@@ -9,9 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..body import NestedRules
-from ..fields import CountOrUnlimited, GenerationFields, Logprobs, MAX_MESSAGES, StructuredOutputs
-from ..parameter_table import Note, ParameterTable, SHARED_ROWS, accept, reject, warn
+from ..bounds import MAX_MESSAGES, CountOrUnlimited, Logprobs
+from ..generation_fields import GenerationFields, StructuredOutputs
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
+from ..unknown_fields import NestedRules
 
 
 class ChatImageUrl(Struct, frozen=True):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from ...core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     RefusalDelta,
@@ -26,26 +26,17 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, Refusal, SealKind, Text
 from ...core.reply import Choice, Reply
-from ..base import Header, Profile
-from ..envelope import (
-    ChunkEnvelope,
-    ChunkWriter,
-    RenderOptions,
-    UsageCounter,
-    render_finish_reason,
+from ..chunk_envelope import ChunkEnvelope, ChunkWriter, RenderOptions, render_finish_reason
+from ..interfaces import Header, Profile
+from ..json_encoding import encode_field, encode_string
+from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs, render_token_ids
+from ..token_alignment import ContentTokens, content_tokens
+from ..token_usage import UsageCounter
+from ..vllm_response_fields import (
     render_kv_transfer,
     render_metrics,
     render_stop_reason,
     render_weight_versions,
-)
-from ..json_encoding import encode_field, encode_string
-from ..logprobs import (
-    ContentTokens,
-    TokenNaming,
-    content_tokens,
-    render_chat_logprobs,
-    render_prompt_logprobs,
-    render_token_ids,
 )
 
 

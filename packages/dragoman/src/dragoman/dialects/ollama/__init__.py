@@ -2,18 +2,21 @@
 JSON.
 """
 
-from .models import (
+from .embeddings import (
+    OllamaEmbedCall,
+    read_embed,
+    read_embeddings,
+    render_embed,
+    render_embeddings,
+)
+from .errors import render_ollama_error
+from .model_info import (
     LATEST,
     NamedModel,
-    OllamaEmbedCall,
     OllamaModelCard,
     RunningModel,
     list_served_progress,
-    read_embed,
-    read_embeddings,
     read_model_reference,
-    render_embed,
-    render_embeddings,
     render_load_status,
     render_pull_progress,
     render_running_models,
@@ -21,13 +24,7 @@ from .models import (
     render_tags,
 )
 from .reader import AnswerClock, OllamaCall, read_ollama_chat, read_ollama_generate
-from .writer import (
-    LineFraming,
-    OllamaRenderOptions,
-    OllamaTimings,
-    OllamaWriter,
-    render_ollama_error,
-)
+from .writer import LineFraming, OllamaRenderOptions, OllamaTimings, OllamaWriter
 
 __all__ = [
     "LATEST",

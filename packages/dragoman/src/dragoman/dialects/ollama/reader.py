@@ -1,177 +1,51 @@
-"""Parses the bodies of Ollama's /api/chat and /api/generate into an OllamaCall,
-including messages and tools.
-"""
+"""Parses the bodies of Ollama's /api/chat or /api/generate into an OllamaCall."""
 
 from __future__ import annotations
 
-import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from msgspec import Raw, Struct
 
-from ...core.errors import RequestError, Unsupported
-from ...core.images import check_image
+from ...core.errors import RequestError
 from ...core.message import (
-    FunctionTool,
-    Image,
     Message,
-    Part,
-    Reasoning,
     Role,
     Text,
     ToolCall,
-    ToolResult,
 )
 from ...core.request import (
+    AnyJsonObject,
     Constraint,
     Conversation,
     GenerateRequest,
     GenerationLimits,
-    JsonObject,
     JsonSchema,
     Prompt,
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import GenerationCall, Header, ReaderOptions
-from ..body import (
-    BodySchema,
-    ParsedBody,
-    abbreviate,
-    check_one_of,
-    invalid_value,
-    prefix_param,
-    read_base64,
-    read_json_object,
-    read_json_value,
-)
-from ..fields import read_schema, read_stop_strings, resolve_model
+from ..constraint_fields import read_schema
+from ..field_errors import check_one_of, invalid_value
+from ..generation_fields import read_stop_strings, resolve_model
+from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..parameter_table import read_part
+from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_value
+from .errors import OLLAMA_GENERATE_NAMES, OLLAMA_NAMES
+from .keep_alive import read_keep_alive
+from .messages import read_images, read_messages, read_tools
 from .wire import (
-    Integer,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
     OLLAMA_NESTED,
     OLLAMA_OPTIONS,
     OLLAMA_SAMPLING,
+    Integer,
     OllamaChatBody,
     OllamaFields,
     OllamaGenerateBody,
     OllamaOptions,
-    OllamaTool,
-    OllamaWireMessage,
-    read_keep_alive,
 )
-from .writer import (
-    OLLAMA_GENERATE_NAMES,
-    OLLAMA_NAMES,
-    OllamaRenderOptions,
-    OllamaTimings,
-    OllamaWriter,
-)
-
-ROLES = ("system", "user", "assistant", "tool")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-def read_messages(messages: Sequence[OllamaWireMessage]) -> tuple[Message, ...]:
-    """Parse messages. Raises RequestError with the path of the invalid field."""
-    reader = _MessageReader()
-    return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
-
-
-class _MessageReader:
-    """Parses messages in order, and matches each tool result to its call.
-
-    Only newer clients of Ollama send call ids; others name the tool in a result. A
-    result without an id answers the first open call of its tool, or the first open call
-    if it does not name a tool.
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        # Ordered dictionaries find the first open call, and remove any, without a
-        # search: a client sends many calls.
-        self._open_ids: OrderedDict[str, None] = OrderedDict()
-        self._open_ids_by_name: dict[str, OrderedDict[str, None]] = {}
-
-    def read(self, message: OllamaWireMessage, path: str) -> Message:
-        # Ollama converts roles to lower case when it decodes a message.
-        role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
-        # Images come first: Ollama puts their placeholders before the text of the
-        # message.
-        images = tuple(read_images(message.images, f"{path}.images"))
-        if role is Role.TOOL:
-            id = message.tool_call_id
-            name = message.tool_name
-            if not id:
-                open_ids = self._open_ids_by_name.get(name, ()) if name else self._open_ids
-                id = next(iter(open_ids), f"call_{name or 'unknown'}")
-            self._close(id)
-            # Ollama's clients need not send ids, so a result without one may have no
-            # call.
-            result = ToolResult(
-                id, (*images, Text(message.content or "")), answers_call=bool(message.tool_call_id)
-            )
-            return Message(Role.TOOL, (result,), name or self._names.get(id))
-        parts: list[Part] = [*images]
-        if role is Role.ASSISTANT and message.thinking:
-            parts.append(Reasoning(message.thinking))
-        if message.content:
-            parts.append(Text(message.content))
-        for i, call in enumerate(message.tool_calls or () if role is Role.ASSISTANT else ()):
-            id = call.id or f"call_{len(self._names)}"
-            function = call.function
-            # An id that a client uses again means the later call.
-            self._close(id)
-            self._names[id] = function.name
-            self._open_ids[id] = None
-            self._open_ids_by_name.setdefault(function.name, OrderedDict())[id] = None
-            arguments = read_json_object(
-                function.arguments, f"{path}.tool_calls[{i}].function.arguments"
-            )
-            parts.append(ToolCall(id, function.name, arguments or "{}"))
-        return Message(role, tuple(parts))
-
-    def _close(self, id: str) -> None:
-        """Remove a call from the open ones, if it is one of them."""
-        if id in self._open_ids:
-            del self._open_ids[id], self._open_ids_by_name[self._names[id]][id]
-
-
-def read_images(images: Sequence[str] | None, param: str) -> Iterator[Image]:
-    for i, data in enumerate(images or ()):
-        path = f"{param}[{i}]"
-        yield Image(check_image(read_base64(data, None, path), path))
-
-
-def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
-    """Parse the declared tools. Raises RequestError with the path of the invalid field."""
-    declared: dict[str, FunctionTool] = {}
-    for i, tool in enumerate(tools or ()):
-        path = f"tools[{i}]"
-        name = tool.function.name
-        if tool.type != "function":
-            raise Unsupported(
-                f"'{path}': tools of type {abbreviate(tool.type)} cannot be run here.", param=path
-            )
-        if not _TOOL_NAME.fullmatch(name):
-            raise invalid_value(
-                f"{path}.function.name",
-                f"expected 1 to 64 of the characters a-z, A-Z, 0-9, '_', '.' and '-', got "
-                f"{abbreviate(name)}",
-            )
-        if name in declared:
-            raise RequestError(
-                f"'tools' declares {abbreviate(name)} twice.", param="tools", code="invalid_value"
-            )
-        parameters = read_json_object(tool.function.parameters, f"{path}.function.parameters")
-        declared[name] = FunctionTool(name, tool.function.description, parameters)
-    return tuple(declared.values())
-
-
-# Bodies.
+from .writer import OllamaRenderOptions, OllamaTimings, OllamaWriter
 
 ID_PREFIX = "ollama-"
 THINK_LEVELS = ("low", "medium", "high")
@@ -391,7 +265,7 @@ def _read_format(raw: Raw) -> Constraint | None:
         case None | "":
             return None
         case "json":
-            return JsonObject()
+            return AnyJsonObject()
         case dict():
             schema = read_schema(raw, "format")
             assert schema is not None, "it is an object"

@@ -1,5 +1,4 @@
-"""Serializes answers of Ollama's /api/chat and /api/generate, as a stream of JSON lines
-or as one object; also errors.
+"""Renders answers of Ollama's /api/chat or /api/generate, as JSON lines or as one object.
 
     the stream:  chunk*  last        one line each; texts are pieces, calls are complete; `done` is true in the last
 
@@ -15,13 +14,14 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.errors import DragomanError, FieldNames
+from ...core.errors import DragomanError
 from ...core.events import (
+    UNKNOWN_TOKEN_ID,
     Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     RefusalDelta,
@@ -30,48 +30,14 @@ from ...core.events import (
     Token,
     ToolCallDelta,
     ToolCallStart,
-    UNKNOWN_TOKEN_ID,
     Usage,
     get_answer_tokens,
 )
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
-from ..errors import MAX_MESSAGE
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
 from ..tool_input import ToolInputStreamer, is_cut_off
-from .wire import OLLAMA_SAMPLING
-
-OLLAMA_NAMES = FieldNames(
-    ("response_format", "format"),
-    ("max_tokens", "options.num_predict"),
-    ("chat_template", "template"),
-    ("(reasoning_effort|enable_thinking|thinking_token_budget)", "think"),
-    ("stop", "options.stop"),
-    *OLLAMA_SAMPLING.list_paths("options"),
-    # Images are the only message parts that can be unsupported.
-    (r"(messages\[\d+\])\.content", r"\1.images"),
-)
-"""This dialect's names of core fields, for errors and warnings that are raised after
-parsing.
-"""
-OLLAMA_GENERATE_NAMES = FieldNames(
-    (r"messages\[\d+\]\.content", "images"), ("messages", "prompt"), *OLLAMA_NAMES.names
-)
-"""The names for /api/generate, whose body has no messages."""
-
-
-def render_ollama_error(error: DragomanError) -> bytes:
-    """Serialize an error as a response body or a line of a stream."""
-    OLLAMA_NAMES.translate(error)
-    message = error.message
-    param = (error.param or "")[:MAX_MESSAGE]
-    # Ollama's error is a single string, so the invalid field can only be named in it.
-    if param not in message:
-        message = f"{param}: {message}"
-    if len(message) > MAX_MESSAGE:
-        message = message[:MAX_MESSAGE] + "..."
-    return b'{"error":%s}' % encode_string(message)
-
+from .errors import render_ollama_error
 
 KEEPALIVE = b" "
 """Whitespace before the next line: JSON allows it, whereas clients fail on an empty

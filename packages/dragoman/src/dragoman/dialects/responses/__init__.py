@@ -2,11 +2,11 @@
 behind `ResponsesCall`.
 """
 
-from .call import ResponsesCall
 from .errors import render_responses_error
 from .input_items import InputItem, assign_ids
-from .item_writers import Echo, ResponsesRenderOptions
 from .reader import read_responses
+from .render_options import Echo, ResponsesRenderOptions
+from .responses_call import ResponsesCall
 from .writer import ResponsesWriter
 
 __all__ = [

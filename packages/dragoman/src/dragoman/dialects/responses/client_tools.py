@@ -1,26 +1,23 @@
-"""The tools that OpenAI defines and the client runs, as functions whose arguments are
-the fields of their items.
+"""Translates calls of client tools, those that OpenAI defines, between items and arguments.
 
-OpenAI's models are trained on these tools and need no schema; any other model does. A
-call comes back as an item of its own type. The shapes are those of openai-python 3.54
+A call comes back as an item of its own type. The shapes are those of openai-python 3.54
 (`openai.types.responses`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.message import FunctionTool
-from ..body import invalid_value, missing_parameter, read_json_object, read_json_value
+from ..field_errors import invalid_value, missing_parameter
 from ..json_encoding import encode_string, escape_line_breaks
+from ..request_body import read_json_value
 from .wire import ResponsesContentPart, ResponsesWireTool, WireItem, minify
 
 T = TypeVar("T")
-Schema = dict[str, Any]
 
 
 class CallFields(Struct, frozen=True):
@@ -159,28 +156,12 @@ class _ShellOutcome(Struct, frozen=True):
     exit_code: int | None = None
 
 
-class _Skill(Struct, frozen=True):
-    name: str
-    description: str
-    path: str
-
-
-class _Environment(Struct, frozen=True):
-    """The environment of a shell: `local`, or a container on the server."""
-
-    type: str = "local"
-    skills: list[_Skill] | None = None
-
-
 class _Screen(Struct, frozen=True):
     image_url: str | None = None
     file_id: str | None = None
 
 
-# Calls: arguments to items.
-
-
-def _encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     return escape_line_breaks(msgspec.json.encode(value))
 
 
@@ -189,7 +170,7 @@ def _render_shell(arguments: bytes) -> CallFields:
     # The commands follow as events of their own, so the item begins with an empty list
     # of them.
     complete, initial = (
-        b'"action":%s,"environment":{"type":"local"}' % _encode(each)
+        b'"action":%s,"environment":{"type":"local"}' % encode_json(each)
         for each in (action, msgspec.structs.replace(action, commands=[]))
     )
     return CallFields(complete, initial, tuple(action.commands))
@@ -201,28 +182,29 @@ def _render_local_shell(arguments: bytes) -> CallFields:
     action = _LocalShellAction(
         parsed.command, parsed.env or {}, parsed.timeout_ms, parsed.user, parsed.working_directory
     )
-    return CallFields(b'"action":' + _encode(action))
+    return CallFields(b'"action":' + encode_json(action))
 
 
 def _render_patch(arguments: bytes) -> CallFields:
     return CallFields(
-        b'"operation":' + _encode(msgspec.json.decode(arguments, type=_PatchArguments).operation)
+        b'"operation":'
+        + encode_json(msgspec.json.decode(arguments, type=_PatchArguments).operation)
     )
 
 
 def _render_computer(arguments: bytes) -> CallFields:
     actions = msgspec.json.decode(arguments, type=_ComputerArguments).actions
-    return CallFields(b'"pending_safety_checks":[],"actions":' + _encode(actions))
+    return CallFields(b'"pending_safety_checks":[],"actions":' + encode_json(actions))
 
 
 def _render_preview(arguments: bytes) -> CallFields:
     action = msgspec.json.decode(arguments, type=_PreviewArguments).action
-    return CallFields(b'"pending_safety_checks":[],"action":' + _encode(action))
+    return CallFields(b'"pending_safety_checks":[],"action":' + encode_json(action))
 
 
 def _render_search(arguments: bytes) -> CallFields:
     fields = msgspec.json.decode(arguments, type=dict[str, object])
-    return CallFields(b'"execution":"client","arguments":' + _encode(fields))
+    return CallFields(b'"execution":"client","arguments":' + encode_json(fields))
 
 
 # Calls: items to arguments. What the client replays is not validated further: it ran it
@@ -245,25 +227,25 @@ def _read_action(item: WireItem, path: str) -> bytes:
     fields = cast("dict[str, object]", action) if isinstance(action, dict) else {}
     # The arguments as the model wrote them: the item's shape adds `type`, and clients
     # send null for what is unset.
-    return _encode(
+    return encode_json(
         {name: value for name, value in fields.items() if name != "type" and value is not None}
     )
 
 
 def _read_operation(item: WireItem, path: str) -> bytes:
-    return _encode({"operation": _read_field(item.operation, f"{path}.operation")})
+    return encode_json({"operation": _read_field(item.operation, f"{path}.operation")})
 
 
 def _read_computer(item: WireItem, path: str) -> bytes:
     # The preview and its successor have one type of item, which differs only in this
     # field.
     if read_json_value(item.action, f"{path}.action") is not None:
-        return _encode({"action": _read_field(item.action, f"{path}.action")})
-    return _encode({"actions": _read_field(item.actions, f"{path}.actions")})
+        return encode_json({"action": _read_field(item.action, f"{path}.action")})
+    return encode_json({"actions": _read_field(item.actions, f"{path}.actions")})
 
 
 def _read_search(item: WireItem, path: str) -> bytes:
-    return _encode(_read_field(item.arguments, f"{path}.arguments"))
+    return encode_json(_read_field(item.arguments, f"{path}.arguments"))
 
 
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
@@ -308,7 +290,7 @@ def is_client_tool(tool: ResponsesWireTool) -> bool:
         case "tool_search":
             return tool.execution == "client"
         case "shell":
-            environment = _decode_or_none(tool.environment, dict[str, Raw])
+            environment = decode_or_none(tool.environment, dict[str, Raw])
             return (
                 environment is None or bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
             )
@@ -321,7 +303,7 @@ def render_client_tool(tool: ResponsesWireTool, path: str) -> bytes:
     fields = [b'"type":' + encode_string(tool.type)]
     for name in ("display_width", "display_height", "execution", "description"):
         if (value := getattr(tool, name)) is not None:
-            fields.append(b'"%s":%s' % (name.encode(), _encode(value)))
+            fields.append(b'"%s":%s' % (name.encode(), encode_json(value)))
     for name in ("environment", "parameters"):
         raw: Raw = getattr(tool, name)
         if read_json_value(raw, f"{path}.{name}") is not None:
@@ -336,7 +318,7 @@ def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
         if isinstance(part, str):
             texts.append(part)
             continue
-        outcome = _decode_or_none(part.outcome, _ShellOutcome) or _ShellOutcome()
+        outcome = decode_or_none(part.outcome, _ShellOutcome) or _ShellOutcome()
         # Most output ends with a line break already, and the join adds one.
         texts += [text.rstrip("\n") for text in (part.stdout or part.text, part.stderr) if text]
         if outcome.type == "timeout":
@@ -348,11 +330,11 @@ def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
 
 def read_screen(output: Mapping[str, Raw]) -> ResponsesContentPart:
     """Return the screenshot of a computer call as an image part."""
-    screen = _decode_or_none(Raw(msgspec.json.encode(output)), _Screen) or _Screen()
+    screen = decode_or_none(Raw(msgspec.json.encode(output)), _Screen) or _Screen()
     return ResponsesContentPart("input_image", image_url=screen.image_url, file_id=screen.file_id)
 
 
-def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
+def decode_or_none(raw: Raw, type: type[T]) -> T | None:
     """Decode a JSON value that a client sent; None if it is absent or of another type."""
     try:
         return msgspec.json.decode(raw, type=type) if bytes(raw) else None
@@ -360,114 +342,3 @@ def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
     # UTF-8 and for deep nesting.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-# Functions that the prompt declares.
-
-
-def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _tag(tag: str, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
-    return _object(("type", *required), type={"type": "string", "enum": [tag]}, **properties)
-
-
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-_STRING: Schema = {"type": "string"}
-_INTEGER: Schema = {"type": "integer"}
-_COUNT: Schema = {"type": "integer", "minimum": 1}
-_XY = {"x": _INTEGER, "y": _INTEGER}
-_KEYS: Schema = {**_array(_STRING), "description": "Keys that are held."}
-_BUTTON: Schema = {"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]}
-_ACTION: Schema = {
-    "anyOf": [
-        _tag("click", ("button", "x", "y"), button=_BUTTON, **_XY, keys=_KEYS),
-        _tag("double_click", ("x", "y"), **_XY, keys=_KEYS),
-        _tag("drag", ("path",), path=_array(_object(("x", "y"), **_XY)), keys=_KEYS),
-        _tag("keypress", ("keys",), keys=_array(_STRING)),
-        _tag("move", ("x", "y"), **_XY, keys=_KEYS),
-        _tag("screenshot"),
-        _tag(
-            "scroll",
-            ("x", "y", "scroll_x", "scroll_y"),
-            **_XY,
-            scroll_x=_INTEGER,
-            scroll_y=_INTEGER,
-            keys=_KEYS,
-        ),
-        _tag("type", ("text",), text=_STRING),
-        _tag("wait"),
-    ]
-}
-_DIFF = (
-    "Lines to remove begin with -, lines to add with +, unchanged lines with a space, each "
-    "hunk with @@."
-)
-_OPERATION: Schema = {
-    "anyOf": [
-        _tag(
-            "create_file",
-            ("path", "diff"),
-            path=_STRING,
-            diff={**_STRING, "description": "Lines begin with +."},
-        ),
-        _tag("update_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": _DIFF}),
-        _tag("delete_file", ("path",), path=_STRING),
-    ]
-}
-_COMPUTER = "Use a computer with its screen, mouse and keyboard; the result is a screenshot."
-
-
-def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> FunctionTool:
-    """Build the function that the prompt declares for a tool."""
-    match tool.type:
-        case "shell":
-            description = "Run shell commands one after another on the user's machine."
-            environment = _decode_or_none(tool.environment, _Environment) or _Environment()
-            for skill in environment.skills or ():
-                description += f"\nSkill {skill.name} in {skill.path}: {skill.description}"
-            schema = _object(
-                ("commands",), commands=_array(_STRING), timeout_ms=_COUNT, max_output_length=_COUNT
-            )
-        case "local_shell":
-            description = "Run a command on the user's machine. The command is a list of arguments."
-            env: Schema = {"type": "object", "additionalProperties": _STRING}
-            schema = _object(
-                ("command",), command=_array(_STRING), env=env, timeout_ms=_COUNT, user=_STRING,
-                working_directory=_STRING,
-            )  # fmt: skip
-        case "apply_patch":
-            description = "Create, update or delete a file of the user's workspace by a diff."
-            schema = _object(("operation",), operation=_OPERATION)
-        case "computer":
-            description = _COMPUTER
-            schema = _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
-        # The older tool states the screen's size and makes one action a call; its
-        # successor makes several.
-        case "computer_use_preview":
-            description = _COMPUTER
-            schema = _object(("action",), action=_ACTION)
-            if tool.display_width and tool.display_height:
-                description += (
-                    f" The screen has {tool.display_width} by {tool.display_height} pixels."
-                )
-        case _:
-            parameters = read_json_object(tool.parameters, f"{path}.parameters")
-            description = (
-                tool.description or "Find further tools by a description of what they have to do."
-            )
-            return FunctionTool(
-                name,
-                description,
-                parameters or _encode(_object(("query",), query=_STRING)).decode(),
-            )
-    return FunctionTool(name, description, _encode(schema).decode())

@@ -7,10 +7,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import ContextTooLong, DragomanError, FieldNames, RateLimited, RequestError
-from ..base import Profile
-from ..errors import render_openai_error
+from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
+from ...core.field_names import FieldNames
+from ..interfaces import Profile
 from ..json_encoding import encode_string, encode_string_or_null
+from ..openai_errors import render_openai_error
 
 # This dialect's names of core fields, for errors and warnings that are raised after
 # parsing.

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from ..body import BodySchema, ParsedBody, prefix_param, read_json_value
 from ..json_encoding import encode_string
+from ..request_body import BodySchema, ParsedBody, prefix_param, read_json_value
 from .client_tools import CALL_TYPES, OUTPUT_TYPES
-from .items import ParsedItem, find_item_type, read_arguments, read_texts
+from .item_reader import find_item_type, read_arguments, read_texts
+from .parsed_items import ParsedItem
 from .wire import ResponsesContentPart, WireContent, WireItem, minify
 
 STATUSES = ("in_progress", "completed", "incomplete")

@@ -1,5 +1,4 @@
-"""The writers of one output item (its opening, delta and closing events, and its final
-JSON) and their options.
+"""The writers of one output item: its opening, delta and closing events, its final JSON.
 
 Each kind renders its own events. An event is its name and its fields after
 `sequence_number`; ResponsesWriter adds the number.
@@ -7,79 +6,21 @@ Each kind renders its own events. An event is its name and its fields after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 
 from ...core.events import Token, Usage
 from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import ReplyPart
-from ..json_encoding import encode_string, encode_string_or_null
-from ..logprobs import ContentTokens, TokenNaming, render_chat_logprobs
+from ..json_encoding import encode_string
+from ..logprobs import TokenNaming, render_chat_logprobs
+from ..token_alignment import ContentTokens
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
-from .tools import ToolName
-
-
-class Echo(Struct, frozen=True, kw_only=True):
-    """The request fields that the response object repeats.
-
-    store, background, previous_response_id, conversation: the effective values, which
-        the server decides.
-    rest: all other fields as JSON, without the braces.
-    """
-
-    rest: bytes
-    store: bool = True
-    background: bool = False
-    previous_response_id: str | None = None
-    conversation: str | None = None
-
-    def render(self) -> bytes:
-        """Render the fields as JSON, without the braces."""
-        conversation = (
-            b""
-            if self.conversation is None
-            else b',"conversation":{"id":%s}' % encode_string(self.conversation)
-        )
-        # The schemas require all of these keys but `conversation`, which is absent
-        # rather than null.
-        return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
-            encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background),
-            conversation, self.rest,
-        )  # fmt: skip
-
-
-def encode_bool(value: bool) -> bytes:
-    return b"true" if value else b"false"
-
-
-class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
-    """Options of rendering a response.
-
-    logprobs: maximum alternatives for each token, None for no logprobs.
-    as_summary: render reasoning as a summary.
-    hide_reasoning: omit reasoning.
-    tool_names: names of tools in namespaces, and of the tools that OpenAI defines and
-        the client runs.
-    seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
-    wrap_seal: encrypts reasoning that has a seal: its text and seal. None if there is
-        no key.
-    now: returns Unix seconds, for `completed_at`.
-    seal_compaction: encrypts the summary; None if the response is not a compaction.
-    """
-
-    logprobs: int | None = None
-    as_summary: bool = False
-    hide_reasoning: bool = False
-    tool_names: tuple[ToolName, ...] = ()
-    seal_reasoning: Callable[[str], str] | None = None
-    wrap_seal: Callable[[str, str], str] | None = None
-    now: Callable[[], int] | None = None
-    seal_compaction: Callable[[str], str] | None = None
-
+from .render_options import ResponsesRenderOptions
+from .tool_registry import ToolName
 
 _TEXT_NAMING = TokenNaming()
 

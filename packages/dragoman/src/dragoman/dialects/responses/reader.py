@@ -10,58 +10,50 @@ import msgspec
 from ...core.errors import Unsupported
 from ...core.message import Message, Role, Text
 from ...core.request import (
+    AnyJsonObject,
     Constraint,
     Conversation,
     GenerateRequest,
-    JsonObject,
     JsonSchema,
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey, pack_reasoning
-from ..body import (
-    BodySchema,
-    ParsedBody,
-    check_one_of,
-    invalid_value,
-    missing_parameter,
-    read_json_object,
-)
-from ..body import abbreviate as quote
-from ..envelope import ResponseId
-from ..fields import (
+from ..chunk_envelope import ResponseId
+from ..constraint_fields import read_schema, read_structured_outputs, require_at_most_one
+from ..field_errors import abbreviate as quote
+from ..field_errors import check_one_of, invalid_value, missing_parameter
+from ..generation_fields import (
     check_metadata,
     check_service_tier,
-    read_schema,
     read_stop_strings,
-    read_structured_outputs,
     read_thinking_switch,
-    require_at_most_one,
     resolve_model,
 )
+from ..interfaces import GenerationCall, ReaderOptions
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
-from .call import BuiltRequest, ResponsesCall, build_writer_factory
+from ..request_body import BodySchema, ParsedBody, read_json_object
+from ..sealing import Purpose, SealingKey, pack_reasoning
 from .errors import RESPONSES_NAMES
 from .input_items import build_input_item
-from .item_writers import Echo, ResponsesRenderOptions, encode_bool
-from .items import (
+from .item_reader import (
     COMPACTION_TRIGGER,
     CONFIGURATION_UPDATE,
-    ConfigurationUpdate,
     EFFORTS,
-    ItemReader,
-    ParsedItem,
     SUMMARY_REQUEST,
-    TurnBuilder,
+    ItemReader,
     build_summary_request,
     read_raw_items,
     read_update,
 )
-from .tools import ResponsesToolRegistry
+from .parsed_items import ConfigurationUpdate, ParsedItem
+from .render_options import Echo, ResponsesRenderOptions, encode_bool
+from .responses_call import BuiltRequest, ResponsesCall, build_writer_factory
+from .tool_registry import ResponsesToolRegistry
+from .turn_builder import TurnBuilder
 from .wire import (
-    ConversationId,
     RESPONSES,
     RESPONSES_NESTED,
+    ConversationId,
     ReasoningConfig,
     ResponsesBody,
     TextOptions,
@@ -369,7 +361,7 @@ def _build_request(
     format = body.text.format if body.text is not None else None
     match "text" if format is None else check_one_of(format.type, FORMATS, "text.format.type"):
         case "json_object":
-            constraints.append(("text.format", JsonObject()))
+            constraints.append(("text.format", AnyJsonObject()))
         case "json_schema" if format is not None:
             schema = read_schema(format.schema, "text.format.schema")
             if schema is None:

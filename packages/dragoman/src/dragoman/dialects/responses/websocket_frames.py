@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import Unsupported
-from ..base import ReaderOptions
-from ..body import ParsedBody, check_one_of, invalid_value, read_json_value
-from ..envelope import DONE
-from .call import ResponsesCall
+from ..field_errors import check_one_of, invalid_value
+from ..interfaces import ReaderOptions
+from ..request_body import ParsedBody, read_json_value
+from ..server_sent_events import DONE
 from .reader import read_responses
+from .responses_call import ResponsesCall
 
 CREATE_TYPE = "response.create"
 PROCESSED_TYPE = "response.processed"

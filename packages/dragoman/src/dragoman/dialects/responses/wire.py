@@ -12,10 +12,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from ..body import NestedRules
-from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
+from ..bounds import AtLeastOne, CountOrUnlimited
+from ..generation_fields import DecodingFields, JsonSchemaFormat, StreamOptions
 from ..json_encoding import escape_line_breaks
-from ..parameter_table import Note, ParameterTable, SHARED_ROWS, accept, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
+from ..unknown_fields import NestedRules
 
 MAX_INPUT_ITEMS = 100_000
 """Maximum items of one input."""

@@ -17,8 +17,8 @@ from ...core.events import (
     ChoiceFinished,
     Delta,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     RefusalDelta,
@@ -31,26 +31,25 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
-from ..base import Header
-from ..envelope import DONE, KEEPALIVE_COMMENT
+from ..interfaces import Header
 from ..json_encoding import encode_field, encode_int, encode_string
+from ..server_sent_events import DONE, KEEPALIVE_COMMENT
 from . import item_writers
 from .errors import render_error_fields, render_failure
 from .item_writers import (
     COMPLETED,
-    ClientCallItemWriter,
-    Echo,
-    EventFields,
-    INCOMPLETE,
     IN_PROGRESS,
+    INCOMPLETE,
+    QUEUED,
+    ClientCallItemWriter,
+    EventFields,
     ItemWriter,
     ItemWriterFactory,
     MessageItemWriter,
-    QUEUED,
     ReasoningItemWriter,
-    ResponsesRenderOptions,
 )
-from .stored import StoredEvent, build_event
+from .render_options import Echo, ResponsesRenderOptions
+from .stored_events import StoredEvent, build_event
 
 _TEXT_DELTA_PREFIX = (
     b"event: response.output_text.delta\ndata: "

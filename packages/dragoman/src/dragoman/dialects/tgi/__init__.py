@@ -2,8 +2,9 @@
 `parameters`, renders text and tokens.
 """
 
+from .errors import map_tgi_status, render_tgi_error
 from .reader import is_tgi_body, read_tgi
-from .wire import map_tgi_status, render_tgi_error, render_tgi_info
+from .wire import render_tgi_info
 from .writer import TgiRenderOptions, TgiWriter
 
 __all__ = [

@@ -7,22 +7,24 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.errors import FieldNames, RequestError
+from ...core.errors import RequestError
+from ...core.field_names import FieldNames
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex
-from ..base import GenerationCall, Header, ReaderOptions
-from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
-from ..fields import (
+from ..constraint_fields import (
     MAX_GRAMMAR,
     MAX_REGEX,
     check_text_size,
     read_grammar,
     read_schema_or_text,
-    read_stop_strings,
     require_at_most_one,
-    resolve_model,
 )
+from ..field_errors import check_one_of, invalid_value
+from ..generation_fields import read_stop_strings, resolve_model
+from ..interfaces import GenerationCall, Header, ReaderOptions
 from ..parameter_table import read_part
-from .wire import TGI, TGI_NAMES, TGI_PARAMS, TGI_SAMPLING, TgiBody, TgiNamedSchema, TgiParameters
+from ..request_body import BodySchema, ParsedBody, prefix_param
+from .errors import TGI_NAMES
+from .wire import TGI, TGI_PARAMS, TGI_SAMPLING, TgiBody, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")

@@ -1,5 +1,4 @@
-"""The wire formats of TGI and LightLLM: request structs, the table of parameters,
-errors, and TGI's /info.
+"""The structs of TGI's or LightLLM's request bodies, with the support of every parameter.
 
 Only shapes and bounds are checked here; the reader interprets the values.
 """
@@ -11,19 +10,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from ...core.errors import DragomanError, FieldNames, RateLimited, RequestError
-from ..errors import MAX_MESSAGE
-from ..fields import (
+from ..bounds import (
+    MAX_LOGPROBS,
     AtLeastOne,
     Count,
     CountOrUnlimited,
-    MAX_LOGPROBS,
     Penalty,
     Probability,
-    SamplingFields,
     TokenId,
 )
-from ..json_encoding import escape_line_breaks, replace_surrogates
+from ..generation_fields import SamplingFields
 from ..parameter_table import Note, ParameterTable, accept, reject
 
 MAX_BEST_OF = 20
@@ -179,59 +175,4 @@ def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: s
     return msgspec.json.encode(TgiInfo(model, max_total_tokens, max_stop, version))
 
 
-# Errors: a message, its type, and TGI's own statuses.
-
-VALIDATION_STATUS = 422
-GENERATION_STATUS = 424
-OVERLOADED_STATUS = 429
-"""TGI's statuses instead of 400, 500 and 503."""
-
-
 TGI_SAMPLING = SamplingFields(TgiParameters)
-TGI_NAMES = FieldNames(
-    ("prompt", "inputs"),
-    ("logprobs", "parameters.details"),
-    ("prompt_logprobs", "parameters.decoder_input_details"),
-    ("top_logprobs", "parameters.top_n_tokens"),
-    ("response_format", "parameters.grammar"),
-    ("max_tokens", "parameters.max_new_tokens"),
-    ("min_tokens", "parameters.min_new_tokens"),
-    ("truncate_prompt_tokens", "parameters.truncate"),
-    ("(n|best_of|stop|ignore_eos)", r"parameters.\1"),
-    *TGI_SAMPLING.list_paths("parameters"),
-)
-"""This dialect's names of core fields, for errors and warnings that are raised after
-parsing.
-"""
-
-
-class TgiError(Struct, frozen=True):
-    error: str
-    error_type: str
-
-
-def render_tgi_error(error: DragomanError) -> bytes:
-    """Render the JSON body of a response with status `map_tgi_status`, or the payload
-    of a stream's last event.
-
-    The body has no field for a parameter's name, so a message that does not contain the
-    name is prefixed with it.
-    """
-    TGI_NAMES.translate(error)
-    message = replace_surrogates(error.message)
-    param = replace_surrogates(error.param or "")[:MAX_MESSAGE]
-    if param not in message:
-        message = f"{param}: {message}"
-    if len(message) > MAX_MESSAGE:
-        message = message[:MAX_MESSAGE] + "..."
-    if isinstance(error, RateLimited) or error.status == 503:
-        type = "overloaded"
-    else:
-        type = "validation" if isinstance(error, RequestError) else "generation"
-    return escape_line_breaks(msgspec.json.encode(TgiError(message, type)))
-
-
-def map_tgi_status(error: DragomanError) -> int:
-    if isinstance(error, RequestError):
-        return VALIDATION_STATUS if error.status == 400 else error.status
-    return OVERLOADED_STATUS if error.status == 503 else GENERATION_STATUS

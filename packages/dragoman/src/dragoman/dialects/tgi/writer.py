@@ -17,23 +17,23 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import DragomanError
 from ...core.events import (
+    UNKNOWN_TOKEN_ID,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     RefusalDelta,
     Started,
     TextDelta,
     Token,
-    UNKNOWN_TOKEN_ID,
 )
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
-from ..envelope import KEEPALIVE_COMMENT
 from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
-from ..logprobs import Matched, TokenMatcher
-from .wire import render_tgi_error
+from ..server_sent_events import KEEPALIVE_COMMENT
+from ..token_alignment import Matched, TokenMatcher
+from .errors import render_tgi_error
 
 
 class TgiRenderOptions(Struct, frozen=True, kw_only=True):

@@ -5,20 +5,15 @@ A model implements one forward step (`Model`, `Runner`); queueing, the block poo
 prefix caching, sampling, constraints and logprobs are shared by all of them.
 """
 
-from .blocks import BLOCK_SIZE
-from .engine import (
-    BatchingEngine,
-    EngineConfig,
-    EngineLimits,
-    build_capabilities,
-    build_rng,
-    check_request,
-)
-from .model import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
-from .offload import BlockFiles, compute_fingerprint
+from .adapter_registry import AdapterRegistry
+from .block_pool import BLOCK_SIZE
+from .engine import BatchingEngine, build_capabilities, build_rng, check_request
+from .engine_config import EngineConfig, EngineLimits
+from .kv_offload import BlockFiles, compute_fingerprint
+from .model_protocols import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
 from .sampler import GREEDY_BELOW, NumpySampledRows, SamplingState
 from .scheduler import Chunk, SchedulerConfig
-from .sequence import AdapterRegistry, ReasoningBudgetState
+from .sequence import ReasoningBudgetState
 
 __all__ = [
     "BLOCK_SIZE",

@@ -13,19 +13,19 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ...core.control import (
+from ...core.engine_control import PauseMode
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
+from ...core.weight_updates import (
     INITIAL_WEIGHT_VERSION,
-    PauseMode,
     WeightHistory,
     Weights,
     WeightsInMemory,
     WeightsOnDisk,
     build_lost_weights_error,
 )
-from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
-from ..arrays import Tensors
-from .model import Model
-from .worker import Stepper
+from ..safetensors_reader import Tensors
+from .model_protocols import Model
+from .stepper import Stepper
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.engine import TokenLogprob, TokenRequest
+from ...core.token_engine import TokenLogprob, TokenRequest
 
 SAMPLING_PARAMETERS = frozenset(
     {

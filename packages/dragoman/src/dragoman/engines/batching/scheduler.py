@@ -17,8 +17,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from .blocks import BLOCK_SIZE, BlockPool, StateSlots, hash_prefix
+from .block_hashes import hash_prefix
+from .block_pool import BLOCK_SIZE, BlockPool
 from .sequence import Sequence
+from .state_slots import StateSlots
 
 
 class SchedulerConfig(Struct, frozen=True):

@@ -1,73 +1,24 @@
-"""The state of one sequence: its tokens, how many are computed, its stop conditions and
-its reasoning budget.
-
-Also the registry of loaded LoRA adapters, and a wrapper around a request's grammar
-matcher that isolates its failures from other sequences.
-"""
+"""The state of one sequence: its tokens, how many are computed, its stop conditions."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from itertools import count
-from pathlib import Path
 
-from msgspec import Struct
-
-from ...core.engine import (
+from ...core.errors import RequestError
+from ...core.events import FinishReason
+from ...core.matcher import Matcher
+from ...core.token_engine import (
     Ended,
     Failed,
-    Matcher,
     ReasoningBudget,
     Rejected,
     TokenLogprob,
     TokenRequest,
 )
-from ...core.errors import RequestError
-from ...core.events import FinishReason
-from .blocks import BLOCK_SIZE, encode_image_key, hash_block, hash_root
+from .adapter_registry import LoadedAdapter
+from .block_hashes import encode_image_key, hash_block, hash_root
+from .block_pool import BLOCK_SIZE
 from .sampler import RngFactory, SamplingState
-
-
-class LoadedAdapter(Struct, frozen=True):
-    """A loaded adapter.
-
-    weights: in the form that the model's runner expects.
-    number: unique to this load, so that cached blocks of one load never match
-        another's, even under the same name.
-    """
-
-    number: int
-    weights: object
-
-
-class AdapterRegistry:
-    """Loaded adapters by name.
-
-    read: loads the weights from a directory, on any thread; raises RequestError for an
-        adapter that the model does not support.
-    """
-
-    def __init__(self, read: Callable[[Path], object]) -> None:
-        self._read = read
-        self._numbers = count(1)
-        self._adapters: dict[str, LoadedAdapter] = {}
-
-    async def load_adapter(self, name: str, path: str) -> None:
-        """See `core.engine.AdapterLoader`."""
-        await asyncio.to_thread(self.load, name, path)
-
-    def load(self, name: str, path: str) -> None:
-        """Load an adapter synchronously, on the calling thread."""
-        self._adapters[name] = LoadedAdapter(next(self._numbers), self._read(Path(path)))
-
-    async def unload_adapter(self, name: str) -> None:
-        """See `core.engine.AdapterLoader`."""
-        self._adapters.pop(name, None)
-
-    def find(self, name: str) -> LoadedAdapter | None:
-        return self._adapters.get(name)
 
 
 class ReasoningBudgetState:

@@ -2,16 +2,10 @@
 `llamacpp`.
 """
 
-from .gguf import GgufMetadata, find_end_tokens, find_parts, read_metadata, read_pooling_type
-from .load import (
-    LlamaCppEmbedder,
-    LlamaCppOptions,
-    LlamaCppScorer,
-    Projector,
-    load,
-    load_pooling_engine,
-    measure_kv_cache,
-)
+from .gguf_metadata import GgufMetadata, find_parts, read_metadata
+from .gguf_settings import find_end_tokens, read_pooling_type
+from .load import LlamaCppOptions, Projector, load, measure_kv_cache
+from .pooling import LlamaCppEmbedder, LlamaCppScorer, load_pooling_engine
 from .vision import ImageToken
 
 __all__ = [

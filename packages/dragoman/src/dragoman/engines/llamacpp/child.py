@@ -1,9 +1,7 @@
-"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings
-as JSON on standard input.
+"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings as JSON on standard input.
 
-It is a separate process because llama.cpp aborts its process on internal errors. It
-runs while its standard input is open, and prints one line when the model is loaded.
-Requests arrive at a Unix socket.
+It is a separate process because llama.cpp aborts its process on internal errors. It runs while its standard input is
+open, and prints one line when the model is loaded. Requests arrive at a Unix socket.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .process import LaunchSettings, READY
+from .process import READY, LaunchSettings
 
 # Returning zeroed memory to the system, on Linux only: llama.cpp clears its whole KV
 # cache at load time, which makes it resident.

@@ -1,142 +1,29 @@
-"""An HTTP client of llama.cpp's server over its Unix socket, and the connection that
-engines share.
-"""
+"""An HTTP client of llama.cpp's server over its Unix socket."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
 
 import httpx2
 import msgspec
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.errors import EngineError, RequestError
 from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
-from .process import LlamaCppProcess
+
+from ...core.errors import EngineError, RequestError
+from .wire import (
+    CompletionBody,
+    CompletionChunk,
+    EmbeddingItem,
+    InputTokensResponse,
+    ServerTokens,
+    decode_chunk,
+)
 
 # Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as
 # used.
-
-
-class TopLogprob(Struct, frozen=True):
-    id: int
-    logprob: float
-
-
-class ScoredToken(Struct, frozen=True):
-    id: int
-    logprob: float
-    top_logprobs: tuple[TopLogprob, ...] = ()
-
-
-class PromptProgress(Struct, frozen=True):
-    """Progress of prompt processing, in tokens.
-
-    total: tokens of the prompt.
-    cache: tokens reused from the cache.
-    processed: tokens processed so far.
-    """
-
-    total: int = 0
-    cache: int = 0
-    processed: int = 0
-
-
-class LlamaCppErrorBody(Struct, frozen=True):
-    message: str = ""
-    type: str = ""
-
-
-class CompletionChunk(Struct, frozen=True):
-    """One event of a completion, or a non-streamed one.
-
-    tokens_predicted: number of tokens so far, including unreported ones (see
-        `tokens.TokenText`).
-    stop: whether it is the last event.
-    """
-
-    content: str = ""
-    tokens: tuple[int, ...] = ()
-    stop: bool = False
-    tokens_predicted: int = 0
-    stop_type: str = "none"
-    prompt_progress: PromptProgress | None = None
-    completion_probabilities: tuple[ScoredToken, ...] = ()
-    error: LlamaCppErrorBody | None = None
-
-
-decode_chunk = msgspec.json.Decoder(CompletionChunk).decode
-
-
-class MultimodalPrompt(Struct, frozen=True):
-    """A prompt with images: a text with a marker for each image, and the images in
-    base64.
-    """
-
-    prompt_string: str
-    multimodal_data: tuple[str, ...]
-
-
-SAMPLERS = ("penalties", "top_k", "temperature", "min_p", "top_p")
-"""vLLM's samplers; llama.cpp's defaults differ.
-
-top_k comes before temperature, which leaves the same tokens and gives the later
-samplers fewer of them.
-"""
-
-
-class CompletionBody(Struct, frozen=True):
-    """The body of a request to `/completion`. samplers: in the order of their
-    application.
-    """
-
-    prompt: tuple[int, ...] | MultimodalPrompt
-    n_predict: int
-    id_slot: int
-    stream: bool
-    cache_prompt: bool
-    temperature: float
-    seed: int
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    repeat_last_n: int
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    samplers: tuple[str, ...] = SAMPLERS
-    return_tokens: bool = False
-    return_progress: bool = False
-    logit_bias: tuple[tuple[int, float | bool], ...] = ()
-    n_probs: int = 0
-    grammar: str = ""
-    response_fields: tuple[str, ...] = ()
-
-
-class ServerTokens(Struct, frozen=True):
-    tokens: tuple[int, ...]
-
-
-class InputTokensResponse(Struct, frozen=True):
-    """Token count of a conversation."""
-
-    input_tokens: int
-
-
-class EmbeddingItem(Struct, frozen=True):
-    """An embedding.
-
-    embedding: a list with one vector, since the model pools; null is a non-finite
-    number. For a reranker only the first value, the score, is valid: llama.cpp leaves
-    the others uninitialized.
-    """
-
-    index: int
-    embedding: tuple[tuple[float | None, ...], ...]
 
 
 ChunkReceiver = Callable[[CompletionChunk], bool]
@@ -324,55 +211,3 @@ def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
     with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
         headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
         return client.post(f"http://llama.cpp{path}", headers=headers, content=body)
-
-
-# Connection.
-
-
-class LlamaCppConnection:
-    """A llama.cpp process and its client: the lifecycle and health that all engines
-    over it share. Initially closed.
-    """
-
-    def __init__(self, process: LlamaCppProcess) -> None:
-        self._process = process
-        self._client: LlamaCppClient | None = None
-
-    @property
-    def client(self) -> LlamaCppClient:
-        """The client. Raises EngineError while closed."""
-        if self._client is None:
-            raise EngineError("The engine is not running.")
-        return self._client
-
-    @property
-    def is_open(self) -> bool:
-        return self._client is not None
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the connection is open but the process has ended."""
-        return self.is_open and not self._process.is_alive
-
-    @property
-    def problem(self) -> str | None:
-        """Why requests cannot be sent; None if they can."""
-        if not self.is_open:
-            return "the engine is not running"
-        return "llama.cpp's process has ended" if self.is_broken else None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
-    async def start(self) -> None:
-        if not self._process.is_alive:
-            await asyncio.to_thread(self._process.start)
-        self._client = LlamaCppClient(self._process.socket, self._process.key)
-
-    async def stop(self) -> None:
-        client = self._client
-        self._client = None
-        if client is not None:
-            await client.close()
-        await asyncio.to_thread(self._process.stop)

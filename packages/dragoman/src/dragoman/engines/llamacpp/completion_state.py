@@ -1,38 +1,26 @@
-"""The state of one sequence over llama.cpp completions: builds requests, and processes
-events.
-
-Also the grammars for llama.cpp, and the computation of prompt logprobs. Does no I/O.
-"""
+"""The state of one sequence over llama.cpp completions: builds requests, processes events. Does no I/O."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-
 from msgspec import Struct
 
-from ...core.engine import (
+from ...core.errors import EngineError
+from ...core.events import FinishReason
+from ...core.token_engine import (
     Ended,
     Failed,
     PromptLogprobs,
     Sampled,
     Scheduled,
-    TokenLogprob,
     TokenOutput,
     TokenRequest,
 )
-from ...core.errors import EngineError
-from ...core.events import FinishReason
 from ..batching import GREEDY_BELOW, ReasoningBudgetState
-from .client import CompletionBody, CompletionChunk, SAMPLERS, ScoredToken
-from .tokens import (
-    Bias,
-    FORCING_BIAS,
-    PromptPenaltyBias,
-    TokenFilter,
-    TokenText,
-    ends_mid_character,
-)
+from .native_grammar import build_native_grammar
+from .prompt_logprobs import PromptScorer, build_logprob
+from .token_filter import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter
+from .token_text import TokenText
+from .wire import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
 
 # Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to
 # generate the prompt's tokens.
@@ -43,130 +31,6 @@ from .tokens import (
 # not follow a grammar to its end: then a completion of one token lists the whole
 # vocabulary.
 
-_TOKENS_PER_COMPLETION = 256
-
-
-class PromptCompletion(Struct, frozen=True):
-    """A completion that computes logprobs of a prompt.
-
-    prompt: the tokens before those to generate.
-    count: number of tokens to generate.
-    n_probs: number of alternatives to list.
-    grammar: forces the tokens; empty if `bias` is used.
-    bias: forces a single token, so that llama.cpp lists the logprobs at its position.
-    """
-
-    prompt: tuple[int, ...]
-    count: int
-    n_probs: int
-    grammar: str = ""
-    bias: tuple[Bias, ...] = ()
-
-
-class PromptScorer:
-    """Collects the logprobs of a prompt, in order. Until `is_finished`, another
-    completion is needed.
-
-    alternatives: number of alternatives to list for each token.
-    eog: ids at which llama.cpp ends a completion.
-    """
-
-    def __init__(
-        self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]
-    ) -> None:
-        self._prompt = prompt
-        self._alternatives = alternatives
-        self._token_text = token_text
-        self._eog = eog
-        self._logprobs: list[TokenLogprob | None] = [None]
-        self._missing: list[int] = []
-        """Positions without a logprob, before the end of `_logprobs`."""
-        self._completion: PromptCompletion | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        return len(self._logprobs) == len(self._prompt) and not self._missing
-
-    @property
-    def logprobs(self) -> tuple[TokenLogprob | None, ...]:
-        """The logprobs, once all are known. The first is None."""
-        return tuple(self._logprobs)
-
-    def build_completion(self) -> PromptCompletion:
-        """Build the next completion."""
-        begin = self._missing[0] if self._missing else len(self._logprobs)
-        prompt = self._prompt[:begin]
-        if self._missing:
-            # Forces a letter, because llama.cpp reports no logprobs at a token that
-            # ends within a character.
-            bias = ((self._token_text.find_letter(), FORCING_BIAS),)
-            self._completion = PromptCompletion(prompt, 1, len(self._token_text), bias=bias)
-        else:
-            end = min(begin + _TOKENS_PER_COMPLETION, len(self._prompt))
-            ends = (
-                position + 1
-                for position in range(begin, end)
-                if self._prompt[position] in self._eog
-            )
-            tokens = self._prompt[begin : next(ends, end)]
-            grammar = "%llguidance {}\nstart: " + " ".join(f"<[{id}]>" for id in tokens) + "\n"
-            self._completion = PromptCompletion(
-                prompt, len(tokens), max(self._alternatives, 1), grammar
-            )
-        return self._completion
-
-    def feed(self, chunk: CompletionChunk) -> None:
-        """Process the response. Raises EngineError if it does not contain the requested
-        tokens.
-        """
-        completion = self._completion
-        self._completion = None
-        if completion is None or not chunk.tokens:
-            raise EngineError("llama.cpp computed no logprobs for the prompt.")
-        if completion.grammar:
-            self._add_generated(completion, chunk)
-            return
-        position = self._missing.pop(0)
-        if not chunk.completion_probabilities:
-            raise EngineError("llama.cpp computed no logprobs for the prompt.")
-        self._logprobs[position] = build_logprob(
-            chunk.completion_probabilities[0], self._prompt[position], self._alternatives
-        )
-
-    def _add_generated(self, completion: PromptCompletion, chunk: CompletionChunk) -> None:
-        begin = len(completion.prompt)
-        text = b""
-        scores = iter(chunk.completion_probabilities)
-        for position, token in enumerate(chunk.tokens[: completion.count], begin):
-            if token != self._prompt[position]:
-                # llama.cpp did not follow the grammar.
-                break
-            text += self._token_text.get_bytes(token)
-            scored = None if ends_mid_character(text) else next(scores, None)
-            if scored is None or scored.id != token:
-                self._missing.append(position)
-                self._logprobs.append(None)
-            else:
-                self._logprobs.append(build_logprob(scored, token, self._alternatives))
-        # Not even the first token followed the grammar: without this, the same
-        # completion would be requested forever.
-        if len(self._logprobs) == begin:
-            self._missing.append(begin)
-            self._logprobs.append(None)
-
-
-def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLogprob:
-    """Build the logprob of a token from those that llama.cpp lists. Raises EngineError
-    if it is not among them.
-    """
-    top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
-    rank = next((position for position, (id, _) in enumerate(top, start=1) if id == token), None)
-    if scored.id == token:
-        return TokenLogprob(scored.logprob, rank, top[:alternatives])
-    if rank is None:
-        raise EngineError(f"llama.cpp did not compute the logprob of token {token}.")
-    return TokenLogprob(top[rank - 1][1], rank, top[:alternatives])
-
 
 # Grammars for llama.cpp: every end token of the vocabulary may follow a complete
 # answer.
@@ -174,77 +38,6 @@ def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLo
 # llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if
 # the file declares none. A model that ends its turns with another token could never
 # stop, so the grammar itself allows all end tokens.
-
-_HEADER = "%llguidance"
-_LEXEME = re.compile(
-    r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|<[^<>\s]*>|[{}]|(?<![\w%@-])start(?![\w-])'
-)
-"""Matches comments, strings, regular expressions, special tokens, braces, and the name
-of the first rule, `start`.
-
-Comments, strings, expressions and tokens are matched so that braces and `start` within
-them are skipped.
-"""
-_TRIAL_GRAMMAR = 'start: "x"?'
-_FORCING_BIAS = 200.0
-
-
-def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
-    """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts
-    only a single Lark grammar.
-
-    grammar: in llguidance's syntax.
-    end_tokens: ids, at least one.
-    """
-    if not grammar or grammar.startswith("{"):
-        return ""
-    # The new name of the first rule must not be one that the grammar uses.
-    body = "answer_body"
-    while body in grammar:
-        body += "_"
-    # Schemas, and grammars with their own `start`, are nested in braces.
-    depth = 0
-
-    def rename_start(match: re.Match[str]) -> str:
-        nonlocal depth
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        return body if match[0] == "start" and depth == 0 else match[0]
-
-    header = "" if grammar.startswith(_HEADER) else f"{_HEADER} {{}}\n"
-    ids = ",".join(map(str, sorted(end_tokens)))
-    return f"{header}{_LEXEME.sub(rename_start, grammar)}\nstart: {body} (<[{ids}]>)?\n"
-
-
-def find_impossible_end(
-    end_tokens: Mapping[int, str], complete: Callable[[CompletionBody], tuple[int, ...]]
-) -> str | None:
-    """Find an end token, by name, that llama.cpp does not sample at the end of a
-    grammar. None if it samples all.
-
-    complete: returns the tokens of a completion; none if llama.cpp rejects it.
-    """
-    grammar = build_native_grammar(_TRIAL_GRAMMAR, end_tokens)
-    for id, name in end_tokens.items():
-        body = CompletionBody(
-            prompt=(id,),
-            n_predict=1,
-            id_slot=0,
-            stream=False,
-            cache_prompt=False,
-            temperature=0.0,
-            seed=0,
-            top_k=0,
-            top_p=1.0,
-            min_p=0.0,
-            repeat_penalty=1.0,
-            repeat_last_n=0,
-            return_tokens=True,
-            logit_bias=((id, _FORCING_BIAS),),
-            grammar=grammar,
-        )
-        if complete(body) != (id,):
-            return name
-    return None
 
 
 _MAX_SEED = 2**32 - 1

@@ -1,6 +1,4 @@
-"""The TokenEngine over llama.cpp's server: capabilities, queueing, slots and delivery
-of outputs.
-"""
+"""The TokenEngine over llama.cpp's server: queueing, slots, delivery of outputs."""
 
 from __future__ import annotations
 
@@ -15,24 +13,18 @@ from functools import partial
 
 import msgspec
 
-from ...core.engine import (
-    CONSTRAINT_FEATURES,
-    Capabilities,
-    Failed,
-    Feature,
-    Health,
-    OutputCallback,
-    Rejected,
-    TokenRequest,
-)
+from ...core.capabilities import CONSTRAINT_FEATURES, Capabilities, Feature
+from ...core.engine import Health
 from ...core.errors import DragomanError, EngineError, RequestError, Unsupported
-from ...core.images import PromptImage
-from ..active import ActiveSequence, ActiveSequences
+from ...core.prompt_images import PromptImage
+from ...core.token_engine import Failed, OutputCallback, Rejected, TokenRequest
+from ..active_sequences import ActiveSequence, ActiveSequences
 from ..batching import EngineConfig, check_request
-from .client import CompletionChunk, LlamaCppConnection
 from .completion_state import CompletionState, ContextExceeded
-from .tokens import TokenText
-from .vision import PromptWriter
+from .image_prompt import PromptWriter
+from .server_lifecycle import LlamaCppConnection
+from .token_text import TokenText
+from .wire import CompletionChunk
 
 # Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix.
 #
@@ -104,8 +96,6 @@ class SlotPool:
             min(len(tokens), len(prompt)),
         )
 
-
-# Capabilities. They are independent of the model, and known without llama.cpp.
 
 _FEATURES = frozenset(
     {

@@ -16,20 +16,15 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from ...core.control import PauseMode, Weights
-from ...core.embeddings import EmbedRequest, EmbeddingInfo, Embeddings
-from ...core.engine import (
-    Capabilities,
-    Failed,
-    Health,
-    OutputCallback,
-    Rejected,
-    Sampled,
-    TokenRequest,
-)
+from ...core.capabilities import Capabilities
+from ...core.encoder_requests import EmbeddingInfo, Embeddings, EmbedRequest
+from ...core.engine import Health
+from ...core.engine_control import PauseMode
 from ...core.errors import EngineError, Overloaded, Unsupported
-from ...core.frames import FrameBuffer, read_frame
-from ..active import ActiveSequence, ActiveSequences
+from ...core.token_engine import Failed, OutputCallback, Rejected, Sampled, TokenRequest
+from ...core.weight_updates import Weights
+from ...ipc.frames import FrameBuffer, read_frame
+from ..active_sequences import ActiveSequence, ActiveSequences
 from .messages import (
     AbortAllCall,
     AbortRequest,

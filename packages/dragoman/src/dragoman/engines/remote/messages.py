@@ -12,18 +12,9 @@ from numbers import Integral, Real
 import msgspec
 from msgspec import Struct
 
-from ...core.control import PauseMode, WeightHistory, WeightsInMemory, WeightsOnDisk
-from ...core.embeddings import EmbedRequest, EmbeddingInfo
-from ...core.engine import (
-    Capabilities,
-    Ended,
-    Failed,
-    PromptLogprobs,
-    ReasoningBudget,
-    Sampled,
-    Scheduled,
-    WeightVersionSet,
-)
+from ...core.capabilities import Capabilities
+from ...core.encoder_requests import EmbeddingInfo, EmbedRequest
+from ...core.engine_control import PauseMode
 from ...core.errors import (
     Conflict,
     ContextTooLong,
@@ -36,8 +27,18 @@ from ...core.errors import (
     RequestError,
     Unsupported,
 )
-from ...core.frames import build_frame
 from ...core.request import Extras, Sampling
+from ...core.token_engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    ReasoningBudget,
+    Sampled,
+    Scheduled,
+    WeightVersionSet,
+)
+from ...core.weight_updates import WeightHistory, WeightsInMemory, WeightsOnDisk
+from ...ipc.frames import build_frame
 
 
 class EngineDescription(Struct, frozen=True):

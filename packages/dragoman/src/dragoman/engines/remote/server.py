@@ -16,23 +16,23 @@ from typing import Protocol, TypeVar, cast
 
 import msgspec
 
-from ...core.control import EngineControl, SucceedingTrainable, WeightHistory
-from ...core.engine import (
-    ClosableMatcher,
-    Embedder,
+from ...core.capabilities import Feature
+from ...core.encoder import Embedder
+from ...core.engine import PrefixCache
+from ...core.engine_control import EngineControl
+from ...core.errors import DragomanError, EngineError, NotFound
+from ...core.matcher import ClosableMatcher, Matcher
+from ...core.token_engine import (
     Ended,
     Failed,
-    Feature,
-    Matcher,
-    PrefixCache,
     Rejected,
     Sampled,
     TokenEngine,
     TokenOutput,
     TokenRequest,
 )
-from ...core.errors import DragomanError, EngineError, NotFound
-from ...core.frames import FrameBuffer
+from ...core.weight_updates import SucceedingTrainable, WeightHistory
+from ...ipc.frames import FrameBuffer
 from .messages import (
     AbortAllCall,
     AbortRequest,

@@ -4,28 +4,24 @@ Shared by the engines that accept scripted replies. Pure, except for reading a f
 independent of engines and tokens.
 """
 
-from .files import ScriptError, load_script, read_entry
+from .directives import build_default_reply, parse_directives, to_conversation
+from .match_rule import MatchRule, Subject, build_subject
 from .script import (
     CallTool,
     Fail,
-    MatchRule,
     Part,
     Refuse,
     Say,
     Script,
     ScriptEntry,
-    ScriptState,
-    Subject,
     Think,
     UsageOverride,
     Wait,
-    build_default_reply,
-    build_error,
-    build_subject,
     join_pieces,
-    parse_directives,
-    to_conversation,
 )
+from .script_file import ScriptError, load_script, read_entry
+from .script_state import ScriptState
+from .scripted_error import build_error
 from .validate_reply import filter_reasoning, validate_reply
 
 __all__ = [

@@ -2,7 +2,7 @@
 extra `transformers`.
 """
 
-from .engine import load
-from .model import TransformersOptions
+from .load import load
+from .load_network import TransformersOptions
 
 __all__ = ["TransformersOptions", "load"]

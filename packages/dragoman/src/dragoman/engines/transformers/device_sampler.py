@@ -25,16 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.engine import TokenLogprob, TokenRequest
-from ...core.errors import EngineError
-from ...core.request import Sampling
-from ..batching import NumpySampledRows, SampledRows, SamplingState, build_rng
+from ...core.token_engine import TokenLogprob
+from ..batching import SamplingState
 from ..batching.sampler import NO_TOKEN, build_logprob, log_softmax, sample
 from .backend import Device, Tensor, torch
 
@@ -50,20 +47,6 @@ _MAX_WEIGHTS = 1 << 23
 """Number of logits that are processed at once; limits the memory of their sorted
 copies.
 """
-_TRIAL_VOCAB = 77
-_TRIAL_SAMPLINGS = (
-    Sampling(temperature=0.0),
-    Sampling(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((5, 2.0),)),
-    Sampling(temperature=0.8, seed=1),
-    Sampling(temperature=0.8, seed=2, top_k=9, frequency_penalty=0.3),
-    Sampling(
-        temperature=1.2,
-        seed=3,
-        top_p=0.7,
-        min_p=0.01,
-        allowed_token_ids=tuple(range(9, _TRIAL_VOCAB)),
-    ),
-)
 
 
 class DeviceSampledRows:
@@ -365,70 +348,3 @@ def _copy_to_host(tensor: Tensor) -> Tensor:
     pinned.copy_(tensor, non_blocking=True)
     torch.cuda.current_stream(tensor.device).synchronize()
     return pinned
-
-
-def can_sample_on_device(setting: str, device: Device) -> bool:
-    """Whether tokens are sampled on a model's device; tries the device unless the
-    setting rules it out.
-
-    setting: see `TransformersOptions.sampling_device`.
-
-    Raises: EngineError if the setting is `model` and the trial fails.
-    """
-    if setting == "host" or (setting == "auto" and device.type == "cpu"):
-        return False
-    try:
-        check_device_sampler(device)
-    except EngineError as error:
-        if setting == "model":
-            raise
-        log.warning("Tokens are sampled on the host: %s", error.message)
-        return False
-    return True
-
-
-def check_device_sampler(device: Device) -> None:
-    """Compare the tokens and logprobs of a few steps with numpy's.
-
-    Raises EngineError if the device's results differ, or if it lacks an operation.
-    """
-
-    def build_states() -> list[SamplingState]:
-        requests = [
-            TokenRequest(id="trial", prompt=(3, 4, 4), max_tokens=1, sampling=sampling, logprobs=4)
-            for sampling in _TRIAL_SAMPLINGS
-        ]
-        return [SamplingState(request, _TRIAL_VOCAB, build_rng) for request in requests]
-
-    def list_scores(rows: SampledRows) -> list[float]:
-        scores = [score for score in rows.compute_logprobs(rows.tokens) if score]
-        return [
-            float(number) for score in scores for number in (score.rank or 0, *chain(*score.top))
-        ]
-
-    expected_states = build_states()
-    states = build_states()
-    masks: list[bytes | None] = [None, b"\xf7" * 10, None, None, None]
-    rng = np.random.default_rng(0)
-    for step in range(8):
-        # Multiples of 1/4, so that many logits are equal.
-        logits = (rng.integers(-16, 16, (len(states), _TRIAL_VOCAB)) / 4).astype(np.float32)
-        if step == 7:
-            logits[0, 3] = np.nan
-            logits[2:, ::2] = -np.inf
-        expected = NumpySampledRows(logits, expected_states, masks)
-        try:
-            rows = DeviceSampledRows(torch.from_numpy(logits).to(device), states, masks)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise EngineError(
-                f"{device} cannot sample: {str(error).strip().partition(chr(10))[0]}"
-            ) from error
-        is_equal = rows.tokens == expected.tokens
-        if not is_equal or not np.allclose(list_scores(rows), list_scores(expected), atol=1e-4):
-            raise EngineError(f"{device} samples different tokens from the host")
-        for state, expected_state, token in zip(
-            states, expected_states, expected.tokens, strict=True
-        ):
-            if token != NO_TOKEN:
-                state.observe(token)
-                expected_state.observe(token)

@@ -1,12 +1,4 @@
-"""Packed and quantized weights of linear layers.
-
-On a CPU, weights are packed once in the layout of oneDNN's matrix kernels. torch's own
-linear layer passes a plain matrix to the kernel, which rearranges it in every call; in
-steps with few rows that takes as long as the product.
-
-Quantized weights come from a checkpoint, or are quantized by a library while loading.
-The KV cache and activations use `--dtype`.
-"""
+"""Packed weights of linear layers."""
 
 from __future__ import annotations
 

@@ -9,24 +9,23 @@ limits that change a model's computation at some position, such as longrope's wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-import numpy as np
-
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
-from .backend import Device, Network, Tensor, library, safetensors, torch
+from .backend import Device, Network, Tensor, library, torch
+from .kv_pool import KvPool
+from .long_rope import find_rope_parameters
 
 NAME = "dragoman_paged"
 MASKED_NAME = "dragoman_paged_masked"
 """The same attention with the library's masks, for layers whose mask is more than
 causal with a sliding window.
 """
-_PARTS = ("keys", "values")
 _ATTRIBUTES = {
     "sliding_window": 24,
     "sliding_window_size": 24,
@@ -42,89 +41,9 @@ _LONG_FREQUENCIES = "long_inv_freq"
 """Suffix of the attributes in which the library's RoPE modules cache what they computed
 from the window.
 """
-_ROPE_TYPE = "longrope"
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context manager that restricts attention to the selected kernels."""
-
-
-def allocate_slots(num_slots: int, like: Tensor) -> Tensor:
-    """Allocate a pool of zeros, [slots, ...], for entries like those of `like`,
-    [entries, ...].
-    """
-    shape = (num_slots, *like.shape[1:])
-    if like.device.type != "cpu":
-        return like.new_zeros(shape)
-    # numpy leaves zeroing to the system, which allocates a page only when it is first
-    # written.
-    size = num_slots * like[0].numel() * like.element_size()
-    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
-
-
-class KvPool:
-    """The KV cache of all layers, in blocks of BLOCK_SIZE tokens.
-
-    A layer's memory is allocated on first use, in main memory page by page.
-    """
-
-    def __init__(self, num_blocks: int, device: Device) -> None:
-        self._num_slots = num_blocks * BLOCK_SIZE
-        self._device = device
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def get_layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values, [slots, heads, width] each.
-
-        keys, values: new ones, [tokens, heads, width], whose shape and dtype an
-            unallocated layer gets.
-        """
-        layer = self._layers.get(index)
-        if layer is None:
-            layer = (allocate_slots(self._num_slots, keys), allocate_slots(self._num_slots, values))
-            self._layers[index] = layer
-        return layer
-
-    def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale
-        values could change results.
-        """
-        for parts in self._layers.values():
-            for part in parts:
-                part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
-
-    def save(self, block: int) -> bytes:
-        """Serialize a block as safetensors: keys and values of each allocated layer, by
-        its number.
-        """
-        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
-        parts = {
-            f"{index}.{name}": part[span].cpu()
-            for index, layer in self._layers.items()
-            for name, part in zip(_PARTS, layer, strict=True)
-        }
-        return safetensors.torch.save(parts)
-
-    def restore(self, block: int, contents: bytes) -> None:
-        """Restore a block from the output of `save`. Missing layers are allocated."""
-        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
-        parts = {
-            name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()
-        }
-        # A block may be restored before the first step, when no layer has allocated its
-        # memory yet.
-        for index in {int(name.partition(".")[0]) for name in parts}:
-            loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
-            for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
-                part[span] = saved
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes per token over all allocated layers."""
-        return sum(
-            part[0].numel() * part.element_size()
-            for layer in self._layers.values()
-            for part in layer
-        )
 
 
 class AttentionGroup:
@@ -456,91 +375,3 @@ def _forget_long_frequencies(network: Network) -> None:
         names = [str(name) for name in cast("dict[str, Any]", vars(module))]
         for name in (name for name in names if name.endswith(_LONG_FREQUENCIES)):
             delattr(module, name)
-
-
-def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
-    """Find the RoPE parameters of a configuration: those of all layers, and those of
-    each type of layer.
-    """
-    parameters: dict[str, Any] | None = getattr(holder, "rope_parameters", None)
-    if isinstance(parameters, dict):
-        yield parameters
-        yield from (value for value in parameters.values() if isinstance(value, dict))
-
-
-class LongRope:
-    """The RoPE modules of a network with longrope's short and long factors. Other
-    modules are unchanged.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self._config = network.config.get_text_config()
-        self._short_rows: Tensor | None = None
-        self._long_rows: Tensor | None = None
-        for module in network.modules():
-            rope_types = getattr(module, "rope_type", None)
-            if rope_types == _ROPE_TYPE or (
-                isinstance(rope_types, dict) and _ROPE_TYPE in rope_types.values()
-            ):
-                module.forward = partial(self._compute, module.forward)
-
-    @property
-    def window(self) -> int | None:
-        """Length in tokens of the longest sequence with short factors; None for a model
-        without longrope.
-
-        Raises: EngineError if layers differ.
-        """
-        windows: set[int] = {
-            parameters["original_max_position_embeddings"]
-            for parameters in find_rope_parameters(self._config)
-            if parameters.get("rope_type") == _ROPE_TYPE
-        }
-        if len(windows) > 1:
-            raise EngineError(f"its layers have different windows of longrope: {sorted(windows)}")
-        return windows.pop() if windows else None
-
-    def activate(self, chunks: Sequence[Chunk]) -> None:
-        """Choose the factors of a step's rows. Called on the worker thread."""
-        rows: dict[bool, list[int]] = {False: [], True: []}
-        start = 0
-        for chunk in chunks:
-            rows[chunk.sequence.is_long].extend(range(start, start + chunk.num_tokens))
-            start += chunk.num_tokens
-        self._short_rows = torch.tensor(rows[False])
-        self._long_rows = torch.tensor(rows[True])
-
-    def deactivate(self) -> None:
-        """Leave the choice to the library, which computes one sequence at a time."""
-        self._short_rows = self._long_rows = None
-
-    def _compute(self, forward: Any, states: Tensor, position_ids: Tensor, **options: Any) -> Any:  # noqa: ANN401 - untyped
-        """Compute the embeddings of each row with its sequence's factors: [1, rows,
-        width], or a tuple of them.
-        """
-        if self._short_rows is None or self._long_rows is None:
-            return forward(states, position_ids, **options)
-        parts: list[tuple[Tensor, Any]] = []
-        if len(self._short_rows):
-            parts.append(
-                (self._short_rows, forward(states, position_ids[..., self._short_rows], **options))
-            )
-        if len(self._long_rows):
-            positions = position_ids[..., self._long_rows]
-            # A position beyond the window makes the library choose long factors; its
-            # row is dropped.
-            beyond = torch.full_like(positions[..., :1], self.window)
-            embeddings = forward(states, torch.cat([positions, beyond], dim=-1), **options)
-            parts.append((self._long_rows, _drop_last(embeddings)))
-        order = torch.cat([rows for rows, _ in parts]).argsort().to(position_ids.device)
-        if isinstance(parts[0][1], tuple):
-            columns = zip(*(embeddings for _, embeddings in parts), strict=True)
-            return tuple(torch.cat(column, dim=-2)[..., order, :] for column in columns)
-        return torch.cat([embeddings for _, embeddings in parts], dim=-2)[..., order, :]
-
-
-def _drop_last(embeddings: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
-    """Drop the last row."""
-    if type(embeddings) is tuple:
-        return tuple(map(_drop_last, cast("tuple[Tensor, ...]", embeddings)))
-    return embeddings[..., :-1, :]

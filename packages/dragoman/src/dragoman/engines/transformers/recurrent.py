@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ..batching import Chunk
 from .backend import Network, Tensor, library, torch
-from .paged_attention import allocate_slots
+from .kv_pool import allocate_slots
 
 _CACHES: Any = import_module("transformers.cache_utils")
 _UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})

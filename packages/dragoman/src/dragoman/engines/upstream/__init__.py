@@ -4,19 +4,12 @@ Messages or Responses API.
 All APIs of this server work with it.
 """
 
-from .discovery import (
-    DiscoveredModel,
-    KINDS,
-    ModelTasks,
-    ServerKind,
-    Upstream,
-    Wire,
-    discover,
-    find_kind_by_host,
-)
-from .encode import UpstreamDefaults
+from .control import UpstreamControl
+from .discovery import DiscoveredModel, ModelTasks, discover
 from .engine import UpstreamConfig, UpstreamEngine
-from .pool import UpstreamControl
+from .server_kinds import KINDS, ServerKind, Wire, find_kind_by_host
+from .shared_encoding import UpstreamDefaults
+from .upstream_server import Upstream
 
 __all__ = [
     "KINDS",

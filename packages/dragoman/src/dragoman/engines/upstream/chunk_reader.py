@@ -6,46 +6,35 @@ A stream that ends before all of its choices have finished is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from ...core.errors import EngineError
 from ...core.events import (
-    Alternative,
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
     ReasoningDelta,
     RefusalDelta,
     Started,
     TextDelta,
     Token,
-    ToolCallDelta,
-    ToolCallStart,
-    UNKNOWN_TOKEN_ID,
     Usage,
 )
 from ...core.request import GenerateRequest
+from .chunk_tokens import read_prompt_tokens, read_tokens
 from .errors import build_event_error, decode_data
+from .tool_call_sequencer import ToolCallSequencer
 from .wire import (
-    CallDelta,
     ChunkChoice,
     Delta,
-    PromptLogprobRows,
-    TokenLogprobEntry,
     UpstreamChunk,
     WireUsage,
 )
 
-MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
-"""Limit of buffered tool calls, in characters."""
-
-Tokens = tuple[Token, ...]
-
-_TOKEN_ID_PREFIX = "token_id:"
 _WORDS_BY_REASON = {
     FinishReason.STOP: (
         "stop",
@@ -270,262 +259,7 @@ class _ChoiceReader:
         return events
 
 
-# Tokens.
-
-
-def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
-    """Read the tokens of a chunk in sampling order, from logprobs or ids. Text is empty
-    if only ids are known.
-    """
-    logprobs = choice.logprobs
-    ids = choice.token_ids or []
-    if logprobs is None:
-        return tuple(Token(id, "") for id in ids)
-    tokens: list[Token] = []
-    if logprobs.tokens is not None:
-        scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
-        tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
-        token_ids = (
-            ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
-        )
-        for id, text, score, top in zip(token_ids, logprobs.tokens, scores, tops, strict=False):
-            # A completion's alternatives have no ids and no order.
-            ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
-            others = tuple(
-                Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked
-            )
-            tokens.append(Token(id, text, score, others))
-        return tuple(tokens)
-    entries = (logprobs.content or []) + (logprobs.refusal or [])
-    if not entries:
-        return tuple(Token(id, "") for id in ids)
-    token_ids = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
-    for id, entry in zip(token_ids, entries, strict=True):
-        text, raw = _read_text(entry)
-        alternatives: list[Alternative] = []
-        for other in entry.top_logprobs or ():
-            other_text, other_raw = _read_text(other)
-            logprob = 0.0 if other.logprob is None else other.logprob
-            alternatives.append(
-                Alternative(_find_id(other, UNKNOWN_TOKEN_ID), other_text, logprob, other_raw)
-            )
-        tokens.append(Token(_find_id(entry, id), text, entry.logprob, tuple(alternatives), raw))
-    return tuple(tokens)
-
-
-def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
-    """Read the tokens of a prompt. The first token has no row, so its text is empty.
-
-    A row contains the token itself, whatever its rank, and the alternatives of the best
-    ranks.
-
-    top: number of alternatives for each token.
-
-    Raises: EngineError if the rows do not match the ids.
-    """
-    if len(rows) != len(ids):
-        raise EngineError("The upstream did not return the logprobs of the prompt.")
-    tokens: list[Token] = []
-    for id, row in zip(ids, rows, strict=True):
-        if not row:
-            tokens.append(Token(id, ""))
-            continue
-        token_entry = row.get(str(id))
-        if token_entry is None:
-            raise EngineError("The upstream did not return the logprobs of the prompt.")
-        ranked = sorted(
-            (entry.rank, other, entry.decoded_token or "", entry.logprob)
-            for key, entry in row.items()
-            if entry.rank is not None and (other := _parse_id(key)) is not None
-        )
-        alternatives = tuple(
-            Alternative(other, text, logprob)
-            for rank, other, text, logprob in ranked
-            if rank <= top
-        )
-        tokens.append(
-            Token(
-                id,
-                token_entry.decoded_token or "",
-                token_entry.logprob,
-                alternatives,
-                rank=token_entry.rank,
-            )
-        )
-    return tuple(tokens)
-
-
-def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
-    number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
-    id = None if number == entry.token else _parse_id(number)
-    return fallback if id is None else id
-
-
-def _parse_id(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
-
-
-def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
-    """Read a token's text, and its bytes if they differ from the text."""
-    if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
-        return entry.token, None
-    raw = bytes(entry.bytes)
-    text = raw.decode("utf-8", "replace")
-    return text, None if text.encode() == raw else raw
-
-
 # Tool calls: the deltas of one choice's calls may be interleaved, but in the event
 # stream a call ends before the next begins. A later call is buffered until the one
 # before it is complete: when its arguments are a whole JSON object, which causes no
 # delay for sequential calls, or else at the end of all calls.
-
-
-class ToolCallSequencer:
-    """Puts the tool calls of one choice in sequence. new_id: creates ids for calls
-    without one.
-    """
-
-    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
-        self._choice = choice
-        self._new_id = new_id
-        self._by_index: dict[int, _Call] = {}
-        self._queue: list[_Call] = []
-        self._pending_characters = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has not ended."""
-        return bool(self._queue)
-
-    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
-        """Feed a delta, and return the events that are ready. tokens: those of the same
-        chunk.
-        """
-        index = delta.index
-        if index is None:
-            # Some servers send each call whole, without an index.
-            is_new = delta.id is not None or not self._by_index
-            index = len(self._by_index) if is_new else max(self._by_index)
-        call = self._by_index.get(index)
-        name, text = _read_delta(delta)
-        is_another = False
-        if call is not None and call.is_complete:
-            # Other servers use index 0 for all calls, some of them without ids.
-            is_another = (
-                delta.id != call.id if delta.id and call.id else bool(name and text.strip())
-            )
-        if call is None or is_another:
-            call = _Call(delta.id or None, delta.custom is not None)
-            self._by_index[index] = call
-            self._queue.append(call)
-        if name and not call.name:
-            call.name = name
-        if call.is_finished:
-            # White space after the object is not part of the arguments.
-            if text.strip():
-                raise EngineError("The upstream continued a tool call that was already complete.")
-            text = ""
-        call.scanner.feed(text)
-        if not call.is_finished:
-            call.pending.append((text, tokens))
-            self._pending_characters += len(text)
-        events: list[Event] = []
-        while self._queue:
-            head = self._queue[0]
-            self._pending_characters -= (
-                sum(len(text) for text, _ in head.pending) if head.name else 0
-            )
-            events += head.drain(self._choice, self._new_id)
-            # Without a name, the call waits for one; `close` reports that there was
-            # none.
-            if len(self._queue) == 1 or not head.name or not head.is_complete:
-                break
-            head.is_finished = True
-            self._queue.pop(0)
-        if self._pending_characters > MAX_PENDING_CHARACTERS:
-            raise EngineError(
-                "The upstream's tool calls are interleaved and too long to be put in sequence."
-            )
-        return events
-
-    def close(self) -> list[Event]:
-        """End the calls and flush all buffered ones, in the order in which they began."""
-        events: list[Event] = []
-        for call in self._queue:
-            if not call.name:
-                raise EngineError("The upstream started a tool call without a name.")
-            events += call.drain(self._choice, self._new_id)
-            call.is_finished = True
-        self._queue.clear()
-        self._pending_characters = 0
-        return events
-
-
-class JsonObjectScanner:
-    """Detects the end of a JSON object in text that is fed in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._escaped = False
-        self.is_complete = False
-
-    def feed(self, text: str) -> None:
-        for character in text:
-            if self._escaped:
-                self._escaped = False
-            elif self._in_string:
-                if character == "\\":
-                    self._escaped = True
-                elif character == '"':
-                    self._in_string = False
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                self.is_complete |= self._depth == 0
-
-
-class _Call:
-    def __init__(self, id: str | None, custom: bool) -> None:
-        self.id = id
-        self.name = ""
-        self.custom = custom
-        self.has_begun = self.is_finished = False
-        self.scanner = JsonObjectScanner()
-        self.pending: list[tuple[str, Tokens]] = []
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the arguments are complete. Custom tool input has no detectable end."""
-        return self.scanner.is_complete and not self.custom
-
-    def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
-        """Return the events that are ready."""
-        if not self.name:
-            return []
-        pending = self.pending
-        self.pending = []
-        events: list[Event] = []
-        if not self.has_begun:
-            self.has_begun = True
-            # The first delta of a call has its name but no arguments, so its tokens
-            # belong to the start.
-            name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
-            events.append(
-                ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom)
-            )
-        events += [
-            ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens
-        ]
-        return events
-
-
-def _read_delta(delta: CallDelta) -> tuple[str, str]:
-    """Read the tool's name and a fragment of its arguments."""
-    if delta.custom is not None:
-        return delta.custom.name or "", delta.custom.input or ""
-    if delta.function is not None:
-        return delta.function.name or "", delta.function.arguments or ""
-    return "", ""

@@ -1,10 +1,4 @@
-"""Embeddings and scores: encodes the requests for an upstream, and decodes its
-responses. Pure.
-
-Embedding requests use OpenAI's `/v1/embeddings`. Score requests use vLLM's `/score` if
-the upstream has it, else Cohere's and Jina's `/v1/rerank`, which takes one query, or
-the `/rerank` of Text Embeddings Inference (TEI).
-"""
+"""Embeddings of an upstream: encodes the requests, decodes the vectors. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...core.embeddings import Embeddings, RelevanceScores, TextEmbedRequest, TextPairs
+from ...core.encoder_requests import Embeddings, TextEmbedRequest
 from ...core.errors import EngineError, Unsupported
-from .discovery import ServerKind
-from .encode import UpstreamRequest, encode_body
+from .server_kinds import ServerKind
+from .shared_encoding import UpstreamRequest, encode_body
 
 T = TypeVar("T")
 
@@ -29,7 +23,7 @@ LARGE_BODY = 64 * 1024
 """Size in bytes above which a response is decoded on a thread."""
 
 
-class _Usage(Struct, frozen=True):
+class EmbeddingUsage(Struct, frozen=True):
     prompt_tokens: int | None = None
     total_tokens: int | None = None
 
@@ -41,25 +35,7 @@ class _Vector(Struct, frozen=True):
 
 class _Vectors(Struct, frozen=True):
     data: list[_Vector]
-    usage: _Usage = _Usage()
-
-
-class _Score(Struct, frozen=True):
-    """One score. vLLM's `/score` and TEI name it `score`, Cohere and Jina
-    `relevance_score`.
-    """
-
-    index: int
-    score: float | None = None
-    relevance_score: float | None = None
-
-
-class _Scores(Struct, frozen=True):
-    """The response of `/score`, which has `data`, or of `/rerank`."""
-
-    data: list[_Score] | None = None
-    results: list[_Score] | None = None
-    usage: _Usage | None = None
+    usage: EmbeddingUsage = EmbeddingUsage()
 
 
 def encode_embed_request(
@@ -95,7 +71,7 @@ def encode_embed_request(
             raise Unsupported(
                 "The upstream controls normalization; `normalize` cannot be set.", param="normalize"
             )
-        _check_no_truncation(texts.truncate)
+        check_no_truncation(texts.truncate)
         if not texts.add_special_tokens and any(isinstance(text, str) for text in inputs):
             raise Unsupported(
                 "The upstream controls special tokens; `add_special_tokens` cannot be set.",
@@ -108,7 +84,7 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     """Decode the vectors. Raises EngineError for an invalid response, Unsupported if
     `dimensions` was ignored.
     """
-    answer = _decode(body, _Vectors)
+    answer = decode_response(body, _Vectors)
     if len(answer.data) != len(request.texts.inputs):
         raise EngineError(
             f"The upstream returned {len(answer.data)} vectors for {len(request.texts.inputs)} "
@@ -146,95 +122,10 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     # not change here.
     if request.normalize and not kind.has_encoding_options:
         vectors = tuple(map(_normalize, vectors))
-    return Embeddings(vectors, dimensions, _count_tokens(answer.usage))
+    return Embeddings(vectors, dimensions, count_tokens(answer.usage))
 
 
-def encode_score_requests(
-    pairs: TextPairs, kind: ServerKind, model: str
-) -> tuple[UpstreamRequest, ...]:
-    """Encode the pairs: one request, or one per query if the upstream only reranks.
-    Raises Unsupported.
-    """
-    if kind.has_encoding_options:
-        queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
-        fields = {
-            "max_tokens_per_query": pairs.max_query_tokens,
-            "max_tokens_per_doc": pairs.max_document_tokens,
-            "truncate_prompt_tokens": pairs.truncate,
-            "use_activation": pairs.activation,
-        }
-        score_body: dict[str, Any] = {
-            "model": model,
-            "queries": queries,
-            "documents": pairs.documents,
-        }
-        score_body |= {name: value for name, value in fields.items() if value is not None}
-        return (UpstreamRequest("/score", encode_body(score_body), is_versioned=False),)
-    for param, limit in (
-        ("max_tokens_per_query", pairs.max_query_tokens),
-        ("max_tokens_per_doc", pairs.max_document_tokens),
-    ):
-        if limit is not None:
-            raise Unsupported("The upstream does not truncate the texts of one side.", param=param)
-    _check_no_truncation(pairs.truncate)
-    documents = (
-        [pairs.documents]
-        if len(pairs.queries) == 1
-        else [(document,) for document in pairs.documents]
-    )
-    if kind.has_tei_rerank:
-        options: dict[str, Any] = (
-            {} if pairs.activation is None else {"raw_scores": not pairs.activation}
-        )
-        if pairs.truncate is not None:
-            options["truncate"] = True
-        bodies = [
-            {"query": query, "texts": texts, **options}
-            for query, texts in zip(pairs.queries, documents, strict=True)
-        ]
-        return tuple(
-            UpstreamRequest("/rerank", encode_body(body), is_versioned=False) for body in bodies
-        )
-    if pairs.activation is not None:
-        raise Unsupported(
-            "The upstream controls the activation of scores; `use_activation` cannot be set.",
-            param="use_activation",
-        )
-    return tuple(
-        UpstreamRequest(
-            "/rerank",
-            encode_body({"model": model, "query": query, "documents": texts, "top_n": len(texts)}),
-        )
-        for query, texts in zip(pairs.queries, documents, strict=True)
-    )
-
-
-def decode_scores(bodies: list[bytes], pairs: TextPairs) -> RelevanceScores:
-    """Decode the responses to `encode_score_requests`. Raises EngineError for an
-    invalid one.
-    """
-    expected = len(pairs.documents) if len(bodies) == 1 else 1
-    scores: list[float] = []
-    tokens = 0
-    for body in bodies:
-        # TEI's and SGLang's response is the list itself.
-        is_list = body.lstrip()[:1] == b"["
-        answer = _Scores(_decode(body, list[_Score])) if is_list else _decode(body, _Scores)
-        scores_by_index = {
-            entry.index: entry.relevance_score if entry.score is None else entry.score
-            for entry in answer.data or answer.results or ()
-        }
-        ordered = [
-            score for score in map(scores_by_index.get, range(expected)) if score is not None
-        ]
-        if len(ordered) != expected or len(scores_by_index) != expected:
-            raise EngineError("The upstream returned scores that do not match the request.")
-        scores += ordered
-        tokens += 0 if answer.usage is None else _count_tokens(answer.usage)
-    return RelevanceScores(tuple(scores), tokens)
-
-
-def _check_no_truncation(truncate: int | None) -> None:
+def check_no_truncation(truncate: int | None) -> None:
     """Raise Unsupported for a truncation to a number of tokens.
 
     -1 passes: it only permits truncation to the context, and an upstream that does not
@@ -246,7 +137,7 @@ def _check_no_truncation(truncate: int | None) -> None:
         )
 
 
-def _decode(body: bytes, type: type[T]) -> T:
+def decode_response(body: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -268,5 +159,5 @@ def _normalize(vector: bytes) -> bytes:
     return vector if length == 0 else _pack(array("f", [number / length for number in numbers]))
 
 
-def _count_tokens(usage: _Usage) -> int:
+def count_tokens(usage: EmbeddingUsage) -> int:
     return usage.prompt_tokens or usage.total_tokens or 0

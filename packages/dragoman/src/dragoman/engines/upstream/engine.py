@@ -12,19 +12,22 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ...core.embeddings import (
+from dragoman_http import ClientTimeouts, ConnectFailed, HttpClient, HttpClientError, HttpResponse
+
+from ...core.capabilities import Capabilities
+from ...core.encoder_requests import (
     Embeddings,
     EncodingTask,
     RelevanceScores,
     TextEmbedRequest,
     TextPairs,
 )
-from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
+from ...core.engine import EventReceiver, Health
 from ...core.errors import (
     DragomanError,
     EngineError,
@@ -36,50 +39,35 @@ from ...core.errors import (
 from ...core.events import (
     ChoiceFinished,
     Event,
-    FinishReason,
     Finished,
+    FinishReason,
     PromptTokens,
-    ReasoningDelta,
-    RefusalDelta,
     Started,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
 )
-from ...core.request import CURRENT_SPAN, Conversation, GenerateRequest
-from dragoman_http import ClientTimeouts, ConnectFailed, HttpClient, HttpClientError, HttpResponse
-from .anthropic import (
-    MessageEventReader,
-    TokenCountResponse,
-    encode_count_request,
-    encode_messages_request,
-)
+from ...core.request import Conversation, GenerateRequest
+from ...core.tokenizer import RemoteTokens
+from ...core.trace_context import CURRENT_SPAN
 from .chunk_reader import ChunkReader
-from .discovery import ServerKind, Upstream, Wire, build_auth_headers
-from .embeddings import (
-    LARGE_BODY,
-    decode_embeddings,
-    decode_scores,
-    encode_embed_request,
-    encode_score_requests,
-)
-from .encode import (
-    UpstreamDefaults,
-    UpstreamRequest,
-    encode_detokenize_request,
-    encode_request,
-    encode_tokenize_request,
-)
+from .embeddings import LARGE_BODY, decode_embeddings, encode_embed_request
 from .errors import (
-    ConnectionClosed,
     MAX_ERROR_BODY,
+    ConnectionClosed,
     build_lost_error,
     build_transport_error,
     parse_error,
 )
-from .pool import UpstreamPool, build_prefix
-from .responses import ResponseEventReader, encode_input_tokens_request, encode_responses_request
-from .wire import DetokenizedPrompt, TokensResponse
+from .event_stream import EventStream, StreamReader
+from .messages_events import MessageEventReader
+from .messages_request import encode_count_request, encode_messages_request
+from .openai_request import encode_detokenize_request, encode_request, encode_tokenize_request
+from .responses_events import ResponseEventReader
+from .responses_request import encode_input_tokens_request, encode_responses_request
+from .scores import decode_scores, encode_score_requests
+from .server_kinds import ServerKind, Wire
+from .shared_encoding import UpstreamDefaults, UpstreamRequest
+from .upstream_pool import UpstreamPool, build_prefix
+from .upstream_server import Upstream, build_auth_headers
+from .wire import DetokenizedPrompt, TokenCountResponse, TokensResponse
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -94,12 +82,6 @@ _ENCODERS = {
     Wire.MESSAGES: encode_messages_request,
     Wire.RESPONSES: encode_responses_request,
 }
-MAX_EVENT = 16 * 1024 * 1024
-"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long
-prompt.
-"""
-_WARNINGS_COMMENT = b": dragoman_warnings "
-_DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
 
 
 class UpstreamConfig(Struct, frozen=True):
@@ -531,182 +513,3 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
 
 # Reading a streamed body: driven by the consumer of the engine's stream, or by a
 # callback of the transport.
-
-
-class SseDecoder:
-    """An incremental decoder of server-sent events: bytes to the `data` of complete
-    events.
-
-    Event names, ids and comments are skipped, except for the comment with the server's
-    warnings.
-
-    warnings: the JSON array in the last comment with a server's warnings; empty before
-        the first.
-
-    Raises EngineError for an event above the limit. The time is linear in the bytes,
-    even if they arrive one by one.
-    """
-
-    def __init__(self, max_event: int = MAX_EVENT) -> None:
-        self._max_event = max_event
-        self._partial_line: list[bytes] = []
-        self._data: list[bytes] = []
-        self._size = 0
-        self._after_cr = False
-        self.warnings = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        is_one_event = (
-            data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2
-        )
-        # The common case: one whole event of one line. A CR ends lines too.
-        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
-            return [data[6:-2]]
-        events: list[bytes] = []
-        # A CRLF may be split between two pieces of the body.
-        remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data
-        self._after_cr = data.endswith(b"\r")
-        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these;
-        # `str.splitlines` at others too.
-        for piece in remaining.splitlines(keepends=True):
-            self._size += len(piece)
-            if self._size > self._max_event:
-                raise EngineError(
-                    f"The upstream sent an event of more than {self._max_event} bytes."
-                )
-            if not piece.endswith((b"\n", b"\r")):
-                self._partial_line.append(piece)
-                continue
-            line = b"".join((*self._partial_line, piece.rstrip(b"\r\n")))
-            self._partial_line.clear()
-            if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            elif not line:
-                if self._data:
-                    events.append(b"\n".join(self._data))
-                self._data = []
-                self._size = 0
-            elif line.startswith(_WARNINGS_COMMENT):
-                self.warnings = line[len(_WARNINGS_COMMENT) :]
-        return events
-
-
-class BodyConsumer(Protocol):
-    """The part of `HttpResponse` that `EventStream` uses."""
-
-    def interrupt(self) -> None:
-        """Resume the task that waits for the next piece of the body, although none has
-        arrived.
-        """
-        ...
-
-
-class StreamReader(Protocol):
-    """Converts the events of one upstream API to a valid stream of this server's
-    events.
-
-    has_started: whether `Started` has been returned.
-    is_done: whether the upstream's last event has been read.
-    warnings: warnings for the client, sent with `Started`.
-    """
-
-    has_started: bool
-    is_done: bool
-    warnings: tuple[str, ...]
-
-    def read(self, data: bytes) -> list[Event]:
-        """Read the data of one event. Raises RequestError if the upstream rejects the
-        request, EngineError if it fails or the event is invalid.
-        """
-        ...
-
-    def read_whole(self, body: bytes) -> list[Event]:
-        """Read a response that is not streamed. Raises as `read`."""
-        ...
-
-    def close(self) -> list[Event]:
-        """Finish the stream. Raises EngineError if the response is incomplete."""
-        ...
-
-
-class EventStream:
-    """Converts the pieces of a streamed body to events.
-
-    failure: the exception that the consumer has to raise after the events of `feed`;
-        None while there is none.
-    """
-
-    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
-
-    def __init__(
-        self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None
-    ) -> None:
-        self._reader = reader
-        self._body = body
-        self._receiver = receiver
-        self._sse = SseDecoder()
-        self._backlog: list[Event] = []
-        self.failure: Exception | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the upstream's last event has been read."""
-        return self._reader.is_done
-
-    def feed(self, piece: bytes) -> list[Event]:
-        """Feed a piece of the body, and return its events after those that `receive`
-        left behind.
-
-        piece: b"" to fetch only the events left behind.
-        """
-        events = self._backlog
-        self._backlog = []
-        try:
-            pieces = self._sse.feed(piece)
-            if self._sse.warnings and not self._reader.has_started:
-                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
-            for data in pieces:
-                events += self._reader.read(data)
-                if self._reader.is_done:
-                    break
-        except Exception as error:
-            self.failure = error
-        return events
-
-    def receive(self, piece: bytes) -> bool:
-        """Pass the events of a piece to the receiver; return whether the piece was
-        consumed.
-
-        Only deltas are passed on directly. All other events are left for the next
-        `feed`.
-        """
-        receiver = self._receiver
-        if receiver is None or not receiver.is_ready:
-            return False
-        events = self.feed(piece)
-        are_deltas = (
-            type(events[0]) in _DELTAS
-            if len(events) == 1
-            else all(type(event) in _DELTAS for event in events)
-        )
-        # These need the coroutine that reads the body: a callback of the transport can
-        # neither raise nor await.
-        if self._reader.is_done or self.failure is not None or not are_deltas:
-            self._backlog = events
-            self._body.interrupt()
-        elif events:
-            receiver.receive(events)
-        return True
-
-
-def decode_warnings(array: bytes) -> tuple[str, ...]:
-    """Decode a server's warnings. Returns () for an invalid array, since the header
-    contains the warnings too.
-    """
-    try:
-        return msgspec.json.decode(array, type=tuple[str, ...])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("an upstream's warnings cannot be parsed: %s", error)
-        return ()

@@ -11,6 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
+from dragoman_http import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClientError,
+    ResponseTimeout,
+)
+
 from ...core.errors import (
     BodyTooLarge,
     Conflict,
@@ -24,13 +32,6 @@ from ...core.errors import (
     RateLimited,
     RequestError,
     UnsupportedMediaType,
-)
-from dragoman_http import (
-    ClientClosed,
-    ConnectFailed,
-    ConnectionLost,
-    HttpClientError,
-    ResponseTimeout,
 )
 from .wire import UpstreamErrorBody, WireError
 

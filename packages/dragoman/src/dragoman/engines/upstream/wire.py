@@ -165,3 +165,9 @@ class UpstreamErrorBody(Struct, frozen=True, gc=False):
     detail: object = None
     param: str | None = None
     code: str | int | None = None
+
+
+class TokenCountResponse(Struct, frozen=True):
+    """The response of `/messages/count_tokens` and `/responses/input_tokens`."""
+
+    input_tokens: int

@@ -13,8 +13,8 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeAlias
 
-from ...core.engine import TokenRequest
 from ...core.errors import EngineError, RequestError
+from ...core.token_engine import TokenRequest
 from . import check_version
 
 AsyncLLM: TypeAlias = Any

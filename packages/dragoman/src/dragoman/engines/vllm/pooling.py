@@ -11,20 +11,21 @@ from itertools import count
 
 from msgspec import Struct
 
-from ...core.embeddings import (
-    EmbedRequest,
+from ...core.encoder_requests import (
     EmbeddingInfo,
     Embeddings,
+    EmbedRequest,
     RelevanceScores,
     ScoreRequest,
 )
-from ...core.engine import Health, check_ids
+from ...core.engine import Health
+from ...core.engine_stats import EngineStats
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull
-from ...core.metrics import EngineStats
+from ...core.request_checks import check_ids
 from . import backend
 from .backend import PoolingParams, PoolingResult
+from .process import VllmProcess
 from .request import build_request_error
-from .stats import VllmProcess
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from ...core.errors import DragomanError
 from ...engines.remote import EngineChanges, EngineServer
 from ...serving.clock import SystemClock
-from ...serving.http_metrics import MetricFamily, read_families
+from ...serving.merged_metrics import MetricFamily, read_families
 from ...settings import Settings
+from ..hosted_model import HostedModel, load_hosted_model
 from ..models import format_error
-from ..remote_engine import HostedModel, load_hosted_model
 from .messages import EngineChanged, EngineReady, StartFailed, Stop
-from .worker import STARTUP_FAILURE, SupervisorLink
+from .supervisor_link import SupervisorLink
+from .worker import STARTUP_FAILURE
 
 ENGINE_FAILURE = 1
 """Exit status of a process whose engine has failed. The supervisor replaces the

@@ -1,7 +1,6 @@
-"""The messages between the supervisor and its workers or the engine process, and the
-supervisor's channel to each.
+"""The messages of the supervisor to its workers or the engine process, with their reports.
 
-The messages are encoded in MessagePack, in frames of `core.frames`.
+They are encoded in MessagePack, in frames of `core.frames`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from ...core.frames import FrameBuffer, build_frame
 from ...engines.remote import EngineChanges
-from ...serving.http_metrics import MetricFamily
-from ..remote_engine import HostedModel
+from ...ipc.frames import FrameBuffer, build_frame
+from ...serving.merged_metrics import MetricFamily
+from ..hosted_model import HostedModel
 
 
 class WorkerReport(Struct, frozen=True, tag=True):

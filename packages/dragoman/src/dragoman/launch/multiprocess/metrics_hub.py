@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ...serving.http_metrics import MetricFamily, MetricSample, keep_cumulative, merge_families
+from ...serving.merged_metrics import MetricFamily, MetricSample, keep_cumulative, merge_families
 
 COLLECT_TIMEOUT = 1.0
 """Seconds to wait for the metrics of a worker; after that its previous ones are used.

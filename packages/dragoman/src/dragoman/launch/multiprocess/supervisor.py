@@ -1,5 +1,4 @@
-"""The supervisor: starts the worker processes, replaces those that die, and controls
-their shutdown and reload.
+"""The supervisor of the worker processes, from their start to their shutdown.
 
 If the workers share an engine, the engine process starts before them, stops after them,
 and is replaced like them.
@@ -30,21 +29,22 @@ from typing import NoReturn
 import msgspec
 
 from ...engines.remote import EngineChanges
-from ...serving.http_metrics import MetricFamily
-from ...settings import FIELDS, Settings, SettingsError
-from ..listener import Notifier, SocketFile, build_tls_context, listen
+from ...serving.merged_metrics import MetricFamily
+from ...settings import Settings, SettingsError
+from ..hosted_model import HostedModel
+from ..listener import SocketFile, listen
 from ..logs import ENGINE, describe_process, name_worker
-from ..models import parse_model
-from ..remote_engine import HOSTED, HostedModel
 from ..server import enable_collector, install_signal_handlers, prepare_process
+from ..systemd import Notifier
+from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine
 from .messages import (
     Alive,
     CollectMetrics,
     EngineChanged,
     EngineReady,
-    MergeRequest,
     MergedMetrics,
+    MergeRequest,
     MetricsReport,
     Ready,
     Reload,
@@ -55,6 +55,13 @@ from .messages import (
 )
 from .metrics_hub import ENGINE_NUMBER, MetricsHub
 from .worker import EngineLink, WorkerPlan, serve_as_worker
+from .worker_checks import (
+    check_engines,
+    check_workers,
+    count_workers,
+    describe_workers,
+    has_engine_process,
+)
 
 log = logging.getLogger(__name__)
 
@@ -69,18 +76,8 @@ ENGINE_STOP_TIME = 60.0
 """Seconds in which the engine process must stop after the last worker."""
 STOP_MARGIN = 10.0
 """Seconds beyond the shutdown settings after which workers are killed."""
-REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
-"""Engines that each worker can run for itself: they use no accelerator and little
-memory.
-"""
 ENGINE_BACKLOG = 2048
 """Connections of front ends that may wait for a new engine process."""
-_SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
-"""Settings with ports or files that only one process can use."""
-_OF_ENGINE = frozenset({"kv_offloading_dir"})
-"""Settings that only one process can use, and therefore the engine process, if there is
-one.
-"""
 _SIGNALS = (
     (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     if sys.platform != "win32"
@@ -141,101 +138,6 @@ def run_workers(
         if socket_file is not None:
             socket_file.remove()
     return 0
-
-
-def count_workers(settings: Settings) -> int:
-    return settings.api_server_count or settings.workers
-
-
-def describe_workers(settings: Settings) -> str:
-    """Return the option that configures several processes, for messages."""
-    if settings.api_server_count is not None:
-        return f"--api-server-count {settings.api_server_count}"
-    return f"--workers {settings.workers}"
-
-
-def has_engine_process(settings: Settings) -> bool:
-    """Whether the workers share one engine in a process of its own. Raises ValueError
-    for an unknown MODEL.
-    """
-    if settings.models.entries:
-        return False
-    kind, _ = parse_model(settings.model)
-    return settings.api_server_count is not None or (
-        kind not in REPLICABLE and kind in (*HOSTED, "hub")
-    )
-
-
-def check_workers(settings: Settings) -> None:
-    """Raise SettingsError for settings that several processes cannot serve."""
-    option = describe_workers(settings)
-    if settings.api_server_count is not None and settings.workers > 1:
-        raise SettingsError(f"{option}: use it or --workers, not both")
-    if sys.platform == "win32":
-        raise SettingsError(
-            f"{option}: Windows cannot fork processes; start several servers on ports of their own"
-        )
-    if settings.store == "memory":
-        raise SettingsError(
-            f"{option}: with `--store memory` each worker would have responses of its own; use "
-            f"`sqlite`, PostgreSQL or "
-            "`none`"
-        )
-    check_engines(settings, option)
-    single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
-    for setting in FIELDS:
-        if setting.name in single and getattr(settings, setting.name) != setting.default:
-            raise SettingsError(
-                f"{option}: {setting.flag} needs a port or files that only one process can have"
-            )
-
-
-def check_engines(settings: Settings, option: str) -> None:
-    """Raise SettingsError for an engine that the workers can neither share nor each run
-    for themselves.
-
-    option: the option that configures several processes, as the prefix of the message.
-    """
-    is_single = not settings.models.entries
-    if settings.api_server_count is not None and not is_single:
-        raise SettingsError(f"{option}: an engine process serves one model, not those of `models`")
-    for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [
-        settings.model
-    ]:
-        try:
-            kind, _ = parse_model(model)
-        except ValueError as error:
-            raise SettingsError(f"cannot serve {model}: {error}") from error
-        is_hosted = kind in HOSTED or kind == "hub"
-        if (is_single and is_hosted) or (kind in REPLICABLE and settings.api_server_count is None):
-            continue
-        if kind == "vllm":
-            reason = (
-                "vLLM has front ends and an engine process of its own: start `vllm serve` with "
-                "--api-server-count, and "
-                f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in "
-                f"place of {model}"
-            )
-        elif not is_single and is_hosted:
-            reason = (
-                f"{model} can only be loaded once, and workers can share the engine of one MODEL, "
-                f"not those of "
-                "`models`; serve each model with its own server"
-            )
-        elif kind in REPLICABLE:
-            reason = (
-                f"the engine `{kind}` cannot have a process of its own; use --workers, with "
-                f"which each worker has one"
-            )
-        else:
-            reason = (
-                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a "
-                f"process that they "
-                "share; serve it without --workers, and put a server with several workers in "
-                "front of it "
-                "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
-            )
-        raise SettingsError(f"{option}: {reason}")
 
 
 @dataclass(slots=True, eq=False)

@@ -5,46 +5,32 @@ instead of by signals.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from types import FrameType
 from typing import Any, cast
 
 import uvicorn
 
 from ...core.errors import DragomanError
-from ...core.frames import read_frame
-from ...pipeline.models import Models
+from ...pipeline.model_registry import Models
 from ...serving.clock import Clock, SystemClock
-from ...serving.http_metrics import MetricFamily
 from ...settings import Settings, SettingsError
-from ..listener import ALIVE, Notifier, build_tls_context
+from ..hosted_model import HostedModel, build_front_end_models
 from ..models import format_error
 from ..reload import RELOADED, Reloader
-from ..remote_engine import HostedModel, build_front_end_models
 from ..server import Server, ShutdownConfig, assemble_server, build_greeting, build_uvicorn_config
+from ..tls import build_tls_context
 from .messages import (
-    Alive,
-    AnyCommand,
-    CollectMetrics,
-    MergeRequest,
-    MergedMetrics,
-    MetricsReport,
     Ready,
     Reload,
     Reloaded,
     StartFailed,
     Stop,
-    WorkerReport,
-    decode_command,
-    encode_frame,
 )
-
-log = logging.getLogger(__name__)
+from .supervisor_link import SupervisorLink
 
 STARTUP_FAILURE = 3
 """Exit status of a process that could not start, the same as uvicorn's."""
@@ -52,85 +38,6 @@ ACCEPT_PAUSE = 1e-9
 """Seconds to sleep after each accepted connection; the actual sleep takes about 60
 microseconds.
 """
-
-
-class SupervisorLink(Notifier):
-    """A worker's connection to its supervisor: sends service notifications and reports,
-    and receives commands.
-
-    Implements MetricsExchange.
-    """
-
-    def __init__(self, end: socket.socket, watchdog_interval: float | None = None) -> None:
-        super().__init__({})
-        self.watchdog_interval = watchdog_interval
-        self._end = end
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._read_metrics: Callable[[], Sequence[MetricFamily]] = tuple
-        self._merges: dict[int, asyncio.Future[Sequence[MetricFamily]]] = {}
-        self._ids = count()
-        self._is_lost = False
-
-    async def open(self) -> None:
-        """Connect with the running event loop."""
-        self._streams = await asyncio.open_unix_connection(sock=self._end)
-
-    def send(self, state: str) -> None:
-        """Forward a keepalive to the supervisor. Other states are dropped: it notifies
-        the service manager itself.
-        """
-        if state == ALIVE:
-            self.report(Alive())
-
-    def report(self, message: WorkerReport) -> None:
-        # Without streams the event loop does not run yet: the report is a failure to
-        # start, and the process exits.
-        if self._streams is None:
-            self._end.sendall(encode_frame(message))
-        else:
-            self._streams[1].write(encode_frame(message))
-
-    async def receive(self) -> AnyCommand | None:
-        """Return the next command that the link does not handle itself; None if the
-        supervisor has died.
-        """
-        assert self._streams is not None
-        reader = self._streams[0]
-        try:
-            while True:
-                match decode_command(await read_frame(reader)):
-                    case CollectMetrics():
-                        self.report(MetricsReport(tuple(self._read_metrics())))
-                    case MergedMetrics(id, families):
-                        waiting = self._merges.get(id)
-                        # The client may have disconnected while the supervisor
-                        # collected the metrics.
-                        if waiting is not None and not waiting.done():
-                            waiting.set_result(families)
-                    case command:
-                        return command
-        except (asyncio.IncompleteReadError, ConnectionError):
-            # Later merges fail at once, since no reply would arrive.
-            self._is_lost = True
-            for waiting in self._merges.values():
-                if not waiting.done():
-                    waiting.set_exception(ConnectionError("the supervisor has died"))
-            return None
-
-    def provide(self, read: Callable[[], Sequence[MetricFamily]]) -> None:
-        self._read_metrics = read
-
-    async def merge(self) -> Sequence[MetricFamily]:
-        if self._is_lost:
-            raise ConnectionError("the supervisor has died")
-        id = next(self._ids)
-        waiting = asyncio.get_running_loop().create_future()
-        self._merges[id] = waiting
-        try:
-            self.report(MergeRequest(id, tuple(self._read_metrics())))
-            return await waiting
-        finally:
-            del self._merges[id]
 
 
 class WorkerServer(Server):

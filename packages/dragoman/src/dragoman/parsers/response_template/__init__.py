@@ -10,6 +10,6 @@ undeclared tools stay text; plain JSON arguments stream unchanged and are not ca
 several regions of one field are joined, and none replaces another.
 """
 
-from .region_parser import ResponseTemplateFormat, load
+from .template_format import ResponseTemplateFormat, load
 
 __all__ = ["ResponseTemplateFormat", "load"]

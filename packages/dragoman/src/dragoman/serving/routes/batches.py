@@ -1,6 +1,4 @@
-"""OpenAI's Batch API: the requests of a file run at the lowest priority and survive a
-restart of the process.
-"""
+"""OpenAI's Batch API: the requests of a file run at the lowest priority, durably."""
 
 from __future__ import annotations
 
@@ -12,25 +10,25 @@ import msgspec
 from msgspec.structs import replace
 
 from ...core.errors import Conflict, NotFound
-from ...dialects.batches import (
-    BatchObject,
-    read_batch_request,
-)
-from ...dialects.body import abbreviate
+from ...dialects.field_errors import abbreviate
+from ...dialects.openai_batches import BatchObject, read_batch_request
 from ...dialects.pagination import read_page_query
-from ...store import CommitConflict, Key, Put, Record, Replace, Store, UNCLAIMED_RUN
+from ...store import UNCLAIMED_RUN, CommitConflict, Key, Put, Record, Replace, Store
 from .. import file_store
 from ..auth import Access
-from ..batch_job import FINAL_STATES, decode_batch, process_batch
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import reject_unknown_fields
+from ..client_warnings import reject_unknown_fields
+from ..durable_jobs import JobRunner
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
 from ..internal_client import InternalClient
-from ..jobs import JobRunner
 from ..lifespan import BackgroundWorker
+from ..openai_batch_job import FINAL_STATES, decode_batch, process_batch
+from ..record_pages import list_records, require_store
+from ..requested_file import build_no_such_file_error
+from ..responder import Responder
+from ..route import Route
 from ..service import Service
-from ..store_access import list_records, require_store
-from ..streaming import Responder
-from ..uploads import build_no_such_file_error
 
 BATCH = "batch"
 BATCH_ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")

@@ -1,6 +1,4 @@
-"""Chat completions: create; and for stored completions list, retrieve, update metadata,
-delete.
-"""
+"""Chat completions: created, or stored."""
 
 from __future__ import annotations
 
@@ -12,23 +10,28 @@ from msgspec import Raw
 
 from ...core.errors import NotFound, RequestError
 from ...core.reply import Reply
-from ...dialects.base import Header, Writer
-from ...dialects.body import abbreviate
 from ...dialects.chat import read_chat_call
-from ...dialects.chat.stored import (
+from ...dialects.chat.stored_chat import (
     StoredChat,
     StoredChatFields,
     read_stored_chat,
     read_update,
     render_deleted_chat,
 )
+from ...dialects.field_errors import abbreviate
+from ...dialects.interfaces import Header, Writer
 from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import admit_call, build_header, build_responder, read_call
-from ..store_access import persist_before_finish
-from ..streaming import Responder
+from ..call_admission import admit_call, build_header
+from ..call_reading import read_call
+from ..error_envelope import OPENAI
+from ..generation_handler import build_responder
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..reply_persistence import persist_before_finish
+from ..responder import Responder
+from ..route import Route
 
 CHAT_KIND = "chat_completion"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dialects.completions import read_completions
+from ...dialects.completions.reader import read_completions
 from ..auth import Access
-from ..endpoint import OPENAI, Route
-from ..generate import build_generation_handler
+from ..error_envelope import OPENAI
+from ..generation_handler import build_generation_handler
+from ..route import Route
 
 
 def build_routes() -> Sequence[Route]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import Conflict, NotFound, Unsupported
-from ...dialects.body import abbreviate, invalid_value
+from ...dialects.field_errors import abbreviate, invalid_value
 from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
 from ...dialects.responses import InputItem
-from ...dialects.responses.stored import (
+from ...dialects.responses.conversations import (
     CONVERSATION_PREFIX,
     ConversationItems,
     get_id_prefix,
@@ -32,9 +32,13 @@ from ...store import (
     is_storable,
 )
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import parse_body, reject_unknown_fields
-from ..streaming import Responder
+from ..call_reading import parse_body
+from ..client_warnings import reject_unknown_fields
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..responder import Responder
+from ..route import Route
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
 

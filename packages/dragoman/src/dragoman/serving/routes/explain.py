@@ -7,30 +7,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from ...core.errors import NotFound, Unsupported
-from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.chat import read_chat
-from ...dialects.completions import read_completions
-from ...dialects.generate import read_generate, render_generate_body
-from ...dialects.tokenize import PromptDifference, PromptExplanation, render_explanation
-from ...pipeline.models import ServedModel, TokenBackend
-from ...pipeline.prepare import TokenJob
-from ...pipeline.prompt_encoding import RecentPrompts, count_common_prefix
+from ...dialects.completions.reader import read_completions
+from ...dialects.interfaces import GenerationCall, ReaderOptions
+from ...dialects.prompt_explanation import PromptDifference, PromptExplanation, render_explanation
+from ...dialects.vllm_generate.body_renderer import render_generate_body
+from ...dialects.vllm_generate.reader import read_generate
+from ...pipeline.model_registry import ServedModel, TokenBackend
+from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
+from ...pipeline.request_preparation import TokenJob
 from ..auth import Access
-from ..endpoint import (
-    ANTHROPIC,
-    ErrorEnvelope,
-    Handler,
-    HttpRequest,
-    JsonResponse,
-    OPENAI,
-    RESPONSES,
-    Route,
-)
-from ..generate import AdmittedCall, build_header, prepare_call, read_call
-from ..streaming import Responder
-from .generate import read_generate_call
+from ..call_admission import AdmittedCall, build_header, prepare_call
+from ..call_reading import read_call
+from ..error_envelope import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..responder import Responder
+from ..route import Handler, Route
 from .messages import read_conversation
 from .responses.create import read_call_with_history
+from .tgi import read_generate_call
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
 """A function that reads the call of a request, including its history."""

@@ -1,4 +1,4 @@
-"""The Files API: upload, list, read, delete, in OpenAI's format and in Anthropic's."""
+"""The Files API: upload, list, read, delete."""
 
 from __future__ import annotations
 
@@ -8,39 +8,36 @@ from collections.abc import Sequence
 import msgspec
 from starlette.datastructures import FormData
 
-from ...dialects.anthropic.batches import (
+from ...dialects.anthropic.files import (
     FileMetadata,
-    format_timestamp,
     is_anthropic_request,
     read_file_page_query,
     render_deleted_file,
     render_file_list,
     select_ids,
 )
-from ...dialects.anthropic.batches import read_expiry_seconds as read_anthropic_expiry
-from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
-from ...dialects.body import invalid_value
+from ...dialects.anthropic.files import read_expiry_seconds as read_anthropic_expiry
+from ...dialects.anthropic.message_batches import format_timestamp
+from ...dialects.field_errors import invalid_value
+from ...dialects.openai_files import FileObject, read_expiry_seconds, read_purpose, render_deleted
 from ...dialects.pagination import read_page_query
 from ...store import Record
 from ..auth import Access
-from ..endpoint import BY_CLIENT, Handler, HandlerResult, HttpRequest, JsonResponse, Route
+from ..error_envelope import BY_CLIENT
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
+from ..handler_result import HandlerResult, JsonResponse
+from ..http_request import HttpRequest
 from ..media import guess_media_type
-from ..store_access import list_newest_first, list_records, require_store
-from ..streaming import RawFraming, ReplayResponder, Responder
-from ..uploads import (
-    UploadDescription,
-    delete_file,
-    find_file_part,
-    load_file_record,
-    read_fields,
-    store_upload,
-)
+from ..record_pages import list_newest_first, list_records, require_store
+from ..replay_responder import ReplayResponder
+from ..requested_file import delete_file, load_file_record
+from ..responder import RawFraming, Responder
+from ..route import Handler, Route
+from ..uploads import OCTET_STREAM, UploadDescription, find_file_part, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
 """Seconds for which OpenAI keeps the input files of batches by default."""
 _MAX_LISTED = 10_000
-_OCTET_STREAM = "application/octet-stream"
 
 
 def build_routes() -> Sequence[Route]:
@@ -120,7 +117,7 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     # Clients choose the content, so `nosniff` prevents browsers from rendering it as a
     # page of this server.
     length = (b"content-length", str(file.bytes).encode())
-    content_type = (b"content-type", _OCTET_STREAM.encode())
+    content_type = (b"content-type", OCTET_STREAM.encode())
     headers = [*http.build_headers(content_type), length, (b"x-content-type-options", b"nosniff")]
     # Streamed from the store a few chunks at a time, because files can be large.
     return ReplayResponder(
@@ -129,9 +126,6 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
         http.build_response_start(headers),
         http.service.stream_monitor,
     )
-
-
-# Handlers for Anthropic's format.
 
 
 async def upload_anthropic(http: HttpRequest) -> JsonResponse | Responder:
@@ -143,7 +137,7 @@ def _read_anthropic_upload(form: FormData) -> UploadDescription:
     seconds = read_anthropic_expiry(read_fields(form).get("expires_in_seconds"))
     # Some old browsers on Windows send whole paths.
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
-    mime_type = part.content_type or guess_media_type(name) or _OCTET_STREAM
+    mime_type = part.content_type or guess_media_type(name) or OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
     # Both vendors share the records; OpenAI's purpose for files that models read is
     # `user_data`.
@@ -185,7 +179,7 @@ def _build_metadata(file: FileObject) -> FileMetadata:
     return FileMetadata(
         id=file.id,
         filename=file.filename,
-        mime_type=file.mime_type or guess_media_type(file.filename) or _OCTET_STREAM,
+        mime_type=file.mime_type or guess_media_type(file.filename) or OCTET_STREAM,
         size_bytes=file.bytes,
         created_at=format_timestamp(file.created_at),
         expires_at=None if file.expires_at is None else format_timestamp(file.expires_at),

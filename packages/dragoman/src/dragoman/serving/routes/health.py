@@ -1,6 +1,4 @@
-"""Health probes under the paths that orchestrators, routers and load generators use,
-and the version.
-"""
+"""Health probes, under the paths that orchestrators or load generators use."""
 
 from __future__ import annotations
 
@@ -10,10 +8,13 @@ from dataclasses import dataclass
 import msgspec
 
 from ... import __version__
-from ...pipeline.models import Models
+from ...pipeline.model_registry import Models
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..streaming import Responder
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..responder import Responder
+from ..route import Route
 
 
 def build_routes() -> Sequence[Route]:

@@ -1,32 +1,27 @@
-"""Anthropic's Message Batches API: requests run at the lowest priority and survive a
-restart of the process.
-"""
+"""Anthropic's Message Batches API: requests run at the lowest priority, durably."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from ...core.errors import NotFound, RequestError
-from ...dialects.anthropic.batches import (
+from ...dialects.anthropic.message_batches import (
     MessageBatch,
     MessageBatchCounts,
-    count_result,
-    encode_missing_result,
-    encode_result,
     format_timestamp,
-    read_cursor_query,
     read_message_batch,
     render_batch_list,
     render_deleted_batch,
 )
-from ...dialects.body import abbreviate
+from ...dialects.anthropic.pagination import read_cursor_query
+from ...dialects.field_errors import abbreviate
 from ...store import (
+    UNCLAIMED_RUN,
     Append,
     CommitConflict,
     Delete,
@@ -35,27 +30,34 @@ from ...store import (
     Put,
     Record,
     Replace,
-    SeriesEntry,
     Store,
-    UNCLAIMED_RUN,
 )
 from ..auth import Access
-from ..endpoint import ANTHROPIC, HttpRequest, JsonResponse, Route
-from ..generate import reject_unknown_fields, run_in_thread_if_large
-from ..internal_client import InternalClient, InternalResponse
-from ..jobs import JobRunner, JobTask, RecordLease
+from ..call_reading import run_in_thread_if_large
+from ..client_warnings import reject_unknown_fields
+from ..durable_jobs import JobRunner
+from ..error_envelope import ANTHROPIC
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..internal_client import InternalClient
 from ..lifespan import BackgroundWorker
+from ..message_batch_job import (
+    COMPLETION_WINDOW,
+    MESSAGE_BATCHES_PATH,
+    REQUESTS,
+    RESULTS,
+    decode_message_batch,
+    iterate_entries,
+    process_batch,
+)
+from ..record_pages import list_newest_first, require_store
+from ..replay_responder import ReplayResponder
+from ..responder import RawFraming, Responder
+from ..route import Route
 from ..service import Service
-from ..store_access import list_newest_first, require_store
-from ..streaming import RawFraming, ReplayResponder, Responder
 
 MESSAGE_BATCH_KIND = "message_batch"
-REQUESTS = "requests"
-RESULTS = "results"
-# Anthropic's limits: 24 hours to process a batch, and 29 days for its results.
-_COMPLETION_WINDOW = 24 * 3600
 _RETENTION = 29 * 86400
-_PATH = "/v1/messages/batches"
 JSON_LINES = (b"content-type", b"application/x-jsonl")
 
 
@@ -66,10 +68,17 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
     """
     user = Access.USER
     return (
-        Route(_PATH, user, ANTHROPIC, {"GET": list_batches, "POST": partial(create, new_batches)}),
-        Route(f"{_PATH}/{{batch}}", user, ANTHROPIC, {"GET": show, "DELETE": delete}),
-        Route(f"{_PATH}/{{batch}}/cancel", user, ANTHROPIC, {"POST": cancel}),
-        Route(f"{_PATH}/{{batch}}/results", user, ANTHROPIC, {"GET": show_results}),
+        Route(
+            MESSAGE_BATCHES_PATH,
+            user,
+            ANTHROPIC,
+            {"GET": list_batches, "POST": partial(create, new_batches)},
+        ),
+        Route(
+            f"{MESSAGE_BATCHES_PATH}/{{batch}}", user, ANTHROPIC, {"GET": show, "DELETE": delete}
+        ),
+        Route(f"{MESSAGE_BATCHES_PATH}/{{batch}}/cancel", user, ANTHROPIC, {"POST": cancel}),
+        Route(f"{MESSAGE_BATCHES_PATH}/{{batch}}/results", user, ANTHROPIC, {"GET": show_results}),
     )
 
 
@@ -98,7 +107,7 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
         id=http.service.ids.new("msgbatch_"),
         request_counts=MessageBatchCounts(processing=len(requests)),
         created_at=format_timestamp(now),
-        expires_at=format_timestamp(now + _COMPLETION_WINDOW),
+        expires_at=format_timestamp(now + COMPLETION_WINDOW),
     )
     key = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id)
     body = msgspec.json.encode(batch)
@@ -139,7 +148,9 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
             return JsonResponse(record.body)
         now = format_timestamp(http.service.clock.now())
         body = msgspec.json.encode(
-            replace(_decode_batch(record), processing_status="canceling", cancel_initiated_at=now)
+            replace(
+                decode_message_batch(record), processing_status="canceling", cancel_initiated_at=now
+            )
         )
         try:
             # Conditional on the state, not on the version, which changes with every
@@ -174,19 +185,11 @@ async def show_results(http: HttpRequest) -> JsonResponse | Responder:
             "This message batch has no results yet; they are available after it has ended."
         )
     return ReplayResponder(
-        (entry.body async for entry in _iterate_entries(require_store(http), record.key, RESULTS)),
+        (entry.body async for entry in iterate_entries(require_store(http), record.key, RESULTS)),
         RawFraming(),
         http.build_response_start(http.build_headers(JSON_LINES)),
         http.service.stream_monitor,
     )
-
-
-async def _iterate_entries(store: Store, key: Key, series: str) -> AsyncGenerator[SeriesEntry]:
-    cursor: int | None = None
-    while entries := await store.load_entries(key, series, after=cursor, limit=50):
-        for entry in entries:
-            yield entry
-        cursor = entries[-1].position
 
 
 def _build_key(http: HttpRequest) -> Key:
@@ -203,95 +206,3 @@ async def _load_record(http: HttpRequest) -> Record:
 
 def _build_not_found_error(id: str) -> NotFound:
     return NotFound(f"There is no message batch {abbreviate(id)}.")
-
-
-def _decode_batch(record: Record) -> MessageBatch:
-    return msgspec.json.decode(record.body, type=MessageBatch)
-
-
-async def process_batch(service: Service, store: Store, record: Record, jobs: JobRunner) -> None:
-    """Process a batch to its end.
-
-    Raises:
-        CommitConflict: another process has taken over the batch.
-    """
-    job = _MessageBatchJob(service, store, record)
-    # A batch that was cancelled while no process ran it only needs its final state.
-    if record.state == "in_progress":
-        await jobs.run_job(job)
-    await job.finish()
-
-
-class _MessageBatchJob:
-    """A message batch in progress."""
-
-    def __init__(self, service: Service, store: Store, record: Record) -> None:
-        self._service = service
-        self._store = store
-        self._lease = RecordLease(store, record)
-        self._write_lock = asyncio.Lock()
-
-    @property
-    def id(self) -> str:
-        return self._lease.key.id
-
-    @property
-    def owner(self) -> str:
-        return self._lease.key.owner
-
-    async def pending_tasks(self) -> AsyncGenerator[JobTask]:
-        key = self._lease.key
-        # Requests with a result are not run again after a restart.
-        done_ids = {entry.id async for entry in _iterate_entries(self._store, key, RESULTS)}
-        async for entry in _iterate_entries(self._store, key, REQUESTS):
-            if entry.id is not None and entry.id not in done_ids:
-                # The same handler as for clients, so that batches support the same
-                # features.
-                yield JobTask(entry.id, "/v1/messages", entry.body)
-
-    async def store_result(self, task: JobTask, response: InternalResponse) -> None:
-        # Results arrive concurrently, and each commit expects the version that the
-        # previous one wrote.
-        async with self._write_lock:
-            await self._append_result(
-                task.id, encode_result(task.id, response.status, response.body)
-            )
-
-    async def can_continue(self) -> bool:
-        record = await self._store.get(self._lease.key)
-        end = self._lease.record.created + _COMPLETION_WINDOW
-        return (
-            record is not None and record.state == "in_progress" and self._service.clock.now() < end
-        )
-
-    async def finish(self) -> None:
-        """End the batch: requests that did not run get a result `canceled` or
-        `expired`.
-        """
-        # A cancellation changes the record without the lease, and with it the version
-        # that commits expect.
-        await self._lease.reload()
-        is_canceled = self._lease.record.state == "canceling"
-        async with aclosing(self.pending_tasks()) as remaining:
-            async for task in remaining:
-                await self._append_result(
-                    task.id, encode_missing_result(task.id, canceled=is_canceled)
-                )
-        counts = MessageBatchCounts()
-        # Counted from the stored results, because those survive a restart.
-        async for entry in _iterate_entries(self._store, self._lease.key, RESULTS):
-            counts = count_result(counts, entry.body)
-        batch = replace(
-            _decode_batch(self._lease.record),
-            processing_status="ended",
-            request_counts=counts,
-            ended_at=format_timestamp(self._service.clock.now()),
-            results_url=f"{_PATH}/{self._lease.key.id}/results",
-        )
-        await self._lease.commit("ended", msgspec.json.encode(batch), release=True)
-
-    async def _append_result(self, id: str, line: bytes) -> None:
-        record = self._lease.record
-        await self._lease.commit(
-            record.state, record.body, Append(record.key, RESULTS, (Item(line, id),))
-        )

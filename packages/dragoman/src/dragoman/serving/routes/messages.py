@@ -1,7 +1,4 @@
-"""Anthropic's Messages API, with counting of tokens and server-side threads.
-
-Each turn of a thread is a record of the store, whose parent is the previous turn.
-"""
+"""Anthropic's Messages API, with counting of tokens."""
 
 from __future__ import annotations
 
@@ -24,27 +21,26 @@ from ...dialects.anthropic.threads import (
     read_thread,
     read_turn,
 )
-from ...dialects.base import GenerationCall
-from ...pipeline.admission import check_countable, drop_foreign_reasoning
-from ...pipeline.models import TokenBackend
-from ...pipeline.prompt_encoding import build_edited_prompt
+from ...dialects.interfaces import GenerationCall
+from ...pipeline.context_editing import build_edited_prompt
+from ...pipeline.engine_token_count import count_with_engine
+from ...pipeline.foreign_reasoning import drop_foreign_reasoning
+from ...pipeline.model_registry import TokenBackend
+from ...pipeline.prompt_length import check_countable
 from ...store import Key, Put, Store
 from ..auth import Access
-from ..context import build_owner_files
-from ..endpoint import ANTHROPIC, HttpRequest, JsonResponse, Route
-from ..generate import (
-    admit_call,
-    build_header,
-    build_reader_options,
-    build_responder,
-    build_terms,
-    collect_warnings,
-    count_with_engine,
-    parse_body,
-    run_in_thread_if_large,
-)
-from ..store_access import persist_before_finish
-from ..streaming import Responder
+from ..call_admission import admit_call, build_header
+from ..call_reading import build_reader_options, parse_body, run_in_thread_if_large
+from ..client_warnings import collect_warnings
+from ..error_envelope import ANTHROPIC
+from ..generation_handler import build_responder
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..reply_persistence import persist_before_finish
+from ..request_context import build_owner_files
+from ..request_terms import build_terms
+from ..responder import Responder
+from ..route import Route
 
 THREAD_KIND = "thread"
 

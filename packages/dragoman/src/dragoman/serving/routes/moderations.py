@@ -1,6 +1,4 @@
-"""Moderation and classification. No engine supports them, so these routes return an
-error with an explanation.
-"""
+"""Moderation or classification, which no engine supports: rejected with an explanation."""
 
 from __future__ import annotations
 
@@ -8,7 +6,10 @@ from collections.abc import Sequence
 
 from ...core.errors import NotFound
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..route import Route
 
 
 def build_routes() -> Sequence[Route]:

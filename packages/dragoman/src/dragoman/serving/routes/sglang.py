@@ -1,6 +1,4 @@
-"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same
-operations as vLLM's.
-"""
+"""SGLang's routes for RL trainers or routers, mapped to the operations of vLLM's."""
 
 from __future__ import annotations
 
@@ -12,14 +10,17 @@ from msgspec import Struct
 
 from ... import __version__
 from ...core.errors import RequestError, Unsupported
-from ...pipeline.models import EventBackend, TokenBackend
+from ...pipeline.model_registry import EventBackend, TokenBackend
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import find_queried_model
-from ..streaming import Responder
-from .admin import check_version, decode_body, find_controls
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..queried_model import find_queried_model
+from ..responder import Responder
+from ..route import Route
+from .engine_control import decode_body, find_controls
 from .vllm import count_requests, reset_caches
-from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
+from .weights import SUPPORTED_TRANSFERS_HINT, check_version, find_trainable, find_weights_on_disk
 
 PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
 

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.control import ModelPuller
-from ...pipeline.metrics import ModelMetrics
-from ...pipeline.prompt_encoding import RecentPrompts
-from ..endpoint import Route
-from ..http_metrics import HttpMetrics, MetricsExchange
+from ...core.model_download import ModelPuller
+from ...pipeline.recent_prompts import RecentPrompts
+from ...pipeline.request_metrics import ModelMetrics
+from ..http_metrics import HttpMetrics
+from ..key_metrics import KeyMetrics
+from ..merged_metrics import MetricsExchange
+from ..model_downloads import ModelDownloads
 from ..port_faults import PortController
-from ..tenancy import KeyMetrics
+from ..route import Route
 from . import (
-    admin,
     batches,
     chat,
     completions,
@@ -22,13 +23,11 @@ from . import (
     embeddings,
     explain,
     files,
-    generate,
     health,
     message_batches,
     messages,
     metrics,
     model_admin,
-    models,
     moderations,
     ollama,
     sglang,
@@ -38,11 +37,13 @@ from . import (
     vllm,
     weights,
 )
-from .model_admin import ModelDownloads
+from . import engine_control as admin
+from . import model_list as models
+from . import tgi as generate
 from .openapi import document as openapi
 from .responses import create, stored
 from .responses.background import BackgroundRuns
-from .responses.turn import ConversationLocks
+from .responses.conversation_locks import ConversationLocks
 
 
 @dataclass(frozen=True, slots=True)

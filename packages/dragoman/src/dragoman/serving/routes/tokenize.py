@@ -1,4 +1,4 @@
-"""Routes that tokenize, detokenize and describe the tokenizer, as in vLLM."""
+"""Routes of a model's tokenizer, as in vLLM."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import anyio.to_thread
 import msgspec
 
-from ...core.engine import RemoteTokenizer, Tokenizer, check_ids
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...core.request import GenerateRequest
+from ...core.request_checks import check_ids
+from ...core.tokenizer import RemoteTokenizer, Tokenizer
 from ...dialects.tokenize import (
     TokenizeCall,
     read_detokenize,
@@ -17,16 +18,21 @@ from ...dialects.tokenize import (
     render_detokenize,
     render_tokenize,
 )
-from ...pipeline.admission import check_countable
-from ...pipeline.models import EventBackend, ServedModel, TokenBackend
+from ...pipeline.model_registry import EventBackend, ServedModel, TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
+from ...pipeline.prompt_length import check_countable
 from ..auth import Access
-from ..context import build_owner_files
+from ..client_warnings import collect_warnings
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import build_terms, collect_warnings, find_queried_model
-from ..streaming import Responder
-from .embeddings import render_in_thread_if_large
+from ..encoding_call import render_in_thread_if_large
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..queried_model import find_queried_model
+from ..request_context import build_owner_files
+from ..request_terms import build_terms
+from ..responder import Responder
+from ..route import Route
 
 MAX_DETOKENIZED = 131_072
 """Maximum number of ids in one call, unless the model's context is longer."""

@@ -10,7 +10,10 @@ from importlib.resources import files
 
 from ...core.errors import NotFound
 from ..auth import Access
-from ..endpoint import CompleteResponse, HttpRequest, OPENAI, Route
+from ..error_envelope import OPENAI
+from ..handler_result import CompleteResponse
+from ..http_request import HttpRequest
+from ..route import Route
 from .openapi.document import build_cached_response
 
 INDEX = "index.html"

@@ -1,6 +1,4 @@
-"""Usage of all keys, for administrators: OpenAI's `/v1/organization/usage/completions`
-and `/embeddings`.
-"""
+"""Usage of all keys, for administrators, as OpenAI's organization usage API."""
 
 from __future__ import annotations
 
@@ -8,9 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...core.errors import NotFound
-from ...dialects.usage import UsageRow, read_usage_query, render_usage
+from ...dialects.usage_report import UsageRow, read_usage_query, render_usage
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..route import Route
 from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 

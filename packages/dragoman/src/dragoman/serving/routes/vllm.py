@@ -1,4 +1,4 @@
-"""vLLM's utility routes, for evaluation tools, load generators and RL trainers."""
+"""vLLM's utility routes, for evaluation tools, load generators, RL trainers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from msgspec import Struct
 
 from ... import __version__
 from ...core.errors import RequestError
-from ...dialects.generate import read_generate
-from ...pipeline.models import EventBackend, ServedModel, TokenBackend
+from ...dialects.vllm_generate.reader import read_generate
+from ...pipeline.model_registry import EventBackend, ServedModel, TokenBackend
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..generate import build_generation_handler, find_queried_model
-from ..streaming import Responder
+from ..error_envelope import OPENAI
+from ..generation_handler import build_generation_handler
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..queried_model import find_queried_model
+from ..responder import Responder
+from ..route import Route
 
 
 def build_routes() -> Sequence[Route]:

@@ -12,13 +12,22 @@ from functools import partial
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.control import Trainable, Weights, WeightsInMemory, WeightsOnDisk
-from ...core.errors import BodyTooLarge, Conflict, NotFound, RequestError, Unsupported
+from ...core.errors import (
+    BodyTooLarge,
+    Conflict,
+    NotFound,
+    RequestError,
+    Unsupported,
+)
+from ...core.weight_updates import Trainable, Weights, WeightsInMemory, WeightsOnDisk
 from ..auth import Access
-from ..body import read_body
-from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
-from ..streaming import Responder
-from .admin import check_version, decode_body, resolve_path_below
+from ..error_envelope import OPENAI
+from ..handler_result import JsonResponse
+from ..http_request import HttpRequest
+from ..request_body import read_body
+from ..responder import Responder
+from ..route import Route
+from .engine_control import decode_body, resolve_path_below
 
 BINARY_TYPES = (
     "application/octet-stream",
@@ -276,3 +285,14 @@ class TransferMessage(Struct, frozen=True):
 
 def _render_message(text: str) -> JsonResponse:
     return JsonResponse(msgspec.json.encode(TransferMessage(text)))
+
+
+MAX_VERSION_LENGTH = 256
+"""Maximum characters of a weight version."""
+
+
+def check_version(text: str | None, param: str = "weight_version") -> str | None:
+    """Return the version unchanged. Raises RequestError: it is empty or too long."""
+    if text is not None and not 0 < len(text) <= MAX_VERSION_LENGTH:
+        raise RequestError(f"`{param}` has 1 to {MAX_VERSION_LENGTH} characters.", param=param)
+    return text

@@ -1,19 +1,11 @@
-"""The OpenAPI document of the routes, and the routes that serve it: `/openapi.json` and
-the page at `/docs`.
-
-The document combines the declarations of the routes with the catalog of operations.
-"""
+"""The OpenAPI document, built from the routes with the catalog of operations."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from .... import __version__
@@ -32,37 +24,27 @@ from ....core.errors import (
     UnsupportedMediaType,
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.errors import (
-    OpenAIErrorBody,
-    render_anthropic_rate_limits,
-    render_openai_rate_limits,
-)
-from ....dialects.ollama.models import OllamaError
-from ....dialects.responses.answers import RESPONSE_EVENTS
-from ....dialects.tgi.wire import TgiError
+from ....dialects.ollama.response_schemas import OllamaError
+from ....dialects.openai_errors import OpenAIErrorBody
+from ....dialects.rate_limit_headers import render_anthropic_rate_limits, render_openai_rate_limits
+from ....dialects.responses.event_schemas import RESPONSE_EVENTS
+from ....dialects.tgi.errors import TgiError
 from ... import endpoint
 from ...auth import Access
-from ...endpoint import CompleteResponse, ErrorEnvelope, HttpRequest, OPENAI, Route
-from .administration import ADMINISTRATION, STORED
-from .generation import GENERATION, OLLAMA
-from .schemas import (
-    ApiResponse,
-    BINARY,
-    Body,
-    EVENTS,
-    FORM,
-    Form,
-    JSON,
-    Json,
-    Operation,
-    Operations,
-    Schemas,
-    build_any_of,
-)
+from ...error_envelope import ErrorEnvelope
+from ...handler_result import CompleteResponse
+from ...http_request import HttpRequest
+from ...route import Route
+from .administration import ADMINISTRATION
+from .generation import GENERATION
+from .ollama_operations import OLLAMA
+from .operation import BINARY, EVENTS, FORM, JSON, ApiResponse, Body, Form, Operation, Operations
+from .schemas import JsonObject, Schemas, build_any_of
+from .stored_objects import STORED
 
 CATALOGUE: Operations = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
 
-_BINARY_STRING: Json = {"type": "string", "format": "binary"}
+_BINARY_STRING: JsonObject = {"type": "string", "format": "binary"}
 # A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _ERRORS: Mapping[str, tuple[object, ...]] = {
@@ -190,7 +172,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     ]
     schemas = _build_schemas(operation for _, _, operation in described)
     builder = _DocumentBuilder(schemas, requires_key)
-    paths: dict[str, Json] = {}
+    paths: dict[str, JsonObject] = {}
     for route, method, operation in described:
         paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(
             route, method, operation
@@ -210,7 +192,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
             "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
             "receive": {"anyOf": [schemas.refer(event) for event in RESPONSE_EVENTS]},
         }
-    document: Json = {
+    document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
             "title": "Dragoman",
@@ -288,7 +270,7 @@ class _DocumentBuilder:
         self._requires_key = requires_key
         self._errors: dict[str, tuple[ErrorEnvelope, ...]] = {}
 
-    def describe(self, route: Route, method: str, operation: Operation) -> Json:
+    def describe(self, route: Route, method: str, operation: Operation) -> JsonObject:
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _PLACEHOLDER.findall(route.path)
@@ -316,7 +298,7 @@ class _DocumentBuilder:
         # Operation ids must be unique: paths with and without a slash at the end would
         # get the same one.
         suffix = "_slash" if route.path.endswith("/") and route.path != "/" else ""
-        described: Json = {
+        described: JsonObject = {
             "operationId": re.sub(
                 r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}"
             ).strip("_")
@@ -336,7 +318,7 @@ class _DocumentBuilder:
             described["security"] = [] if is_public else [{"bearer": []}, {"x-api-key": []}]
         return described
 
-    def _describe_body(self, operation: Operation) -> Json:
+    def _describe_body(self, operation: Operation) -> JsonObject:
         forms = [body for body in operation.bodies if isinstance(body, Form)]
         if forms:
             properties = {
@@ -348,7 +330,7 @@ class _DocumentBuilder:
                 "format": "binary",
                 "description": properties["file"]["description"],
             }
-            schema: Json = {"type": "object", "properties": properties, "required": ["file"]}
+            schema: JsonObject = {"type": "object", "properties": properties, "required": ["file"]}
             return {"required": True, "content": {FORM: {"schema": schema}}}
         alternatives = [
             {"$ref": f"#/components/schemas/{body.name}"}
@@ -356,13 +338,13 @@ class _DocumentBuilder:
             else self._schemas.refer(body)
             for body in operation.bodies
         ]
-        content: Json = {JSON: {"schema": build_any_of(alternatives)}}
+        content: JsonObject = {JSON: {"schema": build_any_of(alternatives)}}
         if operation.accepts_binary:
             content[BINARY] = {"schema": _BINARY_STRING}
         return {"required": not operation.is_body_optional, "content": content}
 
-    def _describe_responses(self, route: Route, operation: Operation) -> Json:
-        responses: Json = {}
+    def _describe_responses(self, route: Route, operation: Operation) -> JsonObject:
+        responses: JsonObject = {}
         envelopes = operation.envelopes or (route.envelope,)
         dialects = _add_client_envelopes(envelopes)
         names = (
@@ -416,7 +398,7 @@ class _DocumentBuilder:
             **{status: error for status, error in errors.items() if status not in responses},
         }
 
-    def _describe_content(self, response: ApiResponse) -> Json:
+    def _describe_content(self, response: ApiResponse) -> JsonObject:
         if response.media == BINARY:
             return {"schema": _BINARY_STRING}
         if not response.types:
@@ -430,9 +412,9 @@ class _DocumentBuilder:
         properties = {"event": {"type": "string"}, "data": data}
         return {"schema": {"type": "object", "properties": properties, "required": ["data"]}}
 
-    def describe_errors(self) -> Json:
+    def describe_errors(self) -> JsonObject:
         """Build the error responses to which the operations built so far refer."""
-        described: Json = {}
+        described: JsonObject = {}
         for name, envelopes in sorted(self._errors.items()):
             types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
             names = (
@@ -472,69 +454,8 @@ def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
     ]
 
 
-def _refer_to_headers(names: Iterable[str]) -> Json:
+def _refer_to_headers(names: Iterable[str]) -> JsonObject:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-
-
-# The routes that serve the document and a page that shows it.
-
-PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""The page's Content-Security-Policy: no inline scripts or styles, and nothing from
-other hosts.
-"""
-VIEWER = Path(__file__).with_name("viewer")
-ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
-_FILES = (
-    ("/docs", VIEWER / "index.html", b"text/html; charset=utf-8"),
-    ("/docs/viewer.js", VIEWER / "viewer.js", b"text/javascript; charset=utf-8"),
-    ("/docs/viewer.css", VIEWER / "viewer.css", b"text/css; charset=utf-8"),
-    # Without an icon browsers request /favicon.ico and log a 404.
-    ("/docs/icon.svg", ICON, b"image/svg+xml"),
-)
-
-
-def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
-    """Build the routes that serve the document and its page.
-
-    routes: all other routes; the document describes them too.
-    """
-    document_routes = [
-        Route(
-            path,
-            Access.PUBLIC,
-            OPENAI,
-            {"GET": partial(show_file, file.read_bytes(), content_type)},
-        )
-        for path, file, content_type in _FILES
-    ]
-    description = ApiDescription()
-    document_routes.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
-    description.routes = (*routes, *document_routes)
-    return document_routes
-
-
-class ApiDescription:
-    """Serves the document in two versions, with and without the routes for
-    administrators. Each is built once.
-    """
-
-    def __init__(self) -> None:
-        self.routes: tuple[Route, ...] = ()
-        self._documents: dict[bool, bytes] = {}
-        self._lock = anyio.Lock()
-
-    async def show(self, http: HttpRequest) -> CompleteResponse:
-        """Return the document of the routes that the caller's key may use."""
-        options = http.service.options
-        requires_key = bool(options.api_key or options.admin_api_key)
-        is_admin = http.caller.is_admin or not requires_key
-        async with self._lock:
-            if is_admin not in self._documents:
-                # In a thread, because building takes as long as hundreds of requests.
-                self._documents[is_admin] = await anyio.to_thread.run_sync(
-                    lambda: describe_api(self.routes, requires_key=requires_key, is_admin=is_admin)
-                )
-        return build_cached_response(http, self._documents[is_admin], JSON.encode())
 
 
 def build_cached_response(
@@ -559,12 +480,3 @@ def build_cached_response(
     if tag in known_tags or "*" in known_tags:
         return CompleteResponse(304, all_headers, b"", len(body))
     return CompleteResponse(200, all_headers, body, len(body))
-
-
-async def show_file(body: bytes, content_type: bytes, http: HttpRequest) -> CompleteResponse:
-    """Return a file of the page that shows the API."""
-    headers = (
-        (b"content-security-policy", PAGE_POLICY.encode()),
-        (b"referrer-policy", b"no-referrer"),
-    )
-    return build_cached_response(http, body, content_type, headers)

@@ -1,110 +1,65 @@
-"""OpenAPI operations of the routes that run a model: generation, embeddings, scores,
-tokens; and of Ollama's routes.
-"""
+"""OpenAPI operations of the routes that run a model."""
 
 from __future__ import annotations
 
-from ....core.control import PullProgress
 from ....dialects.anthropic.errors import AnthropicErrorBody
+from ....dialects.anthropic.response_schemas import MESSAGE_EVENTS, MessageResponse, TokenCount
 from ....dialects.anthropic.threads import ThreadReference
-from ....dialects.anthropic.wire import (
-    COUNT_TOKENS,
-    MESSAGES,
-    MESSAGE_EVENTS,
-    MessageResponse,
-    MessagesBody,
-    MessagesPromptFields,
-    TokenCount,
-)
+from ....dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
+from ....dialects.chat.response_schemas import ChatCompletion, ChatCompletionChunk
 from ....dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
-from ....dialects.completions import COMPLETIONS, CompletionsBody
-from ....dialects.embeddings import (
-    COHERE_EMBED,
-    CohereEmbedBody,
-    CohereEmbedResponse,
-    EMBEDDINGS,
-    EmbeddingsBody,
-    EmbeddingsResponse,
-)
-from ....dialects.errors import OpenAIErrorBody
-from ....dialects.generate import (
-    GENERATE,
-    GenerateBody,
-    RenderedGenerateBody,
-    SAMPLING_PARAMS,
-    VllmSamplingParams,
-)
-from ....dialects.ollama.models import (
-    OllamaChatResponse,
-    OllamaEmbedResponse,
-    OllamaEmbedding,
-    OllamaError,
-    OllamaGenerateResponse,
-    OllamaProcesses,
-    OllamaShow,
-    OllamaTags,
-    VersionObject,
-)
-from ....dialects.ollama.wire import (
-    OLLAMA_CHAT,
-    OLLAMA_EMBED,
-    OLLAMA_EMBEDDINGS,
-    OLLAMA_GENERATE,
-    OLLAMA_MODEL,
-    OLLAMA_OPTIONS,
-    OllamaChatBody,
-    OllamaEmbedBody,
-    OllamaEmbeddingsBody,
-    OllamaGenerateBody,
-    OllamaModelBody,
-    OllamaOptions,
-)
-from ....dialects.openai_answers import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    GeneratedTokens,
-    GeneratedTokensChunk,
-    TextCompletion,
-    TextCompletionChunk,
-)
-from ....dialects.responses.answers import (
-    Compaction,
-    InputTokenCount,
-    RESPONSE_EVENTS,
-    ResponseObject,
-)
+from ....dialects.cohere_embed import COHERE_EMBED, CohereEmbedBody, CohereEmbedResponse
+from ....dialects.completions.response_schemas import TextCompletion, TextCompletionChunk
+from ....dialects.completions.wire import COMPLETIONS, CompletionsBody
+from ....dialects.openai_embeddings import EMBEDDINGS, EmbeddingsBody, EmbeddingsResponse
+from ....dialects.openai_errors import OpenAIErrorBody
+from ....dialects.prompt_explanation import ExplanationBody
+from ....dialects.responses.event_schemas import RESPONSE_EVENTS
+from ....dialects.responses.response_schemas import Compaction, InputTokenCount, ResponseObject
 from ....dialects.responses.wire import RESPONSES, ResponsesBody
 from ....dialects.scoring import (
     RERANK,
+    SCORE,
     RerankBody,
     RerankResponse,
-    SCORE,
     ScoreBody,
     ScoreResponse,
     TeiRerankResult,
 )
-from ....dialects.sglang import (
-    SGLANG,
-    SGLANG_PARAMS,
-    SglangBody,
-    SglangResponse,
-    SglangSamplingParams,
-)
-from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiError, TgiInfo, TgiParameters
+from ....dialects.sglang.wire import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
+from ....dialects.sglang.writer import SglangResponse
+from ....dialects.tgi.errors import TgiError
+from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiInfo, TgiParameters
 from ....dialects.tgi.writer import LightllmResponse, TgiResponse, TgiStreamEvent
 from ....dialects.tokenize import (
     DETOKENIZE,
+    TOKENIZE,
     DetokenizeBody,
     DetokenizeResponse,
-    ExplanationBody,
-    TOKENIZE,
     TokenizeFields,
     TokenizeResponse,
     TokenizeTextBody,
 )
-from ....prompts.template import TokenizerInfo
+from ....dialects.vllm_generate.body_renderer import RenderedGenerateBody
+from ....dialects.vllm_generate.response_schemas import GeneratedTokens, GeneratedTokensChunk
+from ....dialects.vllm_generate.wire import (
+    GENERATE,
+    SAMPLING_PARAMS,
+    GenerateBody,
+    VllmSamplingParams,
+)
+from ....prompts.tokenizer_info import TokenizerInfo
 from ... import endpoint
-from .schemas import ApiResponse, Body, EVENTS, LINES, MODEL, Operation, Operations, TEXT, response
+from .operation import (
+    EVENTS,
+    MODEL,
+    TEXT,
+    ApiResponse,
+    Body,
+    Operation,
+    Operations,
+    response,
+)
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -350,98 +305,4 @@ GENERATION: Operations = {
     ("GET", "/info"): Operation(
         "SGLang and TGI", "Show the model, as in TGI", (response(TgiInfo),), query=(MODEL,)
     ),
-}
-
-
-# Ollama's routes.
-
-_TAG = "Ollama"
-_OPTIONS = {"options": Body("OllamaRequestOptions", (OllamaOptions,), OLLAMA_OPTIONS)}
-OLLAMA_CHAT_REQUEST = Body(
-    "OllamaChatRequest",
-    (OllamaChatBody,),
-    OLLAMA_CHAT,
-    _OPTIONS,
-    {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
-)
-OLLAMA_GENERATE_REQUEST = Body(
-    "OllamaGenerateRequest",
-    (OllamaGenerateBody,),
-    OLLAMA_GENERATE,
-    _OPTIONS,
-    {"model": "tiny", "prompt": "Once upon a time", "options": {"num_predict": 8}},
-)
-OLLAMA_EMBED_REQUEST = Body(
-    "OllamaEmbedRequest",
-    (OllamaEmbedBody,),
-    OLLAMA_EMBED,
-    _OPTIONS,
-    {"model": "tiny", "input": "Hello"},
-)
-OLLAMA_EMBEDDINGS_REQUEST = Body(
-    "OllamaEmbeddingsRequest",
-    (OllamaEmbeddingsBody,),
-    OLLAMA_EMBEDDINGS,
-    _OPTIONS,
-    {"model": "tiny", "prompt": "Hello"},
-)
-OLLAMA_MODEL_REQUEST = Body(
-    "OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"}
-)
-
-OLLAMA: Operations = {
-    ("POST", "/api/chat"): Operation(
-        _TAG,
-        "Answer a conversation",
-        (response(OllamaChatResponse), response(OllamaChatResponse, OllamaError, media=LINES)),
-        (OLLAMA_CHAT_REQUEST,),
-        generates=True,
-        description="Streams unless `stream` is false. Without messages it loads or unloads the "
-        "model.",
-    ),
-    ("POST", "/api/generate"): Operation(
-        _TAG,
-        "Continue a text",
-        (
-            response(OllamaGenerateResponse),
-            response(OllamaGenerateResponse, OllamaError, media=LINES),
-        ),
-        (OLLAMA_GENERATE_REQUEST,),
-        generates=True,
-        description="Streams unless `stream` is false. Without a prompt it loads or unloads the "
-        "model.",
-    ),
-    ("POST", "/api/embed"): Operation(
-        _TAG, "Embed texts", (response(OllamaEmbedResponse),), (OLLAMA_EMBED_REQUEST,)
-    ),
-    ("POST", "/api/embeddings"): Operation(
-        _TAG,
-        "Embed a text (deprecated)",
-        (response(OllamaEmbedding),),
-        (OLLAMA_EMBEDDINGS_REQUEST,),
-    ),
-    ("GET", "/api/tags"): Operation(_TAG, "List the models", (response(OllamaTags),)),
-    ("POST", "/api/show"): Operation(
-        _TAG, "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)
-    ),
-    ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (response(OllamaProcesses),)),
-    ("GET", "/api/version"): Operation(
-        _TAG, "Show the version of Ollama's API", (response(VersionObject),)
-    ),
-    ("POST", "/api/pull"): Operation(
-        _TAG,
-        "Download a model",
-        (response(PullProgress), response(PullProgress, OllamaError, media=LINES)),
-        (OLLAMA_MODEL_REQUEST,),
-    ),
-    **{
-        (method, path): Operation(_TAG, f"Not supported: {reason}", ())
-        for method, path, reason in (
-            ("DELETE", "/api/delete", "models are deleted with `dragoman rm`"),
-            ("POST", "/api/copy", "aliases are set in the settings"),
-            ("POST", "/api/create", "creation of models"),
-            ("POST", "/api/push", "uploads of models"),
-            ("POST", "/api/blobs/{digest}", "uploads of models"),
-        )
-    },
 }

@@ -1,5 +1,4 @@
-"""The JSON Schemas of the OpenAPI document, built from the structs that readers decode
-and writers encode.
+"""The JSON Schemas of the OpenAPI document, built from the structs of the bodies.
 
 The parameter tables add the fields that readers accept without an effect or reject, so
 no field is listed by hand. msgspec's own schema generator cannot be used: it does not
@@ -11,153 +10,16 @@ from __future__ import annotations
 import inspect as docs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct, inspect
+from msgspec import NODEFAULT, Struct, inspect
 
-from ....dialects.parameter_table import ParameterTable, SupportStatus
-from ...endpoint import ErrorEnvelope
+from ....dialects.parameter_table import SupportStatus
+from .operation import Body
 
-# The types of the catalog of operations, which describes what routes do not declare.
+JsonObject = dict[str, Any]
 
-JSON = "application/json"
-EVENTS = "text/event-stream"
-LINES = "application/x-ndjson"
-STORED_LINES = "application/x-jsonl"
-TEXT = "text/plain"
-BINARY = "application/octet-stream"
-FORM = "multipart/form-data"
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The JSON object of a request.
-
-    name: the name of its schema.
-    structs: the structs that readers decode it to; the object has the fields of all of
-        them.
-    table: the rows of its fields, including fields that no struct has: accepted without
-        an effect, or rejected.
-    nested: the bodies of fields that readers decode separately, by field.
-    example: a minimal body.
-    """
-
-    name: str
-    structs: tuple[type[Struct], ...]
-    table: ParameterTable | None = None
-    nested: Mapping[str, Body] | None = None
-    example: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A multipart form with one file.
-
-    fields: type and description by name. Brackets in a name are how SDKs encode a field
-        of an object.
-    """
-
-    fields: Mapping[str, tuple[object, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
-    """A response, or an event or line of a streamed response.
-
-    types: the possible types of the JSON value; empty if it is not JSON.
-    media: the content type; None for an empty body.
-    """
-
-    types: tuple[object, ...] = ()
-    media: str | None = JSON
-    status: int = 200
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A query parameter.
-
-    is_list: whether it may occur several times.
-    """
-
-    name: str
-    type: object
-    description: str
-    is_list: bool = False
-    is_required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of a route.
-
-    responses: the possible responses, except errors.
-    bodies: the possible bodies of the request.
-    accepts_binary: the body may also be a file.
-    generates: the method generates text, so the headers for generation apply.
-    is_cached: the response has an ETag, and clients that have this version get a 304.
-    envelopes: the error envelopes if the body decides between several; empty means the
-        route's envelope.
-    """
-
-    tag: str
-    summary: str
-    responses: tuple[ApiResponse, ...]
-    bodies: tuple[Body | type[Struct] | Form, ...] = ()
-    is_body_optional: bool = False
-    accepts_binary: bool = False
-    query: tuple[Query, ...] = ()
-    generates: bool = False
-    is_cached: bool = False
-    envelopes: tuple[ErrorEnvelope, ...] = ()
-    description: str = ""
-
-
-Operations = Mapping[tuple[str, str], Operation]
-"""Operations by method and path."""
-
-PAGE = (
-    Query("limit", Annotated[int, Meta(ge=1, le=100)], "Maximum number of objects per page."),
-    Query("order", Literal["asc", "desc"], "The order by creation time."),
-    Query("after", str, "The id of the last object of the previous page."),
-)
-CURSOR = (
-    Query("limit", Annotated[int, Meta(ge=1, le=1000)], "Maximum number of objects per page."),
-    Query("after_id", str, "The id of the last object of the previous page."),
-    Query("before_id", str, "The id of the first object of the next page."),
-)
-MODEL = Query("model", str, "The model, if several are served.")
-
-
-class ObjectPage(Struct, frozen=True):
-    """A page of a list.
-
-    first_id, last_id: empty if the page is empty.
-    """
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    first_id: str
-    last_id: str
-    has_more: bool
-
-
-class DeletedObjectResponse(Struct, frozen=True):
-    id: str
-    object: str
-    deleted: bool
-
-
-def response(*types: object, media: str = JSON) -> ApiResponse:
-    return ApiResponse(types, media)
-
-
-Json = dict[str, Any]
-
-# Schemas.
 
 REF = "#/components/schemas/"
 # A line of a docstring that describes one or more fields: `name: text`, or `name,
@@ -195,7 +57,7 @@ class Schemas:
         infos = inspect.multi_type_info(types)
         self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
         sent_structs = _find_structs(inspect.multi_type_info([*parts, *requests]))
-        self.components: dict[str, Json] = {
+        self.components: dict[str, JsonObject] = {
             name: _build_struct(struct, is_sent=name in sent_structs)
             for name, struct in _find_structs(infos).items()
         }
@@ -216,11 +78,11 @@ class Schemas:
                 pending += _find_references(repr(self.components[name]))
         self.components = {name: self.components[name] for name in sorted(used)}
 
-    def refer(self, type: object) -> Json:
+    def refer(self, type: object) -> JsonObject:
         """Return the schema of a type; for a struct it is a reference to its component."""
         return self._by_type[repr(type)]
 
-    def _merge(self, body: Body) -> Json:
+    def _merge(self, body: Body) -> JsonObject:
         """Build the schema of a body: the fields of its structs, then those that are
         only in the table.
         """
@@ -258,7 +120,7 @@ class Schemas:
                 **field_text,
             }
         required = [name for part in parts for name in part.get("required", ())]
-        merged: Json = {"title": body.name, "type": "object"}
+        merged: JsonObject = {"title": body.name, "type": "object"}
         if len(parts) == 1 and "description" in parts[0]:
             merged["description"] = parts[0]["description"]
         merged["properties"] = {name: properties[name] for name in (*required, *properties)}
@@ -311,7 +173,7 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
     return structs
 
 
-def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a table
+def _build(info: inspect.Type) -> JsonObject:  # noqa: C901, PLR0911, PLR0912 - a table
     match info:
         case inspect.Metadata(type=inner):
             return _build(inner)
@@ -359,7 +221,7 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
         case inspect.DictType(value_type=value):
             return {"type": "object", "additionalProperties": _build(value)}
         case inspect.UnionType(types=several):
-            union: Json = {"anyOf": [_build(alternative) for alternative in several]}
+            union: JsonObject = {"anyOf": [_build(alternative) for alternative in several]}
             structs = [
                 alternative
                 for alternative in several
@@ -373,13 +235,13 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             return {}
 
 
-def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
+def _build_struct(info: inspect.StructType, *, is_sent: bool) -> JsonObject:
     """Build the schema of a struct.
 
     is_sent: clients send it, so fields with a default are optional. The server always
         writes them, except with `omit_defaults` or a value of `UNSET`.
     """
-    properties: dict[str, Json] = (
+    properties: dict[str, JsonObject] = (
         {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
     )
     required = list(properties)
@@ -397,7 +259,11 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
             required.append(field.encode_name)
         if is_sent and isinstance(field.default, str | int | float):
             properties[field.encode_name]["default"] = field.default
-    schema: Json = {"title": info.cls.__name__, "type": "object", **_describe(info.cls, properties)}
+    schema: JsonObject = {
+        "title": info.cls.__name__,
+        "type": "object",
+        **_describe(info.cls, properties),
+    }
     schema["properties"] = properties
     if required:
         schema["required"] = required
@@ -406,7 +272,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
     return schema
 
 
-def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
+def _describe(struct: type[Struct], properties: dict[str, JsonObject]) -> JsonObject:
     """Return the description of a struct. Move lines `name: text` of its docstring to
     the schemas of these fields.
     """
@@ -429,7 +295,7 @@ def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
     return {"description": "\n".join(text).strip()} if any(text) else {}
 
 
-def _build_constant(value: object) -> Json:
+def _build_constant(value: object) -> JsonObject:
     """Build the schema of one value. Objects and lists get no `const`: client
     generators expect a scalar in it.
     """
@@ -447,7 +313,7 @@ def _build_constant(value: object) -> Json:
             }
         case list():
             items = [_build_constant(inner) for inner in cast("list[object]", value)]
-            first: Json = {"prefixItems": items} if items else {}
+            first: JsonObject = {"prefixItems": items} if items else {}
             return {
                 "type": "array",
                 "items": {},
@@ -459,5 +325,5 @@ def _build_constant(value: object) -> Json:
             return {"const": value}
 
 
-def build_any_of(alternatives: list[Json]) -> Json:
+def build_any_of(alternatives: list[JsonObject]) -> JsonObject:
     return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}

@@ -1,5 +1,4 @@
-"""Background responses: their runs, supervision, streaming to clients, cancellation and
-finalization.
+"""Background responses, generated while no client waits.
 
 Every event is stored before a client receives it. So any process can resume the stream,
 and no delivered event is lost when a process dies.
@@ -14,14 +13,8 @@ from contextlib import aclosing, suppress
 from ....core.errors import DragomanError, EngineError, RateLimited
 from ....core.events import Event, Finished, Started
 from ....core.reply import ReplyBuilder
-from ....dialects.responses.stored import (
-    RUNNING_STATUSES,
-    StoredEvent,
-    encode_events,
-    finalize,
-    read_events,
-    read_stored_response,
-)
+from ....dialects.responses.stored_events import StoredEvent, encode_events, read_events
+from ....dialects.responses.stored_response import RUNNING_STATUSES, finalize, read_stored_response
 from ....pipeline.engine_calls import translate_engine_exception
 from ....store import (
     Append,
@@ -35,7 +28,7 @@ from ....store import (
     Store,
     StoreUnavailable,
 )
-from ...streaming import log, wrap_unexpected_error
+from ...responder import log, wrap_unexpected_error
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 from .turn import ResponseStore, ResponseTurn
 

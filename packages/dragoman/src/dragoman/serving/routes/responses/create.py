@@ -1,5 +1,4 @@
-"""The routes that read a Responses body: creation, compaction, and counting of input
-tokens.
+"""The routes that read a Responses body: create, compact, count input tokens.
 
 Responses can be streamed, complete, or generated in the background.
 """
@@ -11,32 +10,33 @@ from functools import partial
 
 from ....core.errors import DragomanError, Unsupported
 from ....core.request import Conversation
-from ....dialects.base import GenerationCall, ReaderOptions
-from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
+from ....dialects.interfaces import GenerationCall, ReaderOptions
 from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens
 from ....dialects.responses.errors import render_error_fields
-from ....dialects.responses.stored import StoredEvent, build_event
-from ....pipeline.admission import check_countable
-from ....pipeline.models import TokenBackend
-from ....pipeline.prompt_encoding import build_dropped_warning, build_fitting_prompt
+from ....dialects.responses.stored_events import StoredEvent, build_event
+from ....dialects.server_sent_events import DONE, KEEPALIVE_COMMENT
+from ....pipeline.engine_token_count import count_with_engine
+from ....pipeline.model_registry import TokenBackend
+from ....pipeline.prompt_length import check_countable
+from ....pipeline.prompt_truncation import build_dropped_warning, build_fitting_prompt
 from ....store import Key
 from ...auth import Access
-from ...context import build_owner_files
-from ...endpoint import HttpRequest, JsonResponse, RESPONSES, Route
-from ...generate import (
-    admit_call,
-    build_header,
-    build_responder,
-    build_stream_headers,
-    build_terms,
-    collect_warnings,
-    count_with_engine,
-    read_call,
-)
-from ...streaming import ReplayResponder, Responder
+from ...call_admission import admit_call, build_header
+from ...call_reading import read_call
+from ...client_warnings import collect_warnings
+from ...error_envelope import RESPONSES
+from ...generation_handler import build_responder, build_stream_headers
+from ...handler_result import JsonResponse
+from ...http_request import HttpRequest
+from ...replay_responder import ReplayResponder
+from ...request_context import build_owner_files
+from ...request_terms import build_terms
+from ...responder import Responder
+from ...route import Route
 from .background import BackgroundRuns, start_run
+from .conversation_locks import ConversationLocks
 from .history import RESPONSE_KIND
-from .turn import ConversationLocks, open_turn, prepend_history, render_own_items
+from .turn import open_turn, prepend_history, render_own_items
 
 
 def build_routes(

@@ -1,5 +1,4 @@
-"""Loading of a response's history: previous turns, a conversation's items, and item
-references.
+"""The history that a response continues: previous turns or a conversation's items.
 
 All errors are RequestErrors, raised before the response starts.
 """
@@ -9,10 +8,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ....core.errors import NotFound, RequestError, Unsupported
-from ....dialects.body import abbreviate
+from ....dialects.field_errors import abbreviate
 from ....dialects.responses import InputItem, ResponsesCall
 from ....dialects.responses.input_items import find_response_id, read_item_id, read_referenced_item
-from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
+from ....dialects.responses.stored_response import (
+    CONTINUABLE_STATUSES,
+    StoredResponse,
+    read_stored_response,
+)
 from ....store import Key, SeriesEntry, Store
 
 RESPONSE_KIND = "response"

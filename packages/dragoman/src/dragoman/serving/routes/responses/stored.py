@@ -8,15 +8,18 @@ from functools import partial
 import msgspec
 
 from ....core.errors import RequestError, Unsupported
-from ....dialects.body import abbreviate, check_one_of, invalid_value, parse_digits
+from ....dialects.field_errors import abbreviate, check_one_of, invalid_value, parse_digits
 from ....dialects.pagination import paginate, read_page_query
 from ....dialects.responses.input_items import read_item_id
 from ....dialects.responses.reader import INCLUDABLE
-from ....dialects.responses.stored import read_stored_response
+from ....dialects.responses.stored_response import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
 from ...auth import Access
-from ...endpoint import HttpRequest, JsonResponse, RESPONSES, Route
-from ...streaming import Responder
+from ...error_envelope import RESPONSES
+from ...handler_result import JsonResponse
+from ...http_request import HttpRequest
+from ...responder import Responder
+from ...route import Route
 from .background import BackgroundRuns
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import cached_property
-from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import msgspec
 from msgspec import Raw
 
-from ....core.errors import Conflict, DragomanError, RequestError
+from ....core.errors import Conflict, DragomanError
 from ....core.reply import Reply
-from ....dialects.base import Header
-from ....dialects.body import abbreviate
-from ....dialects.envelope import ResponseId
+from ....dialects.chunk_envelope import ResponseId
+from ....dialects.field_errors import abbreviate
+from ....dialects.interfaces import Header
 from ....dialects.responses import ResponsesCall, ResponsesWriter, assign_ids
 from ....dialects.responses.input_items import read_item_id, read_stored_items
-from ....dialects.responses.stored import StoredResponse, to_raw
+from ....dialects.responses.stored_response import StoredResponse, to_raw
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
-from ...context import RequestContext
-from ...generate import AdmittedCall, LARGE_BODY, admit_call, build_header
-from ...store_access import persist_before_finish
-from ...streaming import EventBatches, log, wrap_unexpected_error
+from ...call_admission import AdmittedCall, admit_call, build_header
+from ...call_reading import LARGE_BODY
+from ...generation_responder import EventBatches
+from ...reply_persistence import persist_before_finish
+from ...request_context import RequestContext
+from ...responder import log, wrap_unexpected_error
+from .conversation_locks import ConversationLock, ConversationLocks
 from .history import (
     CONVERSATION_KIND,
     ITEMS_SERIES,
@@ -36,50 +38,6 @@ from .history import (
     load_history,
     resolve_references,
 )
-
-
-class ConversationLock:
-    """The lock of a conversation, held until it is released or garbage-collected."""
-
-    def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
-        self._locks = locks
-        self._key = (owner, id)
-
-    def release(self) -> None:
-        self._locks.discard(self._key)
-
-
-class ConversationLocks:
-    """The conversation locks of this process.
-
-    A conversation generates one response at a time, because the next response continues
-    its output. References are weak, so the lock of a turn that never ran is released
-    when the turn is garbage-collected.
-    """
-
-    def __init__(self) -> None:
-        self._by_key: WeakValueDictionary[tuple[str, str], ConversationLock] = WeakValueDictionary()
-
-    def acquire(self, owner: str, id: str | None) -> ConversationLock | None:
-        """Lock a conversation; return None if `id` is None.
-
-        Raises:
-            RequestError: another response is being generated in it.
-        """
-        if id is None:
-            return None
-        if (owner, id) in self._by_key:
-            raise RequestError(
-                f"Another response is being generated in conversation {abbreviate(id)}. Please "
-                f"retry in a few seconds.",
-                param="conversation",
-                code="conversation_locked",
-            )
-        lock = self._by_key[owner, id] = ConversationLock(self, owner, id)
-        return lock
-
-    def discard(self, key: tuple[str, str]) -> None:
-        self._by_key.pop(key, None)
 
 
 class ResponseTurn:

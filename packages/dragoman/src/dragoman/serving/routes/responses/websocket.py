@@ -23,19 +23,21 @@ from ....dialects.responses.websocket_frames import (
     render_error_frame,
     split_frames,
 )
-from ...auth import Access, AccessPolicy
+from ...access_policy import AccessPolicy
+from ...auth import Access
+from ...call_admission import AdmittedCall
+from ...call_reading import build_reader_options, run_in_thread_if_large
 from ...disconnect import never
-from ...endpoint import HttpRequest, RESPONSES, build_http_request, format_address, restrict_service
-from ...generate import (
-    AdmittedCall,
-    build_reader_options,
-    find_header_timeout,
-    run_in_thread_if_large,
-)
-from ...service import Service
-from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
+from ...endpoint import format_address
+from ...error_envelope import RESPONSES
+from ...generation_handler import find_header_timeout
+from ...generation_responder import EventBatches, GenerationResponder
+from ...http_request import HttpRequest, build_http_request
+from ...responder import RawHeaders, wrap_unexpected_error
+from ...service import Service, restrict_service
+from .conversation_locks import ConversationLocks
 from .history import ResponseHistory
-from .turn import ConversationLocks, ResponseTurn, open_turn
+from .turn import ResponseTurn, open_turn
 
 log = logging.getLogger("dragoman.access")
 

@@ -1,0 +1,132 @@
+"""What a server claims: by its profile, or by its routes."""
+
+from __future__ import annotations
+
+from .session import (
+    REFUSALS,
+    Client,
+    Session,
+)
+
+ROUTES = {
+    "chat": ("POST", "/v1/chat/completions"),
+    "completions": ("POST", "/v1/completions"),
+    "responses": ("POST", "/v1/responses"),
+    "messages": ("POST", "/v1/messages"),
+    "count-tokens": ("POST", "/v1/messages/count_tokens"),
+    "embeddings": ("POST", "/v1/embeddings"),
+    "models": ("GET", "/v1/models"),
+    "ollama": ("POST", "/api/chat"),
+    "tokenize": ("POST", "/tokenize"),
+    "vllm-generate": ("POST", "/inference/v1/generate"),
+    "sglang": ("GET", "/get_model_info"),
+    "tgi": ("GET", "/info"),
+    "llamacpp": ("GET", "/props"),
+    "conversations": ("POST", "/v1/conversations"),
+    "files": ("GET", "/v1/files"),
+    "rerank": ("POST", "/v1/rerank"),
+    "health": ("GET", "/health"),
+    "metrics": ("GET", "/metrics"),
+}
+"""Claim -> the route that `auto` probes for it. A route that answers 404, 405 or 501 is
+absent.
+"""
+
+
+_BASE = {"http", "models", "cancellation"}
+
+
+_OPENAI = _BASE | {"chat", "embeddings"}
+
+
+_RICH = {"forced tools", "tools", "json_schema", "json_object", "logprobs", "n"}
+"""Features that may be refused with an error unless the profile claims them."""
+
+
+PROFILES: dict[str, frozenset[str]] = {
+    "openai": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "state", "background", "websocket", "conversations", "input-tokens"}
+        | {"request-id", "codex", "files"}
+    ),
+    "anthropic": frozenset(_BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}),
+    "vllm": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "messages", "count-tokens", "tokenize", "vllm", "vllm-generate", "health"}
+        | {"metrics", "codex", "claude-code"}
+    ),
+    "sglang": frozenset(_OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}),
+    "llamacpp": frozenset(
+        _OPENAI | _RICH | {"completions", "responses", "messages", "count-tokens", "llamacpp", "health", "metrics"}
+    ),
+    "ollama": frozenset(
+        _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
+    ),
+    "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
+    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}),
+    "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
+    "dragoman": frozenset(
+        _OPENAI
+        | {*ROUTES} - {"llamacpp"}
+        | {"state", "background", "websocket", "input-tokens", "request-id", "codex", "claude-code", "vllm", "dragoman"}
+    ),
+}  # fmt: skip
+"""Profile -> what such a server claims."""
+
+
+IMPLIED = {
+    "responses": {"state", "background", "websocket", "input-tokens", "codex"},
+    "messages": {"claude-code"},
+    "vllm-generate": {"vllm"},
+    "models": {"cancellation", "http", "request-id"},
+}
+"""Claim found by its route -> more claims that `auto` assumes. Their checks are skipped
+if the server rejects them.
+"""
+
+
+_WITHOUT_GENERATION = frozenset(
+    {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
+)
+"""Claims that apply to a model that only embeds."""
+
+
+async def detect_routes(client: Client) -> frozenset[str]:
+    """Return the claims whose routes the server has."""
+    session = Session(client, frozenset())
+    claims = set[str]()
+    for claim, (method, path) in ROUTES.items():
+        # The empty object is an invalid body, so nothing is generated.
+        exchange = await session.send(method, path, {} if method == "POST" else None)
+        if exchange.status not in (404, 405, 501):
+            claims.add(claim)
+    return frozenset(claims)
+
+
+async def find_claims(client: Client) -> frozenset[str]:
+    """Return what the server claims: by its profile, or with `auto` by its routes."""
+    profile = client.target.profile
+    key = {"key"} if client.target.api_key is not None else set[str]()
+    if profile != "auto":
+        return PROFILES[profile] | key
+    routes = await detect_routes(client)
+    implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
+    return frozenset(routes | implied | key | {"http", "cancellation"})
+
+
+async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
+    """With `auto`, drop the claims of generation if the model only embeds: routes do
+    not show what the model can do.
+    """
+    if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
+        return claims
+    session = Session(client, claims)
+    model = client.target.model
+    embedding = await session.post(
+        "/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"}
+    )
+    if embedding.status != 200:
+        return claims
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    answer = await session.post("/v1/chat/completions", body)
+    return claims & _WITHOUT_GENERATION if answer.status in REFUSALS else claims

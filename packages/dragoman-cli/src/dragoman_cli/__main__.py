@@ -1,0 +1,5 @@
+"""`python -m dragoman_cli`."""
+
+from .main import main
+
+main()

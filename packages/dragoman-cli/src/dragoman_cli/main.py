@@ -1,0 +1,105 @@
+"""The command line: the sub-commands of all installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from ._version import VERSION
+from .command import CONTEXT_SETTINGS
+
+COMMANDS = "dragoman.commands"
+"""The entry point group in which packages register sub-commands."""
+
+PACKAGES: Mapping[str, str] = {
+    "serve": "dragoman",
+    "deploy": "dragoman",
+    "pull": "dragoman",
+    "models": "dragoman",
+    "rm": "dragoman",
+    "run": "dragoman",
+    "chat": "dragoman",
+    "launch": "dragoman",
+    "record": "dragoman",
+    "replay": "dragoman",
+    "keys": "dragoman",
+    "check": "dragoman-check",
+    "bench": "dragoman-check",
+    "simulate": "dragoman-sim",
+    "calibrate": "dragoman-sim",
+    "profiles": "dragoman-sim",
+    "profile": "dragoman-sim",
+    "plan": "dragoman-sim",
+}
+"""The sub-commands of our packages in the order of the help, and the package of each."""
+
+
+class CommandLine(click.Group):
+    """The command `dragoman`; a sub-command is imported when it is chosen or its help is listed."""
+
+    def __init__(self, commands: Mapping[str, EntryPoint]) -> None:
+        """Create the group. commands: the registered sub-commands by name."""
+        super().__init__(
+            "dragoman",
+            help="Inference APIs: serve them, check them, simulate the engines behind them.",
+            context_settings=dict(CONTEXT_SETTINGS),
+            no_args_is_help=True,
+            params=[
+                click.Option(
+                    ["--version"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    help="Show the version.",
+                    callback=_show_version,
+                )
+            ],
+        )
+        self._entry_points = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        known = [name for name in PACKAGES if name in self._entry_points]
+        return [*known, *sorted(set(self._entry_points) - set(PACKAGES)), "version"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name == "version":
+            return click.Command("version", callback=_print_version, help="Show the version.")
+        entry_point = self._entry_points.get(cmd_name)
+        return None if entry_point is None else entry_point.load()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the arguments; for an unknown one, say what to do."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            package = PACKAGES.get(name)
+            if package is not None:
+                ctx.fail(f"{name!r} is a command of {package}: pip install {package}")
+            matches = get_close_matches(name, [*PACKAGES, *self._entry_points], n=1)
+            suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+            ctx.fail(f"No such command {name!r}.{suggestion}")
+        return super().resolve_command(ctx, args)
+
+
+def build_command_line() -> CommandLine:
+    """Build the command line from the packages that are installed."""
+    return CommandLine({point.name: point for point in entry_points(group=COMMANDS)})
+
+
+def _print_version() -> None:
+    click.echo(VERSION)
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not ctx.resilient_parsing:
+        _print_version()
+        ctx.exit()
+
+
+def main() -> None:
+    """Run the `dragoman` command."""
+    build_command_line()(prog_name="dragoman")

@@ -1,0 +1,116 @@
+"""Plots of a plan: cost against latency of all fleets, the best fleet by arrival rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dragoman_check.load.workload_transforms import scale_arrivals
+from dragoman_check.plots.figure import LIMIT, MEASURED, SIMULATED, Panel, draw_figure
+
+from .simulation_plots import build_distribution_panel, build_time_panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dragoman_check.load.workload import WorkloadRequest
+
+    from ..lab.fleet import Fleet
+    from ..lab.objectives import Objective
+    from ..lab.planner import Plan
+    from ..lab.replica_router import Routing
+
+
+RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Arrival rates of the plot of rates, relative to the workload's."""
+
+
+def draw_plan(
+    path: str, result: Plan, workload: Sequence[WorkloadRequest], routing: Routing
+) -> None:
+    """Draw cost against latency of all fleets; of the best fleet also its times, and
+    its latency by arrival rate.
+    """
+    best = result.best
+    title = (
+        "No configuration meets the objectives"
+        if best is None
+        else f"{best.units} x {best.candidate.description}"
+    )
+    panels: list[Panel] = [_build_pareto_panel(result)]
+    if best is not None:
+        fleet = best.candidate.build_fleet(best.units, routing)
+        replay = fleet.serve(workload)
+        limits = {objective.metric: objective.limit for objective in result.objectives}
+        panels += [
+            build_distribution_panel(
+                "TTFT", [timing.ttft for timing in replay.timings], limits.get("ttft")
+            ),
+            build_distribution_panel("ITL", replay.gaps, limits.get("itl")),
+            build_distribution_panel(
+                "latency", [timing.latency for timing in replay.timings], limits.get("latency")
+            ),
+            _build_rate_panel(fleet, workload, result.objectives),
+            build_time_panel("requests running", replay.steps, lambda log: log.running),
+        ]
+    draw_figure(path, panels, title)
+
+
+def _build_pareto_panel(result: Plan) -> Panel:
+    objective = result.objectives[0]
+    sufficient = [fleet for fleet in result.fleets if fleet.units and fleet.report is not None]
+    front = [fleet for fleet in result.pareto if fleet.report is not None]
+
+    def draw(axes: Axes) -> None:
+        for gpu in dict.fromkeys(fleet.candidate.gpu for fleet in sufficient):
+            points = [
+                (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
+                for fleet in sufficient
+                if fleet.candidate.gpu == gpu and fleet.report is not None
+            ]
+            axes.scatter(*zip(*points, strict=True), s=18, label=gpu)
+        line = [
+            (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
+            for fleet in front
+            if fleet.report
+        ]
+        if line:
+            axes.plot(*zip(*line, strict=True), color=MEASURED, linewidth=0.8, label="Pareto front")
+            axes.legend()
+        axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--")
+        axes.set(
+            xlabel="cost per million output tokens",
+            ylabel=f"{objective.statistic} {objective.metric}, ms",
+        )
+
+    return draw
+
+
+def _build_rate_panel(
+    fleet: Fleet, workload: Sequence[WorkloadRequest], objectives: Sequence[Objective]
+) -> Panel:
+    """Build a panel with the first objective's metric at arrival rates around the
+    workload's own.
+    """
+
+    def draw(axes: Axes) -> None:
+        reports = [fleet.build_report(scale_arrivals(workload, factor)) for factor in RATE_FACTORS]
+        rates = [report.request_rate for report in reports]
+        axes.plot(
+            rates,
+            [1000 * objectives[0].read(report) for report in reports],
+            marker="o",
+            color=SIMULATED,
+        )
+        axes.axhline(objectives[0].limit * 1000, color=LIMIT, linestyle="--", label="SLO")
+        axes.axvline(
+            rates[RATE_FACTORS.index(1.0)], color=MEASURED, linewidth=0.8, label="this workload"
+        )
+        axes.legend()
+        axes.set(
+            xlabel="requests per second",
+            ylabel=f"{objectives[0].statistic} {objectives[0].metric}, ms",
+            yscale="log",
+        )
+
+    return draw

@@ -1,0 +1,150 @@
+"""`dragoman profile`: predicts a simulator profile from datasheets. The prediction is in `simulation`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dragoman.commands.options import EngineOptions, build_command
+
+if TYPE_CHECKING:
+    from ..lab.model_shape import Dtype
+
+
+PARALLEL_PANEL = "Parallelism"
+
+
+SEARCH_PANEL = "Search"
+
+
+OUTPUT_PANEL = "Output"
+
+
+MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
+
+
+PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's config.json, without measurements.
+
+The prediction is a roofline: bytes and operations of a step over the device's bandwidth and operations per second, plus
+collectives between devices. Use `calibrate` where there is a benchmark log.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(EngineOptions):
+    """Options of `dragoman profile`."""
+
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures."
+        ),
+    ]
+    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.",
+            show_default=False,
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel-size",
+            "--tp",
+            help="Devices per replica.",
+            min=1,
+            rich_help_panel=PARALLEL_PANEL,
+        ),
+    ] = 1
+    data_parallel_size: Annotated[
+        int,
+        typer.Option(
+            "--data-parallel-size",
+            "--dp",
+            help="Data-parallel ranks.",
+            min=1,
+            rich_help_panel=PARALLEL_PANEL,
+        ),
+    ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--enable-expert-parallel",
+            "--ep",
+            help="Share the experts among all ranks, which then run in lock-step.",
+            rich_help_panel=PARALLEL_PANEL,
+        ),
+    ] = False
+    gpu_memory_utilization: Annotated[
+        float,
+        typer.Option(
+            help="Share of a device's memory for weights, activations and KV cache.",
+            min=0.01,
+            max=1.0,
+        ),
+    ] = 0.9
+    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = (
+        None
+    )
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File for the profile (.yaml); by default standard output.",
+        ),
+    ] = None
+
+
+def _predict(options: ProfileOptions) -> None:
+    from ..engine.profile import dumps  # noqa: PLC0415 - numpy is slow to load
+    from ..lab.gpus import find_gpu  # noqa: PLC0415
+    from ..lab.model_shape import load_model_shape  # noqa: PLC0415
+    from ..lab.roofline import Parallelism, predict_profile  # noqa: PLC0415
+
+    shape = load_model_shape(options.model, read_dtype(options.dtype))
+    parallelism = Parallelism(
+        options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel
+    )
+    gpu = find_gpu(options.gpu)
+    name = (
+        options.name
+        or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
+    )
+    profile = predict_profile(
+        gpu,
+        shape,
+        parallelism,
+        name=name,
+        settings=options.overrides(),
+        memory_utilization=options.gpu_memory_utilization,
+    )
+    text = dumps(profile)
+    if options.out is None:
+        typer.echo(text, nl=False)
+    else:
+        Path(options.out).write_text(text, encoding="utf-8")
+        typer.echo(
+            f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from "
+            f"datasheets"
+        )
+
+
+def read_dtype(value: str | None) -> Dtype | None:
+    from ..lab.model_shape import DTYPES, Dtype  # noqa: PLC0415
+
+    if value is None:
+        return None
+    if value not in DTYPES:
+        raise ValueError(f"--dtype: must be one of {', '.join(DTYPES)}, not {value!r}")
+    return msgspec.convert(value, Dtype)
+
+
+profile = build_command(ProfileOptions, _predict, about=PROFILE_HELP)

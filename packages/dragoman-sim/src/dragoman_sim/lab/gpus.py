@@ -1,0 +1,64 @@
+"""The table of GPUs, with the figures of their datasheets."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.core.strict_yaml import load_yaml
+
+from ..engine.profile import ProfileError
+
+
+class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
+    """An accelerator, as in the table `gpus.yaml`, which explains the fields and units.
+
+    flops: dense operations per second by number format; formats that the device cannot
+        multiply are absent.
+    """
+
+    name: str
+    memory: float
+    memory_bandwidth: float
+    flops: dict[str, float]
+    link_bandwidth: float
+    link_latency: float
+    compute_efficiency: float = 0.7
+    watts: float | None = None
+    source: str = ""
+
+
+def load_gpus() -> dict[str, Gpu]:
+    """Load the GPU table, by short name."""
+    text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
+    return msgspec.convert(load_yaml(text), dict[str, Gpu], strict=False)
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return a GPU of the table, or of a YAML file with one entry of the same format.
+    Raises ProfileError.
+    """
+    if name.endswith((".yaml", ".yml")):
+        try:
+            return msgspec.convert(load_yaml(Path(name).read_bytes()), Gpu, strict=False)
+        except (OSError, ValueError) as error:
+            raise ProfileError(f"{name}: {error}") from None
+    gpus = load_gpus()
+    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and
+    # `rtx4090`.
+    spellings = {re.sub("[-_ ]", "", gpu): gpu for gpu in gpus}
+    spellings |= {gpu.removesuffix("-sxm"): gpu for gpu in gpus}
+    spelling = re.sub("[-_ ]", "", name.lower())
+    if spelling not in spellings:
+        close = difflib.get_close_matches(spelling, spellings, n=1)
+        hint = f"; did you mean {spellings[close[0]]}?" if close else ""
+        raise ProfileError(
+            f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its "
+            f"figures{hint}"
+        )
+    return gpus[spellings[spelling]]

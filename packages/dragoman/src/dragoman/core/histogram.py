@@ -1,0 +1,32 @@
+"""A histogram with fixed bucket boundaries, cheap to update."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Histogram:
+    """A histogram.
+
+    bounds: upper bounds of the buckets.
+    counts: observations in each bucket, not cumulative, and one more for those above
+        the last bound.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Add the same value `times` times."""
+        # bisect_left, since a Prometheus bucket includes its upper bound (`le`).
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)

@@ -1,0 +1,217 @@
+"""The interface of an engine that maps token ids to token ids.
+
+For token engines the pipeline implements detokenization, stop strings, n choices and
+usage once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from .capabilities import Capabilities
+from .engine import Health
+from .errors import DragomanError
+from .events import FinishReason
+from .matcher import Matcher
+from .prompt_images import PromptImage
+from .request import NO_EXTRAS, Extras, GenerateRequest, Sampling
+
+
+class ReasoningBudget(Struct, frozen=True):
+    """A limit on reasoning tokens, after which the engine forces the end of reasoning.
+
+    max_tokens: reasoning tokens before `forced_ids` are forced, unless reasoning has
+        ended by itself.
+    begin_ids: ids that begin reasoning.
+    end_ids: ids that end it.
+    forced_ids: ids that the engine forces at the limit.
+    is_open: the prompt already ends inside reasoning, so that no `begin_ids` are
+        expected.
+    """
+
+    max_tokens: int
+    begin_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    forced_ids: tuple[int, ...]
+    is_open: bool
+
+
+class TokenRequest(Struct, frozen=True):
+    """One sequence for a TokenEngine.
+
+    id: unique among running sequences.
+    max_tokens: at least 1.
+    stop_token_ids: sampling one of them ends the sequence (the token is delivered);
+        masked before min_tokens.
+    logprobs, prompt_logprobs, logprob_ids: as in GenerateRequest.
+    matcher: belongs to this request alone.
+    grammar: the matcher's grammar in llguidance's format, for an engine with an
+    llguidance of its own (vLLM) or in another process.
+    closes_at_limit: the matcher ends the answer within max_tokens, as the parameter
+        `close_at_limit` demands.
+    extras: the client's extras that the engine supports.
+    images: in prompt order; only for an engine with Feature.IMAGES.
+    arrival_time: seconds on the event loop's clock when the client's request arrived;
+        None is now.
+    origin, choice: the client's request and the index of its choice, for engines that
+    read text and tools (the simulator, a script). Engines that run a model do not need
+    them.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
+    prompt_logprobs: int | None = None
+    matcher: Matcher | None = None
+    grammar: str | None = None
+    closes_at_limit: bool = False
+    reasoning_budget: ReasoningBudget | None = None
+    priority: int = 0
+    cache_salt: str = ""
+    extras: Extras = NO_EXTRAS
+    origin: GenerateRequest | None = None
+    choice: int = 0
+    images: tuple[PromptImage, ...] = ()
+    arrival_time: float | None = None
+
+
+class Scheduled(Struct, frozen=True, array_like=True, tag=0):
+    """The sequence has left the queue.
+
+    cached_tokens: prompt tokens found in the prefix cache.
+    written_tokens: prompt tokens that the prefill writes to it; None if unknown.
+    elapsed: seconds since it left the queue: an engine may report it only after a step.
+    """
+
+    id: str
+    cached_tokens: int
+    written_tokens: int | None = None
+    elapsed: float = 0.0
+
+
+class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):
+    """The logprobs at one position.
+
+    rank: rank of the sampled token; None if unknown.
+    top: (id, logprob) pairs, most likely first.
+    """
+
+    logprob: float
+    rank: int | None
+    top: tuple[tuple[int, float], ...]
+
+
+class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
+    """The logprobs of the prompt.
+
+    logprobs: one for each prompt token; the first is None because nothing precedes it.
+    """
+
+    id: str
+    logprobs: tuple[TokenLogprob | None, ...]
+
+
+# One object for each token: not tracked by the garbage collector, and encoded without
+# field names.
+class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """A sampled token of a sequence."""
+
+    id: str
+    token: int
+    logprobs: TokenLogprob | None = None
+
+
+class WeightVersionSet(Struct, frozen=True, array_like=True, tag=3):
+    """All following tokens of this sequence are sampled by weights of this version."""
+
+    id: str
+    version: str
+
+
+class Ended(Struct, frozen=True, array_like=True, tag=4):
+    """The last output of a sequence that finished.
+
+    stop: the stop token that was sampled; it has already been delivered.
+    kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an
+    object (vLLM's disaggregated prefill). None if there is nothing to fetch.
+    was_closed: the matcher ended the answer at its token limit. Only set by an engine
+    in another process, which has a matcher of its own; otherwise the request's matcher
+    knows it.
+    """
+
+    id: str
+    reason: FinishReason
+    stop: int | None = None
+    kv_transfer_params: str | None = None
+    was_closed: bool = False
+
+
+class Failed(Struct, frozen=True, array_like=True, tag=5):
+    """The last output of a sequence that failed in the engine.
+
+    cuts_connection: an injected fault: the connection is closed without an error event.
+    """
+
+    id: str
+    message: str
+    cuts_connection: bool = False
+
+
+class Rejected(Struct, frozen=True):
+    """The last output of a sequence whose request turned out to be invalid after `add`.
+
+    It is the only output, unless a grammar becomes unsatisfiable during generation.
+
+    error: a RequestError, or Overloaded.
+    """
+
+    id: str
+    error: DragomanError
+
+
+TokenOutput = Scheduled | PromptLogprobs | WeightVersionSet | Sampled | Ended | Failed | Rejected
+
+
+OutputCallback = Callable[[TokenOutput], None]
+
+
+class TokenEngine(Protocol):
+    """An engine that maps token ids to token ids. Methods are called on the event loop
+    and must not block it.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        """Queue a sequence.
+
+        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested,
+        Sampled for each token, then Ended or Failed; or Rejected alone. Engines that
+        track weight versions deliver WeightVersionSet before the first token and
+        whenever the weights change.
+
+        Raises:
+            Overloaded: the queue is full.
+        """
+        ...
+
+    def abort(self, id: str) -> None:
+        """Free the sequence within one step and deliver nothing more. Unknown ids are
+        ignored.
+        """
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health: ...

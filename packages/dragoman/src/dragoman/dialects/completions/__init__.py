@@ -1,0 +1,1 @@
+"""OpenAI Completions, with vLLM's extensions."""

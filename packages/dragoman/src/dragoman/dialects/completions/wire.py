@@ -1,0 +1,49 @@
+"""The struct of a Completions body, with the support of every parameter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from ..bounds import Logprobs, TokenId
+from ..generation_fields import (
+    GenerationFields,
+)
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, reject
+
+
+class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
+    """A Completions body.
+
+    prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
+    """
+
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]] | None,
+        Note("a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
+    ] = None
+    best_of: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")
+    ] = None
+    echo: Annotated[bool | None, Note("with max_tokens 0 only the prompt is returned")] = None
+    logprobs: Annotated[
+        Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")
+    ] = None
+
+
+_UNSUPPORTED = (
+    *reject("suffix", "fill-in-the-middle is not supported", ""),
+    *reject("prompt_embeds", "prompts must be text or token ids"),
+    *reject("thinking_token_budget", "completions do not separate reasoning from text", -1),
+)
+
+
+COMPLETIONS = ParameterTable(
+    "completions",
+    (CompletionsBody,),
+    (
+        *SHARED_ROWS,
+        *_UNSUPPORTED,
+    ),
+)

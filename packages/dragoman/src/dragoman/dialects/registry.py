@@ -1,0 +1,108 @@
+"""Finds the reader or the writer of a dialect by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from .anthropic import MessagesWriter, read_messages
+from .anthropic.wire import COUNT_TOKENS, MESSAGES
+from .chat import ChatWriter, read_chat
+from .chat.wire import CHAT
+from .cohere_embed import COHERE_EMBED
+from .completions.reader import read_completions
+from .completions.wire import COMPLETIONS
+from .completions.writer import CompletionsWriter
+from .interfaces import GenerationCall, Header, ReaderOptions, Writer
+from .ollama.wire import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_MODEL,
+    OLLAMA_OPTIONS,
+)
+from .openai_embeddings import EMBEDDINGS
+from .parameter_table import ParameterSupport
+from .responses.wire import RESPONSES
+from .scoring import RERANK, SCORE
+from .sglang.wire import SGLANG, SGLANG_PARAMS
+from .tgi.wire import TGI, TGI_PARAMS
+from .tokenize import DETOKENIZE, TOKENIZE
+from .vllm_generate.wire import GENERATE, SAMPLING_PARAMS
+
+Dialect = Literal["chat", "completions", "messages"]
+"""OpenAI's Chat Completions, OpenAI's Completions, Anthropic's Messages."""
+
+_READERS: Mapping[str, Callable[[bytes, ReaderOptions], GenerationCall]] = {
+    "chat": read_chat,
+    "completions": read_completions,
+    "messages": read_messages,
+}
+_WRITERS: Mapping[str, Callable[[Header], Writer]] = {
+    "chat": ChatWriter,
+    "completions": CompletionsWriter,
+    "messages": MessagesWriter,
+}
+
+
+def read_request(
+    dialect: Dialect, body: bytes, *, default_model: str | None = None
+) -> GenerationCall:
+    """Parse a body into its requests, one for each prompt.
+
+    default_model: model of a body that does not name one.
+
+    Raises RequestError.
+    """
+    return _find(_READERS, dialect)(body, ReaderOptions(default_model=default_model))
+
+
+def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) -> Writer:
+    """Create the writer of one answer, which is streamed (`feed`, then `end`) or
+    complete (`render_full`).
+
+    created: Unix seconds.
+    """
+    return _find(_WRITERS, dialect)(Header(id, created, model))
+
+
+_Item = TypeVar("_Item")
+
+
+def _find(table: Mapping[str, _Item], dialect: str) -> _Item:
+    if dialect not in table:
+        raise ValueError(f"unknown dialect {dialect!r}; expected one of {', '.join(table)}")
+    return table[dialect]
+
+
+_TABLES = (
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    MESSAGES,
+    COUNT_TOKENS,
+    EMBEDDINGS,
+    COHERE_EMBED,
+    RERANK,
+    SCORE,
+    GENERATE,
+    SAMPLING_PARAMS,
+    SGLANG,
+    SGLANG_PARAMS,
+    TGI,
+    TGI_PARAMS,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_OPTIONS,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_MODEL,
+    TOKENIZE,
+    DETOKENIZE,
+)
+
+
+def list_parameters() -> tuple[ParameterSupport, ...]:
+    """List the support of every parameter of every dialect, for the docs."""
+    return tuple(row for table in _TABLES for row in table.rows)

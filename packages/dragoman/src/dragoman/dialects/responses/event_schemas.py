@@ -1,0 +1,232 @@
+"""The schemas of Responses' stream events, for the API description.
+
+`sequence_number` counts them from 0 without gaps.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..logprobs import ChatTokenLogprob
+from ..openai_errors import OpenAIErrorDetail
+from .response_schemas import (
+    OutputItem,
+    OutputText,
+    ReasoningText,
+    RefusalText,
+    ResponseObject,
+    SummaryText,
+)
+
+
+class ResponseCreated(Struct, frozen=True, tag_field="type", tag="response.created"):
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseQueued(Struct, frozen=True, tag_field="type", tag="response.queued"):
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseInProgress(Struct, frozen=True, tag_field="type", tag="response.in_progress"):
+    """The response is in progress. Sent again as a keepalive while no tokens are
+    generated.
+    """
+
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseCompleted(Struct, frozen=True, tag_field="type", tag="response.completed"):
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseIncomplete(Struct, frozen=True, tag_field="type", tag="response.incomplete"):
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseFailed(Struct, frozen=True, tag_field="type", tag="response.failed"):
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseError(Struct, frozen=True, tag_field="type", tag="error"):
+    """An error, flat for OpenAI's clients and nested for those of Open Responses;
+    `response.failed` follows.
+    """
+
+    sequence_number: int
+    code: str | None
+    message: str
+    param: str | None
+    error: OpenAIErrorDetail
+
+
+class OutputItemAdded(Struct, frozen=True, tag_field="type", tag="response.output_item.added"):
+    sequence_number: int
+    output_index: int
+    item: OutputItem
+
+
+class OutputItemDone(Struct, frozen=True, tag_field="type", tag="response.output_item.done"):
+    sequence_number: int
+    output_index: int
+    item: OutputItem
+
+
+class _PartEvent(Struct, frozen=True):
+    """The location of a part of an item's content."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+
+
+class ContentPartAdded(
+    _PartEvent, frozen=True, tag_field="type", tag="response.content_part.added"
+):
+    part: OutputText | RefusalText | ReasoningText
+
+
+class ContentPartDone(_PartEvent, frozen=True, tag_field="type", tag="response.content_part.done"):
+    part: OutputText | RefusalText | ReasoningText
+
+
+class OutputTextDelta(_PartEvent, frozen=True, tag_field="type", tag="response.output_text.delta"):
+    delta: str
+    logprobs: list[ChatTokenLogprob]
+
+
+class OutputTextDone(_PartEvent, frozen=True, tag_field="type", tag="response.output_text.done"):
+    text: str
+    logprobs: list[ChatTokenLogprob]
+
+
+class RefusalTextDelta(_PartEvent, frozen=True, tag_field="type", tag="response.refusal.delta"):
+    delta: str
+
+
+class RefusalTextDone(_PartEvent, frozen=True, tag_field="type", tag="response.refusal.done"):
+    refusal: str
+
+
+class ReasoningTextDelta(
+    _PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.delta"
+):
+    delta: str
+
+
+class ReasoningTextDone(
+    _PartEvent, frozen=True, tag_field="type", tag="response.reasoning_text.done"
+):
+    text: str
+
+
+class _SummaryEvent(Struct, frozen=True):
+    """The location of a part of a reasoning summary."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    summary_index: int
+
+
+class SummaryPartAdded(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.added"
+):
+    part: SummaryText
+
+
+class SummaryPartDone(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_part.done"
+):
+    part: SummaryText
+
+
+class SummaryTextDelta(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.delta"
+):
+    delta: str
+
+
+class SummaryTextDone(
+    _SummaryEvent, frozen=True, tag_field="type", tag="response.reasoning_summary_text.done"
+):
+    text: str
+
+
+class _ItemEvent(Struct, frozen=True):
+    """The location of an item."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+
+
+class ArgumentsDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.delta"
+):
+    delta: str
+
+
+class ArgumentsDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.function_call_arguments.done"
+):
+    name: str
+    arguments: str
+
+
+class CustomInputDelta(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.delta"
+):
+    delta: str
+
+
+class CustomInputDone(
+    _ItemEvent, frozen=True, tag_field="type", tag="response.custom_tool_call_input.done"
+):
+    input: str
+
+
+class _CommandEvent(Struct, frozen=True):
+    """The location of a command of a shell call."""
+
+    sequence_number: int
+    output_index: int
+    command_index: int
+
+
+class ShellCommandAdded(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.added"
+):
+    command: str
+
+
+class ShellCommandDelta(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.delta"
+):
+    delta: str
+
+
+class ShellCommandDone(
+    _CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.done"
+):
+    command: str
+
+
+class Compacting(_ItemEvent, frozen=True, tag_field="type", tag="response.compaction.compacting"):
+    """The summary is being written."""
+
+
+RESPONSE_EVENTS = (
+    ResponseCreated, ResponseQueued, ResponseInProgress, ResponseCompleted, ResponseIncomplete, ResponseFailed,
+    ResponseError, OutputItemAdded, OutputItemDone, ContentPartAdded, ContentPartDone, OutputTextDelta, OutputTextDone,
+    RefusalTextDelta, RefusalTextDone, ReasoningTextDelta, ReasoningTextDone, SummaryPartAdded, SummaryPartDone,
+    SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone,
+    ShellCommandAdded, ShellCommandDelta, ShellCommandDone, Compacting,
+)  # fmt: skip
+"""All events of streams and WebSockets."""

@@ -1,0 +1,296 @@
+"""The schemas of Responses' objects with their items, for the API description.
+
+The writers build JSON without these structs; tests validate their output against them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ..logprobs import ChatTokenLogprob
+from .wire import ConversationId
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
+    text: str
+    annotations: list[dict[str, Any]]
+    logprobs: list[ChatTokenLogprob]
+
+
+class RefusalText(Struct, frozen=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ReasoningText(Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Struct, frozen=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
+    text: str
+
+
+class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
+    detail: str
+    image_url: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+
+
+class InputFile(Struct, frozen=True, tag_field="type", tag="input_file"):
+    file_data: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+
+
+class InputAudioData(Struct, frozen=True):
+    data: str
+    format: str
+
+
+class InputAudio(Struct, frozen=True, tag_field="type", tag="input_audio"):
+    input_audio: InputAudioData
+
+
+class MessageItem(Struct, frozen=True, tag_field="type", tag="message"):
+    """A message of the assistant, or an input message that a compaction keeps."""
+
+    id: str
+    status: ItemStatus
+    role: Literal["assistant", "user", "system", "developer"]
+    content: list[OutputText | RefusalText | InputText | InputImage | InputFile | InputAudio]
+    phase: str | UnsetType = UNSET
+
+
+class ReasoningItem(Struct, frozen=True, tag_field="type", tag="reasoning"):
+    """Reasoning, as a summary or as its full text.
+
+    encrypted_content: the encrypted reasoning, to send back when responses are not
+        stored (`include`).
+    """
+
+    id: str
+    status: ItemStatus
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+
+
+class FunctionCallItem(Struct, frozen=True, tag_field="type", tag="function_call"):
+    """A function call.
+
+    arguments: JSON text.
+    namespace: namespace in which the tool was declared, if any.
+    """
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | UnsetType = UNSET
+
+
+class CustomCallItem(Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+class CompactionItem(Struct, frozen=True, tag_field="type", tag="compaction"):
+    """The summary of a conversation, which only this server can decrypt."""
+
+    id: str
+    encrypted_content: str
+
+
+class ShellCallItem(Struct, frozen=True, tag_field="type", tag="shell_call"):
+    """A call of OpenAI's shell tool, which the client runs."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    action: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class LocalShellCallItem(Struct, frozen=True, tag_field="type", tag="local_shell_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    action: dict[str, Any]
+
+
+class ApplyPatchCallItem(Struct, frozen=True, tag_field="type", tag="apply_patch_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    operation: dict[str, Any]
+
+
+class ComputerCallItem(Struct, frozen=True, tag_field="type", tag="computer_call"):
+    """A call of OpenAI's computer tool.
+
+    action: only for the tool's preview version.
+    actions: for its current version.
+    """
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    pending_safety_checks: list[dict[str, Any]]
+    actions: list[dict[str, Any]] | UnsetType = UNSET
+    action: dict[str, Any] | UnsetType = UNSET
+
+
+class ToolSearchCallItem(Struct, frozen=True, tag_field="type", tag="tool_search_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    execution: Literal["client"]
+    arguments: dict[str, Any]
+
+
+OutputItem = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | CompactionItem
+    | ShellCallItem
+    | LocalShellCallItem
+    | ApplyPatchCallItem
+    | ComputerCallItem
+    | ToolSearchCallItem
+)
+
+
+class InputTokenDetails(Struct, frozen=True):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokenDetails(Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Struct, frozen=True):
+    input_tokens: int
+    input_tokens_details: InputTokenDetails
+    output_tokens: int
+    output_tokens_details: OutputTokenDetails
+    total_tokens: int
+
+
+class ResponseFailure(Struct, frozen=True):
+    code: Literal[
+        "rate_limit_exceeded", "context_length_exceeded", "invalid_prompt", "server_error"
+    ]
+    message: str
+
+
+class IncompleteDetails(Struct, frozen=True):
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class EchoedReasoning(Struct, frozen=True):
+    effort: str | None
+    summary: str | None
+
+
+class EchoedText(Struct, frozen=True):
+    """The format of the text.
+
+    format: the request's format with all fields present.
+    """
+
+    format: dict[str, Any]
+    verbosity: str | UnsetType = UNSET
+
+
+class ResponseObject(Struct, frozen=True):
+    """A response. The fields from `previous_response_id` on repeat the request.
+
+    created_at, completed_at: Unix seconds.
+    usage: null until the response ends.
+    """
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: ResponseStatus
+    completed_at: int | None
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[OutputItem]
+    usage: ResponseUsage | None
+    previous_response_id: str | None
+    store: bool
+    background: bool
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    frequency_penalty: float
+    prompt_cache_key: str | None
+    reasoning: EchoedReasoning
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    temperature: float
+    text: EchoedText
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    conversation: ConversationId | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+
+
+class Compaction(Struct, frozen=True):
+    """The response of /v1/responses/compact: the user's messages and the compaction."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[OutputItem]
+    usage: ResponseUsage
+
+
+class InputTokenCount(Struct, frozen=True):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class DeletedResponse(Struct, frozen=True):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class ConversationObject(Struct, frozen=True):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Struct, frozen=True):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: bool

@@ -1,0 +1,63 @@
+"""The events of a background response, as they are stored with it.
+
+They are all that `ResponsesWriter` has rendered, numbered from 0, without the final
+`[DONE]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+_TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class StoredEvent(Struct, frozen=True, array_like=True):
+    """One event of a background response, as it is stored.
+
+    number: its sequence number.
+    type: such as `response.completed`.
+    data: its JSON object, byte for byte as clients receive it.
+    """
+
+    number: int
+    type: str
+    data: Raw
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.type in _TERMINAL_TYPES
+
+    def render(self) -> bytes:
+        """Render the server-sent event."""
+        return b"event: %s\ndata: %s\n\n" % (self.type.encode(), self.data)
+
+
+def build_event(number: int, type: bytes, fields: bytes) -> StoredEvent:
+    """Build an event. fields: those after `sequence_number`, as JSON without braces."""
+    data = Raw(b'{"type":"%s","sequence_number":%d,%s}' % (type, number, fields))
+    return StoredEvent(number, type.decode(), data)
+
+
+def encode_events(events: Sequence[StoredEvent]) -> bytes:
+    """Return the body of one entry in the store: events that were stored together."""
+    return msgspec.json.encode(events)
+
+
+def read_events(body: bytes) -> list[StoredEvent]:
+    """Decode an entry's body."""
+    # Before 0.2 an entry contained server-sent events as text. Support for it can be
+    # removed in 0.3.
+    if body.startswith(b"event:"):
+        datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
+        heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
+        pairs = zip(heads, datas, strict=True)
+        return [StoredEvent(head.sequence_number, head.type, Raw(data)) for head, data in pairs]
+    return msgspec.json.decode(body, type=list[StoredEvent])
+
+
+class _EventHead(Struct, frozen=True):
+    type: str
+    sequence_number: int

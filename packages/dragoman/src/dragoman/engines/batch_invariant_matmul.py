@@ -1,0 +1,111 @@
+"""Matrix products whose rows are bitwise independent of the number of rows in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+ROWS = 8
+"""Batches are padded to a multiple of this."""
+
+
+CANDIDATES = (128, 32, 8, 4, 2, 1)
+"""Block sizes to try, in rows."""
+
+
+_MAX_TRIAL_WORK = 1 << 33
+"""Limit of multiply-adds in a trial: large models settle for a smaller block."""
+
+
+def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
+    """Compute `rows @ matrix` over the last two axes, in calls of at most `block` rows.
+
+    The number of rows is a multiple of the `unit` for which the block was found.
+    Leading axes broadcast.
+    """
+    count, inner = rows.shape[-2:]
+    if count <= block:
+        return rows @ matrix
+    full_rows = count - count % block
+    blocks = (
+        rows[..., :full_rows, :].reshape(*rows.shape[:-2], full_rows // block, block, inner)
+        @ matrix[..., None, :, :]
+    )
+    full = blocks.reshape(*blocks.shape[:-3], full_rows, matrix.shape[-1])
+    if full_rows == count:
+        return full
+    return np.concatenate((full, rows[..., full_rows:, :] @ matrix), axis=-2)
+
+
+class BlockSizes:
+    """Block sizes for row-independent products, found by trial. Every shape is tried
+    once.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[int, ...], int] = {}
+
+    def find_block_size(self, matrix: Floats, unit: int) -> int:
+        """Find the block size for matrices of this shape and layout, and row counts
+        that are multiples of unit.
+        """
+        key = (*matrix.shape, *matrix.strides, unit)
+        if key not in self._sizes:
+            self._sizes[key] = find_largest_block(
+                lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit
+            )
+        return self._sizes[key]
+
+
+class Linear:
+    """rows @ weight + bias for multiples of ROWS rows; a result row does not depend on
+    the number of rows.
+    """
+
+    def __init__(self, weight: Floats, block_sizes: BlockSizes, bias: Floats | None = None) -> None:
+        """weight: [inner, outer]."""
+        # BLAS uses other kernels for a transposed layout, which would need a block size
+        # of their own.
+        self._weight = np.ascontiguousarray(weight)
+        self._bias = bias
+        self._block = block_sizes.find_block_size(self._weight, ROWS)
+
+    def __call__(self, rows: Floats) -> Floats:
+        product = multiply(rows, self._weight, self._block)
+        if self._bias is not None:
+            product += self._bias
+        return product
+
+
+def find_largest_block(
+    product: Callable[[Floats], Floats], inner: int, outer: int, unit: int
+) -> int:
+    """Find the largest candidate for which `product` computes all rows alike in every
+    call that `multiply` may make.
+
+    product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is
+        tried on equal rows, which must give equal results: a different order of
+        summation shows in some of the columns.
+    """
+    # A fixed seed, so that every start finds the same block and computes the same bits.
+    row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
+    for block in CANDIDATES[:-1]:
+        counts = range(unit, block + 1, unit) if block >= unit else (block,)
+        if block > unit and sum(counts) * inner * outer > _MAX_TRIAL_WORK:
+            continue
+        expected = product(np.repeat(row, counts[0], axis=0))[:1]
+        if all(
+            bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts
+        ):
+            return block
+    return CANDIDATES[-1]
+
+
+def round_up(count: int, unit: int) -> int:
+    """Return the next multiple of unit."""
+    return -(-count // unit) * unit

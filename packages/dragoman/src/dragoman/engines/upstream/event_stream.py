@@ -1,0 +1,143 @@
+"""A streamed body as events: driven by the consumer of the engine's stream, or by a callback of the transport."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import msgspec
+
+from ...core.engine import EventReceiver
+from ...core.events import (
+    Event,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from .sse_decoder import SseDecoder
+
+log = logging.getLogger(__name__)
+
+
+_DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
+
+
+class BodyConsumer(Protocol):
+    """The part of `HttpResponse` that `EventStream` uses."""
+
+    def interrupt(self) -> None:
+        """Resume the task that waits for the next piece of the body, although none has
+        arrived.
+        """
+        ...
+
+
+class StreamReader(Protocol):
+    """Converts the events of one upstream API to a valid stream of this server's
+    events.
+
+    has_started: whether `Started` has been returned.
+    is_done: whether the upstream's last event has been read.
+    warnings: warnings for the client, sent with `Started`.
+    """
+
+    has_started: bool
+    is_done: bool
+    warnings: tuple[str, ...]
+
+    def read(self, data: bytes) -> list[Event]:
+        """Read the data of one event. Raises RequestError if the upstream rejects the
+        request, EngineError if it fails or the event is invalid.
+        """
+        ...
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """Read a response that is not streamed. Raises as `read`."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Finish the stream. Raises EngineError if the response is incomplete."""
+        ...
+
+
+class EventStream:
+    """Converts the pieces of a streamed body to events.
+
+    failure: the exception that the consumer has to raise after the events of `feed`;
+        None while there is none.
+    """
+
+    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
+
+    def __init__(
+        self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None
+    ) -> None:
+        self._reader = reader
+        self._body = body
+        self._receiver = receiver
+        self._sse = SseDecoder()
+        self._backlog: list[Event] = []
+        self.failure: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the upstream's last event has been read."""
+        return self._reader.is_done
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Feed a piece of the body, and return its events after those that `receive`
+        left behind.
+
+        piece: b"" to fetch only the events left behind.
+        """
+        events = self._backlog
+        self._backlog = []
+        try:
+            pieces = self._sse.feed(piece)
+            if self._sse.warnings and not self._reader.has_started:
+                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
+            for data in pieces:
+                events += self._reader.read(data)
+                if self._reader.is_done:
+                    break
+        except Exception as error:
+            self.failure = error
+        return events
+
+    def receive(self, piece: bytes) -> bool:
+        """Pass the events of a piece to the receiver; return whether the piece was
+        consumed.
+
+        Only deltas are passed on directly. All other events are left for the next
+        `feed`.
+        """
+        receiver = self._receiver
+        if receiver is None or not receiver.is_ready:
+            return False
+        events = self.feed(piece)
+        are_deltas = (
+            type(events[0]) in _DELTAS
+            if len(events) == 1
+            else all(type(event) in _DELTAS for event in events)
+        )
+        # These need the coroutine that reads the body: a callback of the transport can
+        # neither raise nor await.
+        if self._reader.is_done or self.failure is not None or not are_deltas:
+            self._backlog = events
+            self._body.interrupt()
+        elif events:
+            receiver.receive(events)
+        return True
+
+
+def decode_warnings(array: bytes) -> tuple[str, ...]:
+    """Decode a server's warnings. Returns () for an invalid array, since the header
+    contains the warnings too.
+    """
+    try:
+        return msgspec.json.decode(array, type=tuple[str, ...])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("an upstream's warnings cannot be parsed: %s", error)
+        return ()

@@ -1,0 +1,75 @@
+"""An incremental decoder of server-sent events: bytes to the `data` of complete events."""
+
+from __future__ import annotations
+
+from ...core.errors import (
+    EngineError,
+)
+
+MAX_EVENT = 16 * 1024 * 1024
+"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long
+prompt.
+"""
+
+
+_WARNINGS_COMMENT = b": dragoman_warnings "
+
+
+class SseDecoder:
+    """An incremental decoder of server-sent events: bytes to the `data` of complete
+    events.
+
+    Event names, ids and comments are skipped, except for the comment with the server's
+    warnings.
+
+    warnings: the JSON array in the last comment with a server's warnings; empty before
+        the first.
+
+    Raises EngineError for an event above the limit. The time is linear in the bytes,
+    even if they arrive one by one.
+    """
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self._max_event = max_event
+        self._partial_line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self.warnings = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        is_one_event = (
+            data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+        )
+        # The common case: one whole event of one line. A CR ends lines too.
+        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
+            return [data[6:-2]]
+        events: list[bytes] = []
+        # A CRLF may be split between two pieces of the body.
+        remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data
+        self._after_cr = data.endswith(b"\r")
+        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these;
+        # `str.splitlines` at others too.
+        for piece in remaining.splitlines(keepends=True):
+            self._size += len(piece)
+            if self._size > self._max_event:
+                raise EngineError(
+                    f"The upstream sent an event of more than {self._max_event} bytes."
+                )
+            if not piece.endswith((b"\n", b"\r")):
+                self._partial_line.append(piece)
+                continue
+            line = b"".join((*self._partial_line, piece.rstrip(b"\r\n")))
+            self._partial_line.clear()
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif not line:
+                if self._data:
+                    events.append(b"\n".join(self._data))
+                self._data = []
+                self._size = 0
+            elif line.startswith(_WARNINGS_COMMENT):
+                self.warnings = line[len(_WARNINGS_COMMENT) :]
+        return events

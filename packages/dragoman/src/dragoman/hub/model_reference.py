@@ -1,0 +1,83 @@
+"""References to models: `org/name[:quant][@revision]`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from .errors import HubError
+
+_PART = r"[A-Za-z0-9_][\w.-]*"
+
+
+_REFERENCE = re.compile(
+    rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]+))?(?:@(?P<revision>[\w][\w./-]*))?"
+)
+
+
+Hub = Literal["huggingface", "modelscope"]
+
+
+class ModelReference(Struct, frozen=True):
+    """A model in a hub.
+
+    repository: its id, `org/name`.
+    quantization: of the GGUF file, such as `Q4_K_M`; None selects the preferred one.
+    revision: a branch, a tag or a commit; None is the default branch.
+    hub: the hub that hosts it.
+    """
+
+    repository: str
+    quantization: str | None = None
+    revision: str | None = None
+    hub: Hub = "huggingface"
+
+    def __str__(self) -> str:
+        quantization = "" if self.quantization is None else f":{self.quantization}"
+        hub = "modelscope:" if self.hub == "modelscope" else ""
+        return f"{hub}{self.repository}{quantization}" + (
+            "" if self.revision is None else f"@{self.revision}"
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        return (
+            self.repository
+            if self.quantization is None
+            else f"{self.repository}:{self.quantization}"
+        )
+
+
+def looks_like_repository(text: str) -> bool:
+    """Whether the text is `org/name[:quant][@revision]` and not a path on this machine."""
+    match = _REFERENCE.fullmatch(text)
+    return (
+        match is not None
+        and "/" in match["repository"]
+        and not text.lower().endswith((".gguf", ".safetensors", ".json", ".yaml", ".yml"))
+        and not Path(text).exists()
+    )
+
+
+def parse_reference(text: str, revision: str | None = None) -> ModelReference:
+    """Parse a reference. revision: applies where the text names none.
+
+    Raises:
+        HubError: it is not a reference, or names another revision.
+    """
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        raise HubError(
+            f"{text!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or "
+            f"`org/name@REVISION`"
+        )
+    if match["revision"] and revision and match["revision"] != revision:
+        raise HubError(
+            f"{text} names the revision {match['revision']}, but --revision is {revision}; remove "
+            f"one of them"
+        )
+    return ModelReference(match["repository"], match["quantization"], match["revision"] or revision)

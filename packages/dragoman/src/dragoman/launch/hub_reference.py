@@ -1,0 +1,53 @@
+"""MODEL as the name of a model of a hub (`org/name`, `hf:...`, `modelscope:...`, a URL)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..hub import (
+    ModelReference,
+    looks_like_repository,
+    parse_reference,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+_HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
+"""Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's
+models.
+"""
+
+
+ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
+"""Engines that run models of a hub, as in `transformers:org/name`."""
+
+
+def find_reference(
+    model: str, revision: str | None = None
+) -> tuple[ModelReference, str | None] | None:
+    """Parse MODEL as the name of a model of a hub.
+
+    Returns: the reference and the engine that MODEL names, if any; None if MODEL is
+        something else.
+
+    Raises:
+        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name
+            of a model.
+    """
+    host = next((host for host in _HOSTS if model.startswith(host)), None)
+    if host is not None and not Path(model).exists():
+        return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
+    kind, _, name = model.partition(":")
+    if kind == "hf" and name:
+        return parse_reference(name.removeprefix("//"), revision), None
+    if kind == "modelscope" and name:
+        return msgspec.structs.replace(parse_reference(name, revision), hub="modelscope"), None
+    engine = "llamacpp" if kind == "gguf" else kind
+    if engine in ENGINES_WITH_REPOSITORY and name:
+        return (parse_reference(name, revision), engine) if looks_like_repository(name) else None
+    return (parse_reference(model, revision), None) if looks_like_repository(model) else None

@@ -1,0 +1,111 @@
+"""The log lines about a loaded model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from ..hub import format_bytes
+from ..parsers import registry
+from ..pipeline.model_registry import ModelDetails, ServedModel, TokenBackend
+from ..settings import Settings
+
+
+@runtime_checkable
+class HasKvCapacity(Protocol):
+    """An engine that knows the capacity of its KV cache."""
+
+    @property
+    def num_kv_tokens(self) -> int: ...
+
+
+def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
+    """Return log lines about a loaded model: its engine, size, context and formats."""
+    details = model.details
+    engine = model.backend.engine
+    if details.engine is None:
+        return []
+    weights = [
+        f"engine {details.engine} ({details.reason})",
+        f"device {_find_device(settings, details)}",
+    ]
+    if details.quantization is not None:
+        weights.append(f"quantization {details.quantization}")
+    if details.dtype is not None:
+        weights.append(f"weights in {details.dtype}")
+    if details.engine in ("tiny", "encoder"):
+        weights.append("computed in float32")
+    elif settings.dtype != "auto":
+        weights.append(f"computed in {settings.dtype}")
+    if details.parameters is not None:
+        weights.append(f"{details.parameters:,} parameters")
+    if details.size is not None:
+        weights.append(format_bytes(details.size))
+    if details.revision is not None:
+        weights.append(f"commit {details.revision}")
+    context = f"context {model.max_model_len} tokens"
+    if isinstance(engine, HasKvCapacity):
+        size = details.kv_bytes_per_token and engine.num_kv_tokens * details.kv_bytes_per_token
+        memory = "" if not size else f" ({format_bytes(size)} in 16 bits when full)"
+        context += f", KV cache of {engine.num_kv_tokens} tokens{memory}"
+    return [", ".join(weights), context, *_describe_formats(settings, model)]
+
+
+def _find_device(settings: Settings, details: ModelDetails) -> str:
+    match details.engine:
+        case "tiny" | "encoder":
+            return "cpu"
+        case "transformers" if settings.device == "auto":
+            # The engine has imported torch. An import here would take seconds in a
+            # process that has not.
+            torch: Any = sys.modules["torch"]
+            return (
+                "cuda"
+                if torch.cuda.is_available()
+                else "mps"
+                if torch.backends.mps.is_available()
+                else "cpu"
+            )
+        case "transformers":
+            return settings.device
+        case "llamacpp" if settings.gpu_layers == 0:
+            return "cpu"
+        case "llamacpp":
+            return (
+                "chosen by llama.cpp"
+                if settings.gpu_layers < 0
+                else f"gpu for {settings.gpu_layers} layers"
+            )
+        case _:
+            return "chosen by the library"
+
+
+def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:
+    if not isinstance(model.backend, TokenBackend):
+        return
+    if model.backend.renderer is None:
+        yield (
+            "no chat template: only raw prompts are answered; set --chat-template for conversations"
+        )
+        return
+    template = None if model.tokenizer_info is None else model.tokenizer_info.chat_template
+    special_tokens = model.backend.tokenizer.special_tokens.keys()
+    detected = (
+        (None, None) if template is None else registry.detect_formats(template, special_tokens)
+    )
+    declared = "declared by the model"
+    reasoning = settings.reasoning_parser or detected[0] or declared
+    tools = settings.tool_call_parser or detected[1] or declared
+    yield ", ".join(
+        (
+            "chat template found",
+            "no tool call parser detected: calls that the model makes by itself stay text (see "
+            "--tool-call-parser)"
+            if model.tools is None
+            else f"tool call parser {tools}",
+            "no reasoning parser detected: reasoning stays in the text (see --reasoning-parser)"
+            if model.reasoning is None
+            else f"reasoning parser {reasoning}",
+        )
+    )

@@ -1,0 +1,66 @@
+"""Builds the store from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..settings import Settings, SettingsError, state_directory
+from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
+from .plugin import STORES, load_entry_point
+
+
+def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
+    """Build the store without opening it; None if storage is disabled.
+
+    Raises:
+        SettingsError: the setting is invalid or a driver is missing.
+    """
+    bounds = Bounds(settings.store_max_records, settings.store_max_bytes, settings.store_ttl)
+    kind, _, rest = settings.store.partition(":")
+    match kind, rest:
+        case "none", "":
+            return None
+        case "memory", "":
+            return MemoryStore(bounds)
+        case "sqlite", path:
+            synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
+            return SqliteStore(find_store_file(path, environment), bounds, synchronous=synchronous)
+        case "postgresql" | "postgres", rest if rest.startswith("//"):
+            try:
+                from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
+            except ImportError as error:
+                raise SettingsError(
+                    "store: PostgreSQL needs `pip install '.[postgres]'` in the clone of Dragoman."
+                ) from error
+            return PostgresStore(settings.store, bounds)
+        case _ if (factory := load_entry_point(STORES, kind)) is not None:
+            return factory(rest, bounds)
+        case _:
+            raise SettingsError(
+                f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, "
+                f"not `{kind}`."
+            )
+
+
+def find_store_file(path: str, environment: Mapping[str, str]) -> Path:
+    """Return the file of a SQLite store.
+
+    path: PATH of `sqlite:PATH`; if empty, the file is in the state directory.
+    """
+    return Path(path) if path else state_directory(environment) / "store.db"
+
+
+async def check_store(store: Store) -> None:
+    """Open and close the store, so that errors are reported at startup.
+
+    Raises:
+        SettingsError: the store cannot be opened.
+    """
+    try:
+        await store.open()
+    except StoreUnavailable as error:
+        raise SettingsError(
+            f"store: {error.message} `--store memory` and `--store none` work without a file."
+        ) from error
+    await store.close()

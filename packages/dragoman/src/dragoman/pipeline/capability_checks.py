@@ -1,0 +1,256 @@
+"""Checks that a model's engine supports what a request asks, made before its prompt is rendered.
+
+A parameter that the engine does not support is rejected if the client relies on it, and
+otherwise named in a warning. No parameter is ignored silently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from ..core.capabilities import Capabilities, Feature
+from ..core.errors import RequestError, Unsupported
+from ..core.message import (
+    Audio,
+    File,
+    Image,
+    Message,
+    Part,
+    ToolCall,
+    ToolResult,
+)
+from ..core.request import (
+    AnyJsonObject,
+    Constraint,
+    ContextFreeGrammar,
+    Conversation,
+    GenerateRequest,
+    GenerationLimits,
+    JsonSchema,
+    Prompt,
+    Regex,
+    Sampling,
+    StringChoices,
+)
+from .call_terms import CallTerms
+
+_CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
+    AnyJsonObject: Feature.JSON_OBJECT,
+    JsonSchema: Feature.JSON_SCHEMA,
+    Regex: Feature.REGEX,
+    StringChoices: Feature.CHOICE,
+    ContextFreeGrammar: Feature.GRAMMAR,
+}
+
+_NO_PARTS: frozenset[type[Part]] = frozenset()
+_MEDIA_FEATURES: dict[type[Part], Feature] = {
+    Image: Feature.IMAGES,
+    Audio: Feature.AUDIO,
+    File: Feature.FILES,
+}
+_MEDIA_HOLDERS = frozenset({*_MEDIA_FEATURES, ToolResult})
+
+# JSON of `kv_transfer_params` with no field but the prompt's ids.
+_ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
+_PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
+_DEFAULT_LIMITS: tuple[object, ...] = msgspec.structs.astuple(GenerationLimits())
+_OFF: Mapping[str, object] = MappingProxyType(
+    {
+        name: value
+        for name, value in msgspec.structs.asdict(Sampling()).items()
+        if name != "temperature" and value is not None
+    }
+)
+"""Values that turn a parameter off. Many clients always send them, and an engine
+without the parameter complies.
+"""
+_SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
+"""Names of parameters in requests, by our field's name, where the two differ."""
+
+
+def check_request(
+    request: GenerateRequest,
+    capabilities: Capabilities,
+    terms: CallTerms,
+    *,
+    renders_prompt: bool = True,
+) -> list[str]:
+    """Return warnings about parameters that will be ignored.
+
+    renders_prompt: the pipeline handles prompts, candidates and the queue (token
+    engines); otherwise the engine must declare support for the parameters that concern
+    them.
+
+    Raises:
+        Unsupported: the client relies on a parameter that the engine does not support.
+    """
+    prompt = request.prompt
+    # Nearly every conversation has only texts, and its parts then need not be inspected
+    # again.
+    part_types = (
+        frozenset([type(part) for message in prompt.messages for part in message.parts])
+        if isinstance(prompt, Conversation)
+        else _NO_PARTS
+    )
+    for feature, param in _find_required_features(request, part_types):
+        if feature not in capabilities.features:
+            raise Unsupported(
+                f"This model's engine does not support {feature.value.replace('_', ' ')}.",
+                param=param,
+            )
+    max_logprobs = min(capabilities.max_logprobs, terms.max_logprobs)
+    for requested, param in (
+        (request.logprobs, "top_logprobs"),
+        (request.prompt_logprobs, "prompt_logprobs"),
+    ):
+        if requested is not None and requested > max_logprobs:
+            raise RequestError(
+                f"`{param}` is {requested}; the maximum is {max_logprobs}.", param=param
+            )
+    warnings = list(_check_tool_results(prompt, terms)) if ToolResult in part_types else []
+    alternatives = capabilities.max_alternatives
+    if alternatives is not None and (request.logprobs or 0) > alternatives:
+        warnings.append(f"top_logprobs: this engine returns at most {alternatives} per token")
+    requested_names = set(_find_parameters(request, part_types))
+    if not renders_prompt:
+        requested_names.update(_find_prompt_parameters(request, terms))
+    # The pipeline's parameters never reach the engine, so it need not support them.
+    ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
+    ignored_names -= {
+        name
+        for name in ignored_names & _OFF.keys()
+        if getattr(request.sampling, name) == _OFF[name]
+    }
+    if not ignored_names:
+        return warnings
+    ignored = sorted(_SENT_NAMES.get(name, name) for name in ignored_names)
+    if terms.is_strict:
+        raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
+    return warnings + [
+        f"{name} is ignored: this model's engine does not support it" for name in ignored
+    ]
+
+
+def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
+    """Yield a warning for each result of a tool that answers no earlier call; most
+    often the history was lost.
+
+    Raises RequestError instead unless the terms accept them: OpenAI and Anthropic
+    reject such requests.
+    """
+    if not isinstance(prompt, Conversation):
+        return
+    call_ids: set[str] = set()
+    for message in prompt.messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                call_ids.add(part.id)
+            elif (
+                isinstance(part, ToolResult) and part.answers_call and part.call_id not in call_ids
+            ):
+                problem = f"No tool call found for the tool output with id {part.call_id[:64]!r}"
+                if terms.is_strict or not terms.accepts_unmatched_results:
+                    raise RequestError(f"{problem}.", param="messages", code="invalid_value")
+                yield f"messages: {problem[0].lower()}{problem[1:]}"
+
+
+def _find_required_features(
+    request: GenerateRequest, part_types: frozenset[type[Part]]
+) -> Iterator[tuple[Feature, str]]:
+    if request.constraint is not None:
+        yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
+    if request.logprobs is not None:
+        yield Feature.LOGPROBS, "logprobs"
+    if request.prompt_logprobs is not None:
+        yield Feature.PROMPT_LOGPROBS, "prompt_logprobs"
+    if request.logprob_ids:
+        yield Feature.LOGPROB_TOKEN_IDS, "logprob_token_ids"
+    if request.extras.lora is not None:
+        yield Feature.LORA, "model"
+    prompt = request.prompt
+    if isinstance(prompt, tuple):
+        yield Feature.TOKEN_IDS, "prompt"
+    elif isinstance(prompt, Conversation):
+        if prompt.tools and prompt.tool_choice.mode != "none":
+            yield Feature.TOOLS, "tools"
+        if prompt.reasoning.budget is not None:
+            yield Feature.REASONING_BUDGET, "thinking_token_budget"
+        # A tool's result may contain media.
+        if part_types.isdisjoint(_MEDIA_HOLDERS):
+            return
+        for index, message in enumerate(prompt.messages):
+            features = map(_MEDIA_FEATURES.get, map(type, _flatten_parts(message.parts)))
+            yield from (
+                (feature, f"messages[{index}].content")
+                for feature in features
+                if feature is not None
+            )
+
+
+def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
+    """Yield all parts, including those of tool results."""
+    for message in messages:
+        yield from _flatten_parts(message.parts)
+
+
+def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.content
+
+
+def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
+    """Find the names of the fields of the sampling, limits, extras and images that
+    differ from their defaults.
+    """
+    names = [*request.sampling.list_set_fields()]
+    # The pipeline itself handles `kv_transfer_params` with only the prompt's ids, and a
+    # session id is only a hint.
+    transfer = request.extras.kv_transfer_params
+    for name in request.extras.list_set_fields():
+        is_for_pipeline = (
+            name == "kv_transfer_params" and transfer and _ONLY_PROMPT_IDS.fullmatch(transfer)
+        )
+        if name != "session_id" and not is_for_pipeline:
+            names.append(name)
+    limits = zip(
+        GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True
+    )
+    for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
+        if value != default:
+            names.append(name)
+    if isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS):
+        images = (
+            part for part in iterate_parts(request.prompt.messages) if isinstance(part, Image)
+        )
+        if any(image.detail not in (None, "auto") for image in images):
+            names.append("detail")
+    return names
+
+
+def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Iterator[str]:
+    """Yield the other parameters that concern engines which render the prompt
+    themselves.
+    """
+    if request.priority and not terms.is_background:
+        yield "priority"
+    if request.cache_salt:
+        yield "cache_salt"
+    if (request.best_of or 0) > request.choices:
+        yield "best_of"
+    if isinstance(request.prompt, Conversation):
+        reasoning = request.prompt.reasoning
+        template = request.prompt.template
+        if reasoning.effort is not None:
+            yield "reasoning_effort"
+        elif reasoning.enabled is not None:
+            yield "enable_thinking"
+        if template.kwargs is not None:
+            yield "chat_template_kwargs"
+        if template.documents is not None:
+            yield "documents"

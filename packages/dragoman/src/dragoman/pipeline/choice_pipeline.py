@@ -1,0 +1,53 @@
+"""The event pipeline of one choice of a response: its parser, then its stop strings."""
+
+from __future__ import annotations
+
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    get_answer_tokens,
+)
+from ..core.syntax import Parser
+from .stop_strings import StopStage
+
+
+class ChoicePipeline:
+    """Converts the raw events of one choice into canonical ones, and counts the tokens
+    that usage reports.
+    """
+
+    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
+
+    def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
+        self._parser = parser
+        self._stops = stops
+        self.has_finished = False
+        self.n_tokens = 0
+        self.n_reasoning_tokens = 0
+
+    @property
+    def has_matched_stop(self) -> bool:
+        """Whether a stop string matched, so that the choice should be closed."""
+        return self._stops is not None and self._stops.matched is not None and not self.has_finished
+
+    def feed(self, event: Event) -> list[Event]:
+        events = [event] if self._parser is None else self._parser.feed(event)
+        if self._stops is not None:
+            events = [
+                stopped_event
+                for parsed_event in events
+                for stopped_event in self._stops.feed(parsed_event)
+            ]
+        for emitted in events:
+            if type(emitted) is TextDelta:
+                self.n_tokens += len(emitted.tokens)
+            else:
+                tokens = len(get_answer_tokens(emitted))
+                self.n_tokens += tokens
+                if isinstance(emitted, ReasoningDelta):
+                    self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
+                elif isinstance(emitted, ChoiceFinished):
+                    self.has_finished = True
+        return events

@@ -1,0 +1,178 @@
+"""Embedding of texts: checks the limits, tokenizes the texts, calls the model.
+
+The texts are untrusted: names of control tokens in them are plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+import anyio.to_thread
+
+from ..core.encoder import Embedder
+from ..core.encoder_requests import (
+    Embeddings,
+    EmbedRequest,
+    EncodingTask,
+    TextEmbedRequest,
+    TextInputs,
+)
+from ..core.errors import ContextTooLong, RequestError, Unsupported
+from ..prompts.hf_tokenizer import HfTokenizer
+from .engine_calls import EngineCall
+from .model_registry import (
+    EmbedderBackend,
+    EventBackend,
+    ScorerBackend,
+    ServedModel,
+    TextEncoderBackend,
+    TokenBackend,
+)
+from .prompt_length import check_countable
+from .request_queue import ONE_QUEUE, QueueShare
+
+MAX_INLINE_CHARS = 2048
+"""Maximum characters that are tokenized on the event loop; for so few a thread switch
+costs more.
+"""
+
+_SCORES_ONLY = "This model scores pairs of texts and does not support embeddings: use /rerank."
+
+T = TypeVar("T")
+
+
+async def embed(
+    model: ServedModel,
+    texts: TextInputs,
+    dimensions: int | None,
+    normalize: bool | None,
+    *,
+    queue_share: QueueShare = ONE_QUEUE,
+) -> Embeddings:
+    """Embed texts.
+
+    dimensions: length of the vectors; None means the model's default.
+    normalize: vectors get length 1; None means the model's default.
+    queue_share: as in CallTerms.
+
+    Raises:
+        RequestError: the model does not support the request.
+        Overloaded: the queue is full.
+    """
+    if (encoder := model.text_encoder) is not None:
+        if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
+            raise Unsupported(_SCORES_ONLY, param="model")
+        model.encoding_queue.check_capacity(queue_share)
+        text_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
+        tokens = estimate_tokens(texts.inputs)
+        return await run_in_turn(
+            model, queue_share, tokens, lambda: encoder.embed_texts(text_request)
+        )
+    embedder, tokenizer = find_embedder(model)
+    embedder.embedding_info.check_dimensions(dimensions)
+    model.encoding_queue.check_capacity(queue_share)
+    inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
+    request = EmbedRequest(model.name, inputs, dimensions, normalize)
+    return await run_in_turn(
+        model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request)
+    )
+
+
+def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
+    """Estimate the tokens for the queue's limit if another server tokenizes the texts:
+    four characters each.
+    """
+    return sum(len(text) // 4 + 1 if isinstance(text, str) else len(text) for text in texts)
+
+
+async def run_in_turn(
+    model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
+) -> T:
+    """Call an engine that embeds or scores when it is the owner's turn. Raises
+    Overloaded if the queue is full.
+    """
+    queued_request = model.encoding_queue.enqueue(queue_share, tokens)
+    try:
+        await queued_request.wait_for_turn()
+        with EngineCall():
+            return await compute()
+    finally:
+        queued_request.leave()
+
+
+def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
+    """Find the model's embedder and tokenizer. Raises Unsupported if it has no
+    embedder.
+    """
+    match model.backend:
+        case EmbedderBackend(engine, tokenizer):
+            return engine, tokenizer
+        case TokenBackend(embedder=embedder, tokenizer=tokenizer) if embedder is not None:
+            return embedder, tokenizer
+        case ScorerBackend():
+            raise Unsupported(_SCORES_ONLY, param="model")
+        case TokenBackend() | EventBackend() | TextEncoderBackend():
+            raise Unsupported("This model does not support embeddings.", param="model")
+
+
+async def encode_inputs(
+    tokenizer: HfTokenizer, texts: TextInputs, limit: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of each input.
+
+    Raises:
+        ContextTooLong: an input has more than `limit` tokens.
+        RequestError: an input has no tokens, or cannot be truncated.
+    """
+    n_chars = sum(len(text) for text in texts.inputs if isinstance(text, str))
+
+    def encode_all() -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            _encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs))
+        )
+
+    return (
+        encode_all() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode_all)
+    )
+
+
+def _encode_input(
+    tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int
+) -> tuple[int, ...]:
+    text = texts.inputs[index]
+    wrapping = tokenizer.wrapping
+    is_wrapped = isinstance(text, str) and texts.add_special_tokens
+    prefix, suffix = (wrapping.prefix, wrapping.suffix) if is_wrapped else ((), ())
+    param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
+    if texts.truncate is None and len(text) > limit * (
+        tokenizer.longest_token if isinstance(text, str) else 1
+    ):
+        least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
+        raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
+    if texts.truncate is not None and isinstance(text, str):
+        check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=param)
+    text_ids = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
+    n_special = len(prefix) + len(suffix)
+    if texts.truncate is not None:
+        max_ids = limit if texts.truncate < 0 else min(texts.truncate, limit)
+        if max_ids <= n_special:
+            raise RequestError(
+                f"truncate_prompt_tokens must be more than the {n_special} special tokens around "
+                f"a text.",
+                param="truncate_prompt_tokens",
+            )
+        text_ids = truncate_ids(text_ids, max_ids - n_special, keep_end=texts.keep_end)
+    elif len(text_ids) + n_special > limit:
+        raise ContextTooLong(limit=limit, prompt=len(text_ids) + n_special, param=param)
+    ids = (*prefix, *text_ids, *suffix)
+    if not ids:
+        raise RequestError("The input is empty: it has no tokens.", param=param)
+    return ids
+
+
+def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) -> tuple[int, ...]:
+    """Return at most `max_ids` of the ids, from the beginning or the end."""
+    if len(ids) <= max_ids:
+        return tuple(ids)
+    return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])

@@ -1,0 +1,173 @@
+"""Merging of the streams of several prompts or choices into one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from ..core.events import Event, Finished, PromptTokens, Started, Usage
+from .engine_calls import translate_engine_exception
+from .output_queue import OutputQueue
+
+Batches = AsyncGenerator[list[Event]]
+
+
+class _PromptEnd:
+    """Marks the end of one prompt's stream.
+
+    error: its failure; None if it succeeded.
+    """
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
+def merge_prompts(prompts: Sequence[Batches]) -> Batches:
+    """Merge the streams of prompts: choice i of prompt p becomes choice p * n + i.
+
+    `Started` is sent once all prompts have started.
+    """
+    return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
+
+
+async def merge_choices(choices: Sequence[Batches]) -> Batches:
+    """Merge the choices of one prompt, each of which has its own stream. Usage counts
+    the prompt once per choice.
+    """
+    async with aclosing(_merge_concurrently(choices)) as batches:
+        async for batch in batches:
+            yield [
+                msgspec.structs.replace(event, prompts=1) if type(event) is Started else event
+                for event in batch
+            ]
+
+
+async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
+    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]] = OutputQueue()
+    tasks = [
+        asyncio.create_task(_forward_batches(index, batches, queue))
+        for index, batches in enumerate(prompts)
+    ]
+    try:
+        async for batch in _read_merged(queue, len(prompts)):
+            yield batch
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward_batches(
+    index: int, batches: Batches, queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]]
+) -> None:
+    task = asyncio.current_task()
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                queue.put((index, batch))
+    except BaseException as error:
+        failure = translate_engine_exception(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        queue.put((index, _PromptEnd(failure)))
+    else:
+        queue.put((index, _PromptEnd()))
+
+
+async def _read_merged(
+    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], prompts: int
+) -> Batches:
+    merge_state = _MergeState(prompts)
+    while merge_state.n_running:
+        events: list[Event] = []
+        await queue.wait_for_items()
+        for index, item in queue.take_all():
+            if isinstance(item, _PromptEnd):
+                if item.error is not None:
+                    raise item.error
+                merge_state.n_running -= 1
+            else:
+                events += [
+                    merged_event
+                    for event in item
+                    for merged_event in merge_state.read(index, event)
+                ]
+        if events:
+            yield events
+    yield [Finished(merge_state.build_usage())]
+
+
+class _MergeState:
+    """The prompts that have started, and the summed usage."""
+
+    def __init__(self, prompts: int) -> None:
+        self.n_running = prompts
+        self._started: list[Started | None] = [None] * prompts
+        self._usages: list[Usage] = []
+        self._pending: list[tuple[int, Event]] = []
+
+    def read(self, index: int, event: Event) -> list[Event]:
+        """Add an event of prompt `index`. Return the events that the merged stream can
+        now emit.
+        """
+        match event:
+            case Started():
+                self._started[index] = event
+                started = [event for event in self._started if event is not None]
+                if len(started) < len(self._started):
+                    return []
+                merged_start = Started(
+                    sum(event.prompt_tokens for event in started),
+                    _sum_known([event.cached_tokens for event in started]),
+                    sum(event.choices for event in started),
+                    len(started),
+                    tuple(applied_edit for event in started for applied_edit in event.edited),
+                    _sum_known([event.written_tokens for event in started]),
+                    tuple(
+                        dict.fromkeys(warning for event in started for warning in event.warnings)
+                    ),
+                    min(event.elapsed for event in started),
+                )
+                pending = self._pending
+                self._pending = []
+                return [
+                    merged_start,
+                    *(self._renumber(index, pending_event) for index, pending_event in pending),
+                ]
+            case Finished(usage):
+                self._usages.append(usage)
+                return []
+            # Held back: `Started` comes first, and its counts are sums over all
+            # prompts.
+            case _ if None in self._started:
+                self._pending.append((index, event))
+                return []
+            case _:
+                return [self._renumber(index, event)]
+
+    def _renumber(self, index: int, event: Event) -> Event:
+        if isinstance(event, PromptTokens):
+            return msgspec.structs.replace(event, prompt=index)
+        assert not isinstance(event, (Started, Finished))
+        # All prompts of a request have the same number of choices.
+        first_started = self._started[0]
+        assert first_started is not None
+        return msgspec.structs.replace(event, choice=index * first_started.choices + event.choice)
+
+    def build_usage(self) -> Usage:
+        return Usage(
+            sum(usage.prompt for usage in self._usages),
+            sum(usage.completion for usage in self._usages),
+            _sum_known([usage.cached for usage in self._usages]),
+            _sum_known([usage.reasoning for usage in self._usages]),
+            _sum_known([usage.written for usage in self._usages]),
+        )
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    """Return the sum; None if one count is unknown."""
+    known_counts = [count for count in counts if count is not None]
+    return sum(known_counts) if len(known_counts) == len(counts) else None

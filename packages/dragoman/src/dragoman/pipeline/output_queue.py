@@ -1,0 +1,112 @@
+"""The output queue of a request, from its engine to its single consumer.
+
+A list and one wake-up cost less than an asyncio.Queue per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic
+
+from .engine_calls import T
+
+
+class DeliveryRounds:
+    """Calls the receivers of queues that have new items, once per iteration of the
+    event loop, in order of delivery.
+
+    An engine's step delivers to many queues; their receivers run together, after the
+    step. All calls are made on one event loop.
+    """
+
+    __slots__ = ("_receivers",)
+
+    def __init__(self) -> None:
+        self._receivers: list[Callable[[], None]] = []
+
+    def schedule(self, receiver: Callable[[], None]) -> None:
+        """Call `receiver`, which must not raise, in the next iteration of the event
+        loop.
+        """
+        if not self._receivers:
+            asyncio.get_running_loop().call_soon(self._call_receivers)
+        self._receivers.append(receiver)
+
+    def _call_receivers(self) -> None:
+        # The list is swapped first, so a receiver that causes new output is called in
+        # the next iteration. Sockets are served in between.
+        receivers = self._receivers
+        self._receivers = []
+        for receive in receivers:
+            receive()
+
+
+class OutputQueue(Generic[T]):
+    """The outputs of one request that its consumer has not taken yet. Created, filled
+    and emptied on one event loop.
+
+    Bounded by the producer: a response has at most max_tokens outputs.
+    """
+
+    __slots__ = ("_items", "_loop", "_receiver", "_rounds", "_waiter")
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._rounds: DeliveryRounds | None = None
+        self._receiver: Callable[[], None] | None = None
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._receiver is None or self._rounds is None:
+            waiter.set_result(None)
+        # For later items of this round the receiver is already scheduled.
+        elif len(self._items) == 1:
+            self._rounds.schedule(self._receiver)
+
+    def receive_directly(self, rounds: DeliveryRounds, receiver: Callable[[], None]) -> None:
+        """Call `receiver` instead of waking the consumer. It takes the items, or wakes
+        the consumer itself.
+        """
+        self._rounds = rounds
+        self._receiver = receiver
+
+    def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
+        """Take all items, if the consumer waits for them and the last one is of one of
+        these types; else none.
+
+        A consumer that waits has handled all earlier items.
+        """
+        items = self._items
+        waiter = self._waiter
+        if waiter is None or waiter.done() or not items or type(items[-1]) not in kinds:
+            return []
+        self._items = []
+        return items
+
+    def wake(self) -> None:
+        """Wake the consumer, whether there are items or not."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def wait_for_items(self) -> asyncio.Future[None]:
+        """Return a future that is done when the queue has items. A coroutine would cost
+        more, once per token.
+        """
+        # A future is awaited once and not reusable. It is cheaper than an Event, which
+        # has a future and a queue of waiters.
+        self._waiter = self._loop.create_future()
+        if self._items:
+            self._waiter.set_result(None)
+        return self._waiter
+
+    def take_all(self) -> list[T]:
+        """Take all items."""
+        items = self._items
+        self._items = []
+        return items

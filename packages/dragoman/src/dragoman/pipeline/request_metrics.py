@@ -1,0 +1,245 @@
+"""Metrics of requests per model, for engines that have no counters of their own.
+
+They are updated once per batch of events, not once per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+
+from ..core.engine_stats import EngineStats
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Timings,
+    get_answer_tokens,
+)
+from .model_registry import Models, ServedModel
+
+MonotonicClock = Callable[[], float]
+"""A monotonic clock, in seconds."""
+
+
+class ModelMetrics:
+    """The counters of all served models."""
+
+    def __init__(self, models: Models, clock: MonotonicClock) -> None:
+        self._models = models
+        self._clock = clock
+        self._stats_by_model: dict[str, EngineStats] = {}
+
+    def start_request(self, model: ServedModel) -> RequestMetrics | None:
+        """Return the metrics of a prompt that starts now; None if the engine counts it
+        itself.
+        """
+        return (
+            None
+            if model.stats_source is not None
+            else RequestMetrics(self._find_stats(model), self._clock)
+        )
+
+    def _find_stats(self, model: ServedModel) -> EngineStats:
+        """Return the counters of a model, which persist while it is unloaded."""
+        return self._stats_by_model.setdefault(model.name, EngineStats())
+
+    def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
+        """Yield every model with the current counters of its engine's cores."""
+        for model in self._models:
+            if model.stats_source is not None:
+                cores = model.stats_source.stats()
+                n_held = model.queue.n_held
+                if n_held:
+                    # Requests that wait in front of the engine are listed with its
+                    # first core.
+                    first = copy.copy(cores[0])
+                    first.waiting += n_held
+                    cores = [first, *cores[1:]]
+                yield model, cores
+                continue
+            stats = self._find_stats(model)
+            health = model.backend.engine.health()
+            stats.running = health.running
+            stats.waiting = health.waiting + model.queue.n_held
+            stats.kv_cache_usage = health.kv_cache_usage
+            yield model, [stats]
+
+
+class RequestMetrics:
+    """The metrics of one prompt's response, a context manager around its batches. Its
+    exit records the outcome.
+    """
+
+    __slots__ = (
+        "_arrival_time",
+        "_clock",
+        "_first_token_time",
+        "_last_token_time",
+        "_open_choices",
+        "_prompt_tokens",
+        "_start_time",
+        "_stats",
+        "_tokens",
+    )
+
+    def __init__(self, stats: EngineStats, clock: MonotonicClock) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._arrival_time = self._start_time = self._last_token_time = clock()
+        self._first_token_time: float | None = None
+        self._prompt_tokens = self._tokens = 0
+        self._open_choices = 1
+        """Choices that have not ended."""
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Seconds from the start in the engine to the first token, or until now if
+        there is none yet.
+        """
+        end = self._clock() if self._first_token_time is None else self._first_token_time
+        return end - self._start_time
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds from the first token to the latest one."""
+        return (
+            0.0
+            if self._first_token_time is None
+            else self._last_token_time - self._first_token_time
+        )
+
+    def observe_batch(self, events: list[Event]) -> None:
+        count = 0
+        stats = self._stats
+        for event in events:
+            if type(event) is TextDelta:  # The common case.
+                count += len(event.tokens)
+                continue
+            count += len(get_answer_tokens(event))
+            match event:
+                case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
+                    self._count_prompt(prompt_tokens, cached_tokens)
+                    stats.request_choices.observe(choices)
+                    self._start_time = self._clock() - elapsed
+                    stats.queue.observe(self._start_time - self._arrival_time)
+                    self._open_choices = choices
+                case ChoiceFinished(_, reason):
+                    self._open_choices -= 1
+                    if not self._open_choices:
+                        # Counted once per request, like the histograms. The choice that
+                        # ends last gives the reason.
+                        stats.record_finish(reason)
+                case Finished(usage):
+                    # Many upstreams report counts only at the end, and no tokens.
+                    self._count_prompt(usage.prompt, usage.cached)
+                    if not self._tokens + count:
+                        self._tokens = usage.completion
+                        stats.generation_tokens += usage.completion
+                case _:
+                    pass
+        if not count:
+            return
+        now = self._clock()
+        self._tokens += count
+        stats.generation_tokens += count
+        if self._first_token_time is None:
+            # Further tokens of the first batch arrive with it, so the wait before it is
+            # no gap between tokens.
+            self._first_token_time = self._last_token_time = now
+            stats.ttft.observe(now - self._arrival_time)
+            count -= 1
+        if count:
+            stats.inter_token.observe((now - self._last_token_time) / count, count)
+        self._last_token_time = now
+
+    def _count_prompt(self, tokens: int, cached: int | None) -> None:
+        """Count the prompt, unless it has been counted or its tokens are not known yet."""
+        if tokens and not self._prompt_tokens:
+            self._prompt_tokens = tokens
+            self._stats.prompt_tokens += tokens
+            self._stats.prompt_tokens_cached += cached or 0
+            self._stats.request_prompt_tokens.observe(tokens)
+
+    def __enter__(self) -> RequestMetrics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        stats = self._stats
+        now = self._clock()
+        # Only if an exception ended the request; finished choices have already been
+        # recorded.
+        if kind is not None and self._open_choices:
+            is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
+            stats.record_finish(FinishReason.ABORT if is_aborted else None)
+        stats.latency.observe(now - self._arrival_time)
+        stats.request_generation_tokens.observe(self._tokens)
+        if self._first_token_time is not None:
+            stats.prefill.observe(self._first_token_time - self._start_time)
+            stats.decode.observe(self._last_token_time - self._first_token_time)
+            stats.inference.observe(self._last_token_time - self._start_time)
+            # The first token belongs to the prefill, so n tokens have n - 1 intervals
+            # (as vLLM counts).
+            if self._tokens > 1:
+                stats.per_output_token.observe(
+                    (self._last_token_time - self._first_token_time) / (self._tokens - 1)
+                )
+
+
+async def measure(
+    batches: AsyncGenerator[list[Event]], metrics: RequestMetrics
+) -> AsyncGenerator[list[Event]]:
+    """Yield the same batches and count them. Closing this generator closes `batches`."""
+    observe = metrics.observe_batch
+    with metrics:
+        async with aclosing(batches):
+            async for batch in batches:
+                observe(batch)
+                yield batch
+
+
+async def add_timings(
+    batches: AsyncGenerator[list[Event]], clock: MonotonicClock
+) -> AsyncGenerator[list[Event]]:
+    """Yield the same batches, with timings in the `Finished` of a response with one
+    choice.
+
+    Closing this generator closes `batches`.
+    """
+    admitted_at = started_at = clock()
+    first_token_at: float | None = None
+    last_token_at = admitted_at
+    choices = 1
+    async with aclosing(batches):
+        async for batch in batches:
+            for index, event in enumerate(batch):
+                match event:
+                    case Started():
+                        started_at = clock() - event.elapsed
+                        choices = event.choices
+                    case Finished(usage) if choices == 1:
+                        first_token = (
+                            None if first_token_at is None else first_token_at - started_at
+                        )
+                        decode = 0.0 if first_token_at is None else last_token_at - first_token_at
+                        timings = Timings(started_at - admitted_at, first_token, decode)
+                        batch[index] = Finished(usage, timings)
+                    case PromptTokens() | Finished():
+                        pass
+                    # Events without tokens (a role, the start of a call) do not show
+                    # progress of the model.
+                    case _ if get_answer_tokens(event):
+                        last_token_at = clock()
+                        first_token_at = last_token_at if first_token_at is None else first_token_at
+                    case _:
+                        pass
+            yield batch

@@ -1,0 +1,300 @@
+"""Chat templates, compiled and rendered under a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import jinja2
+import msgspec
+from jinja2 import meta, nodes
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from .sandbox import Budget, Sandbox, SandboxedTemplate
+from .template_features import TemplateFeatures, detect_features
+
+GENERATION_MARK = "dragoman_generation_mark"
+"""The variable whose value is written where the generation prompt begins; if it is not
+set, nothing is written.
+"""
+_GENERATION_PROMPT = "add_generation_prompt"
+
+
+def insert_generation_mark(tree: nodes.Template) -> bool:
+    """Insert the mark before the block that writes the generation prompt; return
+    whether that block was found.
+
+    It is found if the template ends with an `if` block on `add_generation_prompt` and
+    reads this variable nowhere else. The text before the mark is then the text that the
+    template writes without a generation prompt.
+    """
+    reads = [
+        node
+        for node in tree.find_all(nodes.Name)
+        if node.name in (_GENERATION_PROMPT, GENERATION_MARK)
+    ]
+    last = tree.body[-1] if tree.body else None
+    # With any other structure the mark could end up in the middle of the conversation.
+    if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
+        return False
+    test = last.test
+    while isinstance(test, nodes.And):
+        # `{% if add_generation_prompt and ... %}`: the first operand decides whether
+        # the block is the generation prompt.
+        test = test.left
+    if test is not reads[0]:
+        return False
+    mark = nodes.Output([nodes.Name(GENERATION_MARK, "load")]).set_lineno(last.lineno)
+    assert tree.environment is not None
+    tree.body.insert(-1, mark.set_environment(tree.environment))
+    return True
+
+
+_FAILURES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that a template can raise for messages it was not written for."""
+
+
+class TemplateLimits(Struct, frozen=True):
+    """The limits of a template and of each rendering.
+
+    characters: characters that a rendering may create.
+    per_character: additional characters per character of the input.
+    steps: loop iterations and macro calls per rendering.
+    seconds: wall-clock time per rendering.
+    source: characters of the template itself.
+    """
+
+    characters: int = 4_000_000
+    per_character: int = 16
+    steps: int = 20_000_000
+    seconds: float = 10.0
+    source: int = 1_000_000
+
+
+_PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
+"""Limits of feature probes, whose messages are short."""
+
+
+class Template(Protocol):
+    """A template, whether it is rendered in this process or in a worker process.
+
+    source: Jinja text.
+    special_tokens: constants such as `bos_token` and `eos_token`.
+    reserved_names: variables that a client must not set.
+    """
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]: ...
+
+    @property
+    def reserved_names(self) -> frozenset[str]: ...
+
+    @property
+    def features(self) -> TemplateFeatures: ...
+
+
+class ChatTemplate:
+    """A compiled template. Thread-safe.
+
+    special_tokens: constants such as `bos_token` and `eos_token`.
+
+    Raises:
+        RequestError: with param "chat_template", the template does not compile.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] = MappingProxyType({}),
+        limits: TemplateLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens))
+        self._limits = limits or TemplateLimits()
+        self._clock = clock
+        self._sandbox = Sandbox()
+        if len(source) > self._limits.source:
+            raise RequestError("The chat template is too long.", param="chat_template")
+        try:
+            # Parsed twice: hooks change the tree in place, and features are detected
+            # from the template as it was written.
+            tree = self._sandbox.parse(source)
+            hooked_tree = self._sandbox.parse_with_hooks(source)
+            variables = meta.find_undeclared_variables(hooked_tree)
+            marks_generation = insert_generation_mark(hooked_tree)
+            self._code = self._sandbox.compile(hooked_tree)
+        except jinja2.TemplateError as error:
+            raise RequestError(
+                f"The chat template does not compile: {error}", param="chat_template"
+            ) from error
+        except (RecursionError, SyntaxError, MemoryError) as error:
+            raise RequestError(
+                "The chat template is nested too deeply.", param="chat_template"
+            ) from error
+        self.reserved_names: frozenset[str] = (
+            _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+        )
+        # `documents` is reserved, but stays in the features: they show whether the
+        # documents of a request are used.
+        variables_read = variables - (self.reserved_names - {"documents"})
+        # A pool, since building a template costs as much as a short rendering.
+        self._idle_templates: list[SandboxedTemplate] = []
+        features = detect_features(tree, variables_read, self._render_probe)
+        self.features = msgspec.structs.replace(features, marks_generation=marks_generation)
+
+    def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
+        """Render the template.
+
+        variables: `messages`, `tools`, `add_generation_prompt`, ...
+        characters: length of the text in the variables; the budget grows with it.
+
+        Raises:
+            RequestError: with param "messages", the template rejects the messages or
+                fails.
+        """
+        return self._render(variables, now, characters, self._limits)
+
+    def _render(
+        self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits
+    ) -> str:
+        max_chars = limits.characters + limits.per_character * characters
+        budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
+        try:
+            # A template has one budget, so it renders one prompt at a time; other
+            # threads reuse it when it is idle.
+            sandboxed = self._idle_templates.pop()
+        except IndexError:
+            sandboxed = self._sandbox.build_template(self._code)
+        sandboxed.environment.budget = budget
+        try:
+            text = sandboxed.template.render(
+                {**self.special_tokens, "strftime_now": now.strftime, **variables}
+            )
+            self._idle_templates.append(sandboxed)
+            return text
+        except jinja2.TemplateError as error:
+            message = f"The chat template fails on these messages: {error.message}"
+            # `raise_exception` in the template: the message is the template author's.
+            if type(error) is jinja2.TemplateError:
+                message = error.message or "The chat template rejects these messages."
+            raise RequestError(message, param="messages") from error
+        except _FAILURES as error:
+            raise RequestError(
+                f"The chat template fails on these messages: {error}", param="messages"
+            ) from error
+
+    def _render_probe(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> str:
+        variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
+        return self._render(variables, _EPOCH, 0, _PROBE)
+
+
+class _NamedTemplate(Struct):
+    name: str
+    template: str
+
+
+class _Token(Struct):
+    content: str
+
+
+class TokenizerConfig(Struct):
+    """The fields of tokenizer_config.json that templates need."""
+
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    chat_template: str | list[_NamedTemplate] | None = None
+    bos_token: str | _Token | None = None
+    eos_token: str | _Token | None = None
+    unk_token: str | _Token | None = None
+    pad_token: str | _Token | None = None
+    sep_token: str | _Token | None = None
+    cls_token: str | _Token | None = None
+    mask_token: str | _Token | None = None
+
+    def find_template(self, name: str) -> str | None:
+        if isinstance(self.chat_template, list):
+            return next(
+                (entry.template for entry in self.chat_template if entry.name == name), None
+            )
+        return self.chat_template if name == "default" else None
+
+    def list_special_tokens(self) -> dict[str, str]:
+        tokens = {
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "unk_token": self.unk_token,
+            "pad_token": self.pad_token,
+            "sep_token": self.sep_token,
+            "cls_token": self.cls_token,
+            "mask_token": self.mask_token,
+        }
+        return {
+            name: t if isinstance(t, str) else t.content
+            for name, t in tokens.items()
+            if t is not None
+        }
+
+
+def decode_tokenizer_config(raw: bytes) -> TokenizerConfig:
+    try:
+        return msgspec.json.decode(raw, type=TokenizerConfig)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"tokenizer_config.json: {error}") from error
+
+
+_EPOCH = datetime(2000, 1, 1)
+_RESERVED = frozenset(
+    [
+        *(
+            "messages",
+            "conversation",
+            "tools",
+            "documents",
+            "chat_template",
+            "tokenize",
+            "add_generation_prompt",
+        ),
+        *(
+            "continue_final_message",
+            "padding",
+            "truncation",
+            "max_length",
+            "strftime_now",
+            "bos_token",
+            "eos_token",
+        ),
+        *(
+            "unk_token",
+            "pad_token",
+            "sep_token",
+            "cls_token",
+            "mask_token",
+            "additional_special_tokens",
+            "self",
+        ),
+        *("loop", "caller", "varargs", "kwargs", GENERATION_MARK),
+    ]
+)
+"""Variables that a client must not set."""
+
+
+# Fill-in-the-middle: prompts for models that were trained to write the text between a
+# prefix and a suffix.

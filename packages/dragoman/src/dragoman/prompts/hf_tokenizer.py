@@ -1,0 +1,348 @@
+"""The core's Tokenizer for a Hugging Face `tokenizer.json`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import tokenizers
+from tokenizers import models
+
+from ..core.errors import RequestError
+from .control_tokens import ControlTokens
+from .encoding_cache import EncodingCache
+from .token_replay import SampledPrefixes
+from .tokenizer_file import (
+    AddedToken,
+    TokenizerError,
+    TokenizerPart,
+    build_byte_reader,
+    build_name_reader,
+    can_spell_controls,
+    disable_prepending,
+    hide_controls,
+    merge_added_tokens,
+    parse_tokenizer,
+    read_added_tokens,
+)
+
+# Reading and rewriting the vocabulary of a `tokenizer.json`.
+#
+# Control tokens are the added tokens that ordinary text must not be encoded to. An
+# added token of blanks only, or of one character and not marked special, is no control
+# token: vocabularies add runs of spaces and single characters as plain text, and
+# without them text would be tokenized differently than in training.
+
+
+MAX_UNSHARED_CHARS = 16_384
+"""Longer texts, in characters, are encoded without the GIL, which would block other
+threads for too long.
+"""
+MIN_SCANNED_CHARS = 2048
+"""The shortest prompt, in characters, whose pieces are cached if no regular expression
+can find the control tokens: encoding a shorter prompt as a whole costs less than
+scanning it.
+"""
+
+
+class SpecialTokenWrapping(msgspec.Struct, frozen=True):
+    """The special tokens that a tokenizer adds around one text, and around and between
+    two.
+    """
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    pair_prefix: tuple[int, ...] = ()
+    pair_separator: tuple[int, ...] = ()
+    pair_suffix: tuple[int, ...] = ()
+
+
+class HfTokenizer:
+    """Implements `core.engine.Tokenizer` with the `tokenizers` library."""
+
+    def __init__(
+        self, data: bytes | str, extra_tokens: Sequence[AddedToken] = (), *, generates: bool = True
+    ) -> None:
+        """data: the content of a tokenizer.json.
+        extra_tokens: added tokens that may be missing in it.
+        generates: the model generates text, so the bytes of every token must be known.
+
+        Raises TokenizerError.
+        """
+        tokenizer_data = merge_added_tokens(parse_tokenizer(data), extra_tokens)
+        read_bytes = (
+            build_byte_reader(tokenizer_data) if generates else build_name_reader(tokenizer_data)
+        )
+        self._full_tokenizer = _build_tokenizer(tokenizer_data)
+        # The library's ids may differ from the file's.
+        added = read_added_tokens(tokenizer_data)
+        ids = ((token, self._full_tokenizer.token_to_id(token.content)) for token in added)
+        added_tokens = tuple(
+            msgspec.structs.replace(token, id=id) for token, id in ids if id is not None
+        )
+        control_tokens = tuple(token for token in added_tokens if token.is_control)
+        plain_data = hide_controls(tokenizer_data, control_tokens, token_hex(8))
+        inner_data = disable_prepending(plain_data)
+        self._plain_tokenizer = _build_tokenizer(plain_data)
+        self._inner_tokenizer = (
+            self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
+        )
+        self._scanner, self._scanned_ids = _build_scanner(control_tokens)
+        self._control_pattern: re.Pattern[str] | None = None
+        """Finds the same tokens as the scanner, 100 times as fast; None if some match
+        depends on the text around it.
+        """
+        if not any(token.single_word or token.lstrip or token.rstrip for token in control_tokens):
+            # Longest first, because `re` takes the first alternative that matches and
+            # the scanner the longest.
+            control_names = sorted(
+                (token.content for token in control_tokens if token.content), key=len, reverse=True
+            )
+            self._control_pattern = re.compile("|".join(map(re.escape, control_names)) or r"(?!)")
+        self._encoding_cache = EncodingCache()
+        self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
+        self._special_ids = frozenset(token.id for token in added_tokens if token.special)
+        vocabulary: dict[str, int] = self._full_tokenizer.get_vocab(with_added_tokens=True)
+        byte_table = [b""] * (
+            max([-1, *vocabulary.values(), *(token.id for token in added_tokens)]) + 1
+        )
+        for name, id in vocabulary.items():
+            byte_table[id] = read_bytes(name)
+        for token in added_tokens:
+            byte_table[token.id] = token.content.encode()
+        self._byte_table = tuple(byte_table)
+        self._can_spell_controls = can_spell_controls(tokenizer_data, control_tokens)
+        self._max_token_bytes = max(map(len, self._byte_table), default=1)
+        self._control_ids = frozenset(token.id for token in control_tokens)
+        self.control_tokens = ControlTokens(token.content for token in control_tokens)
+        # Detect the wrapping by encoding two short texts: ids that belong to neither
+        # are special.
+        tokenizer = self._full_tokenizer
+        single_encoding: tokenizers.Encoding = tokenizer.encode("a")
+        pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
+        prefix, suffix = _split_around(single_encoding.ids, single_encoding.sequence_ids, 0)
+        pair_prefix, pair_rest = _split_around(pair_encoding.ids, pair_encoding.sequence_ids, 0)
+        pair_separator, pair_suffix = _split_around(
+            pair_rest, pair_encoding.sequence_ids[len(pair_encoding.ids) - len(pair_rest) :], 1
+        )
+        self.wrapping = SpecialTokenWrapping(
+            prefix, suffix, pair_prefix, pair_separator, pair_suffix
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """The highest id plus one."""
+        return len(self._byte_table)
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return self._special_tokens
+
+    @property
+    def longest_token(self) -> int:
+        return self._max_token_bytes
+
+    def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
+        """Encode a text; with special=False it never yields a control token.
+
+        Raises:
+            RequestError: the text is not valid Unicode (a lone surrogate).
+        """
+        tokenizer = self._full_tokenizer if special else self._plain_tokenizer
+        return _encode(tokenizer, text, add_special_tokens).ids
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens."""
+        return self._control_ids
+
+    def encode_broken(
+        self,
+        text: str,
+        break_char: str,
+        sampled_prefixes: SampledPrefixes | None = None,
+        *,
+        cache_owner: str | None = None,
+    ) -> list[int]:
+        """Encode text in which names of control tokens become these tokens, unless a
+        break character is in the name.
+
+        Break characters are removed. One before a control token of a single character
+        makes it plain text. Text without break characters is encoded as in
+        transformers, except where the model could form a control token from text that
+        only normalizes to its name.
+
+        sampled_prefixes: texts between control tokens that are encoded to their sampled
+            ids.
+        cache_owner: the owner whose cache entries the prompt may use; None disables the
+            cache.
+        """
+        finds_cheaply = self._control_pattern is not None or len(text) >= MIN_SCANNED_CHARS
+        owner = cache_owner if finds_cheaply else None
+        if (
+            owner is None
+            and sampled_prefixes is None
+            and break_char not in text
+            and not self._can_spell_controls
+        ):
+            return self.encode(text, special=True)
+        ids: list[int] = []
+        encoded_until = 0
+        for start, end, id in self._find_control_spans(text):
+            if end - start == 1 and text[start - 1 : start] == break_char:
+                continue
+            ids += self._encode_piece(
+                text[encoded_until:start],
+                break_char,
+                sampled_prefixes,
+                owner,
+                is_first=encoded_until == 0,
+            )
+            ids.append(id)
+            encoded_until = end
+        ids += self._encode_piece(
+            text[encoded_until:], break_char, sampled_prefixes, owner, is_first=encoded_until == 0
+        )
+        return ids
+
+    def token_bytes(self, id: int) -> bytes:
+        """Return the token's bytes; empty for unused ids."""
+        return self._byte_table[id] if 0 <= id < len(self._byte_table) else b""
+
+    def is_special(self, id: int) -> bool:
+        """Whether the vocabulary marks the token `special`, as `skip_special_tokens`
+        means it.
+        """
+        return id in self._special_ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        known_ids = [id for id in ids if 0 <= id < len(self._byte_table)]
+        return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
+
+    def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Yield (start, end, id) of each control token; the span includes the blanks
+        that the token strips.
+        """
+        if self._control_pattern is not None:
+            for match in self._control_pattern.finditer(text):
+                yield match.start(), match.end(), self._special_tokens[match[0]]
+            return
+        encoding = _encode(self._scanner, text, False)
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if number:
+                yield start, end, self._scanned_ids[number]
+
+    def _encode_piece(
+        self,
+        text: str,
+        break_char: str,
+        sampled_prefixes: SampledPrefixes | None,
+        cache_owner: str | None,
+        *,
+        is_first: bool,
+    ) -> Sequence[int]:
+        text = text.replace(break_char, "")
+        sampled_ids = (
+            None if sampled_prefixes is None or not text else sampled_prefixes.take_ids(text)
+        )
+        if sampled_ids is not None:
+            return sampled_ids
+        tokenizer = self._plain_tokenizer if is_first else self._inner_tokenizer
+        if cache_owner is None:
+            return _encode(tokenizer, text, False).ids
+        return self._encoding_cache.find_or_encode(
+            cache_owner, text, is_first, lambda: _encode(tokenizer, text, False).ids
+        )
+
+
+def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
+    """Load `tokenizer.json`, and added tokens that it lacks from
+    `tokenizer_config.json` if that file exists.
+
+    generates: as in HfTokenizer.
+
+    Raises:
+        TokenizerError: a file is invalid.
+        FileNotFoundError: there is no `tokenizer.json`.
+    """
+    config = directory / "tokenizer_config.json"
+    extra_tokens: list[AddedToken] = []
+    if config.is_file():
+        try:
+            entries = msgspec.json.decode(config.read_bytes(), type=_Config).added_tokens_decoder
+            extra_tokens = [
+                msgspec.convert({**entry, "id": int(id)}, AddedToken)
+                for id, entry in entries.items()
+            ]
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise TokenizerError(f"tokenizer_config.json: {error}") from error
+    return HfTokenizer(
+        (directory / "tokenizer.json").read_bytes(), extra_tokens, generates=generates
+    )
+
+
+class _Config(msgspec.Struct):
+    added_tokens_decoder: dict[str, dict[str, Any]] = {}
+
+
+def _build_tokenizer(data: TokenizerPart) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"tokenizer.json: {error}") from error
+
+
+def _split_around(
+    ids: Sequence[int], sources: Sequence[int | None], source: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids before those of a source (the number of an encoded text), and the
+    ids after them.
+    """
+    positions = [
+        position for position, token_source in enumerate(sources) if token_source == source
+    ]
+    return (
+        (tuple(ids[: positions[0]]), tuple(ids[positions[-1] + 1 :]))
+        if positions
+        else (tuple(ids), ())
+    )
+
+
+def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
+    """Build a tokenizer that finds control tokens exactly as the complete one does, and
+    nothing else.
+
+    All text between them is one token 0. The second value maps the scanner's ids to the
+    real ids.
+    """
+    scanner = tokenizers.Tokenizer(models.WordLevel({"\u0000": 0}, unk_token="\u0000"))
+    true_ids = [0]
+    for token in controls:
+        flags = {"single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip}
+        entry = tokenizers.AddedToken(
+            token.content, **flags, normalized=False, special=token.special
+        )
+        if scanner.add_tokens([entry]):  # pyright: ignore[reportUnknownMemberType]
+            true_ids.append(token.id)
+    return scanner, tuple(true_ids)
+
+
+def _encode(
+    tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    try:
+        if len(text) > MAX_UNSHARED_CHARS:
+            # encode_batch releases the GIL, encode does not.
+            return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    except (TypeError, UnicodeEncodeError) as error:
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise RequestError(
+                "The text is not valid Unicode: it contains an unpaired surrogate."
+            ) from error
+        raise error

@@ -1,0 +1,160 @@
+"""Detects the features of a chat template, from its syntax tree or by rendering probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any
+
+from jinja2 import nodes
+from msgspec import Struct
+
+from ..core.errors import RequestError
+
+# No template writes this text by itself.
+_NEEDLE = "Qqneedleqq"
+
+
+_USER: dict[str, Any] = {"role": "user", "content": "Hello"}
+
+
+RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
+"""A function that renders messages and tools; raises RequestError."""
+
+
+class TemplateFeatures(Struct, frozen=True):
+    """The features of a chat template.
+
+    accepts_strings: the content of a message may be a string.
+    accepts_parts: the content of a message may be a list of `{"type": "text", "text":
+        ...}`.
+    needs_string_arguments: a call's arguments must be JSON text, not an object:
+        Functionary v3.2 concatenates them.
+    accepts_null_content: the content of a message with tool calls may be None.
+    supports_developer: the template handles the role `developer`.
+    supports_tools: the template renders tools.
+    variables: names of the variables that the template reads, except those that every
+        template has.
+    fields: names of attributes and keys that the template reads anywhere.
+    literals: texts that the template writes or compares with.
+    split_separators: separators that the template passes to `split`.
+    replaces_text: the template calls `replace` on strings.
+    marks_generation: the template writes `GENERATION_MARK` where the generation prompt
+        begins; see `insert_generation_mark`.
+    """
+
+    accepts_strings: bool
+    accepts_parts: bool
+    needs_string_arguments: bool
+    accepts_null_content: bool
+    supports_developer: bool
+    supports_tools: bool
+    variables: frozenset[str]
+    fields: frozenset[str]
+    literals: frozenset[str]
+    split_separators: frozenset[str]
+    replaces_text: bool
+    marks_generation: bool = False
+
+    @property
+    def supports_thinking(self) -> bool:
+        return bool(self.variables & {"enable_thinking", "thinking"})
+
+    @property
+    def supports_reasoning_effort(self) -> bool:
+        return "reasoning_effort" in self.variables
+
+    @property
+    def supports_reasoning(self) -> bool:
+        """Whether messages may carry reasoning in a field of their own."""
+        return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
+
+
+def detect_features(
+    tree: nodes.Template, variables: Set[str], render: RenderProbe
+) -> TemplateFeatures:
+    """Detect the features of a template.
+
+    variables: names that the template reads, without those that every template has.
+    """
+    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+    fields |= {
+        str(node.arg.value)
+        for node in tree.find_all(nodes.Getitem)
+        if isinstance(node.arg, nodes.Const)
+    }
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    splits = [
+        call
+        for call in tree.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Getattr) and call.node.attr == "split"
+    ]
+    split_arguments = [call.args[0] for call in splits if call.args]
+    # Probed: templates concatenate or iterate arguments in too many ways for a search
+    #     of the syntax tree.
+    needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
+    fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
+    return TemplateFeatures(
+        accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
+        accepts_parts=_shows_needle(
+            render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]
+        ),
+        needs_string_arguments=needs_text,
+        accepts_null_content=_renders_call(
+            render, '{"a": 1}' if needs_text else {"a": 1}, content=None
+        ),
+        supports_developer="developer" in constants
+        and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
+        supports_tools=_shows_needle(render, [_USER], [_build_tool()]),
+        variables=frozenset(variables),
+        fields=frozenset(fields),
+        literals=frozenset(constants | literals),
+        split_separators=frozenset(
+            str(node.value) for node in split_arguments if isinstance(node, nodes.Const)
+        ),
+        replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter))
+        or "replace" in fields,
+    )
+
+
+def _shows_needle(
+    render: RenderProbe, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+) -> bool:
+    """Whether the needle is rendered, and not as part of the Python repr of its
+    container.
+    """
+    try:
+        text = render(messages, tools)
+    except RequestError:
+        return False
+    return _NEEDLE in text and not any(quote + "text" + quote + ":" in text for quote in "'\"")
+
+
+def _renders_call(
+    render: RenderProbe, arguments: dict[str, Any] | str, content: str | None = ""
+) -> bool:
+    """Whether the template renders a tool call with its result, without writing "None"
+    anywhere.
+    """
+    call = {
+        "id": "call00000",
+        "type": "function",
+        "function": {"name": _NEEDLE, "arguments": arguments},
+    }
+    assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
+    result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
+    try:
+        text = render([_USER, assistant, result], [_build_tool()])
+    except RequestError:
+        return False
+    # A template that prints the null content of a call was not written for it.
+    return "None" not in text
+
+
+def _build_tool() -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "description": "A number."}},
+    }
+    function = {"name": _NEEDLE, "description": "A tool.", "parameters": parameters}
+    return {"type": "function", "function": function}

@@ -1,0 +1,1 @@
+"""Records requests to a server with its responses, and replays them."""

@@ -1,0 +1,203 @@
+"""The recording proxy: forwards requests to an upstream, then records each exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import anyio
+import httpx2
+from starlette.types import Receive, Scope, Send
+
+from ..core.errors import RequestError
+from .asgi_request import (
+    cancel_on_disconnect,
+    read_body,
+    read_raw_path,
+    run_lifespan,
+    send_error,
+    send_request_error,
+)
+from .cassette import RecordedChunk, RecordedExchange, encode_data
+from .redaction import filter_request_headers, filter_response_headers, redact_query
+
+HOP_BY_HOP_HEADERS = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
+
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class CassetteSink(Protocol):
+    def put(self, exchange: RecordedExchange) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RecordingProxy:
+    """An ASGI application that forwards requests to an upstream, relays the response as
+    it arrives, and records both.
+
+    client: sends to the upstream, which is its base_url, without a query.
+    now: monotonic clock, seconds.
+    hosts: names allowed in the Host header, besides loopback.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        cassette: CassetteSink,
+        *,
+        now: Callable[[], float],
+        hosts: Sequence[str],
+        max_body_bytes: int = 32 * 2**20,
+    ) -> None:
+        # The upstream must not see default headers, such as User-Agent, that the
+        # original client did not send.
+        for name in list(client.headers):
+            del client.headers[name]
+        self._client = client
+        self._cassette = cassette
+        self._now = now
+        self._hosts = hosts
+        self._max_body_bytes = max_body_bytes
+        self._started_at = now()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "lifespan":
+                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, self._close)
+            case "http":
+                await self._handle_http(scope, receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1008})
+
+    async def _close(self) -> None:
+        await self._client.aclose()
+        self._cassette.close()
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
+        except RequestError as error:
+            await send_request_error(send, error)
+            return
+        if body is None:
+            return
+        proxied = _ProxiedRequest(scope, body, self._now, self._now() - self._started_at)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+                await proxied.forward(self._client, send)
+                # The task that waits for a disconnect does not end by itself.
+                tasks.cancel_scope.cancel()
+        finally:
+            # Also after a disconnect: the part that has arrived is recorded as "left".
+            if (exchange := proxied.build_exchange()) is not None:
+                self._cassette.put(exchange)
+
+
+class _ProxiedRequest:
+    """A request that is being forwarded."""
+
+    def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
+        self._scope = scope
+        self._body = body
+        self._now = now
+        self._offset = offset
+        self._started_at = now()
+        self._status: int | None = None
+        self._response_headers: RawHeaders = []
+        self._head_at = self._end_at = 0.0
+        self._chunks: list[tuple[float, bytes]] = []
+        self._outcome: Literal["complete", "cut", "left"] = "left"
+
+    async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
+        base = client.base_url
+        query = self._scope["query_string"]
+        # Always below the upstream's URL: no path of a client can select another host.
+        path = (
+            base.raw_path.rstrip(b"/")
+            + b"/"
+            + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
+        )
+        url = base.copy_with(raw_path=path + (b"?" + query if query else b""))
+        headers: RawHeaders = list(self._scope["headers"])
+        connection = b",".join(value for name, value in headers if name == b"connection").decode(
+            "latin-1"
+        )
+        # httpx2 sets Host and Content-Length itself.
+        excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(connection)
+        excluded |= {"host", "accept-encoding", "content-length"}
+        headers = [pair for pair in headers if pair[0].decode("latin-1") not in excluded]
+        headers.append((b"accept-encoding", b"identity"))
+        try:
+            async with client.stream(
+                self._scope["method"], url, headers=headers, content=self._body
+            ) as response:
+                self._head_at = self._now() - self._started_at
+                self._status = response.status_code
+                excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(
+                    response.headers.get("connection", "")
+                )
+                self._response_headers = [
+                    pair
+                    for pair in response.headers.raw
+                    if pair[0].lower().decode("latin-1") not in excluded
+                ]
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self._status,
+                        "headers": self._response_headers,
+                    }
+                )
+                async for raw in response.aiter_raw():
+                    # The time is taken before `send`, which waits for a slow client.
+                    self._chunks.append((self._now() - self._started_at, raw))
+                    await send({"type": "http.response.body", "body": raw, "more_body": True})
+                self._end_at = self._now() - self._started_at
+                # Set before the last `send`: the upstream's response is complete even
+                # if the client disconnects now.
+                self._outcome = "complete"
+                await send({"type": "http.response.body"})
+        except httpx2.HTTPError as error:
+            self._end_at = self._now() - self._started_at
+            self._outcome = "cut"
+            if self._status is None:
+                await send_error(
+                    send, 502, f"The upstream did not respond: {type(error).__name__}."
+                )
+            # A truncated response stays unfinished: the server closes the connection.
+
+    def build_exchange(self) -> RecordedExchange | None:
+        """Build the exchange for the recording; None if the upstream sent no response."""
+        if self._status is None:
+            return None
+        scope = self._scope
+        return RecordedExchange(
+            at=self._offset,
+            method=scope["method"],
+            path=read_raw_path(scope),
+            query=redact_query(scope["query_string"].decode("latin-1")),
+            headers=filter_request_headers(_decode_headers(scope["headers"])),
+            body=encode_data(self._body),
+            status=self._status,
+            answer_headers=filter_response_headers(_decode_headers(self._response_headers)),
+            head_at=self._head_at,
+            pieces=[RecordedChunk(offset, encode_data(raw)) for offset, raw in self._chunks],
+            end_at=self._end_at or self._now() - self._started_at,
+            ended=self._outcome,
+        )
+
+
+def _parse_connection_header(connection: str) -> set[str]:
+    """Return the names of the hop-by-hop headers that the Connection header lists."""
+    return {name.strip().lower() for name in connection.split(",") if name.strip()}
+
+
+def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs]

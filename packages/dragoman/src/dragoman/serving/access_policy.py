@@ -1,0 +1,66 @@
+"""The checks that every request passes before its handler, the same over HTTP as over WebSocket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+
+from ..core.errors import (
+    HeadersTooLarge,
+)
+from .auth import Access, Keyring
+from .cors import CorsPolicy
+from .host_header import check_host
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """The checks before a request reaches its handler, the same over HTTP and
+    WebSocket.
+
+    allowed_hosts: names allowed in the Host header, besides loopback.
+    """
+
+    keyring: Keyring
+    allowed_hosts: tuple[str, ...]
+    cors: CorsPolicy
+
+    def check_headers(self, headers: Headers) -> None:
+        """Check the number of headers and the Host header. Raises as
+        `cors.check_headers`.
+        """
+        check_headers(headers, self.allowed_hosts)
+
+    def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
+        """Reject requests that pages of other origins cause, unless the route is
+        public.
+
+        reads: the request is a GET or HEAD, which a link on another page may cause,
+            except on administrators' routes.
+
+        Raises:
+            PermissionDenied: the request comes from an origin that is not allowed.
+        """
+        if access is not Access.PUBLIC:
+            is_admin = access is Access.ADMIN
+            self.cors.check_origin(
+                headers, by_name=is_admin, allow_navigation=reads and not is_admin
+            )
+
+
+MAX_HEADERS = 100
+
+
+def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
+    """Check the headers.
+
+    Raises:
+        HeadersTooLarge: there are too many headers.
+        RequestError, MisdirectedRequest: as `check_host`.
+    """
+    if len(headers.raw) > MAX_HEADERS:
+        raise HeadersTooLarge(
+            f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}."
+        )
+    check_host(headers, allowed)

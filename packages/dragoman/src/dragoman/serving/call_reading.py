@@ -1,0 +1,59 @@
+"""Parsing of a request's body into a call, in a thread if it is large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio.to_thread
+from msgspec.structs import replace
+
+from ..core.errors import RequestError
+from ..dialects.interfaces import ReaderOptions
+from .http_request import HttpRequest
+from .request_context import RequestContext
+
+T = TypeVar("T")
+
+
+LARGE_BODY = 256 * 1024
+"""Bytes above which a body is parsed in a thread, because parsing would block the event
+loop for too long.
+"""
+
+
+async def read_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    return await parse_body(http, await http.read_json(), read)
+
+
+async def parse_body(
+    context: RequestContext, body: bytes, read: Callable[[bytes, ReaderOptions], T]
+) -> T:
+    options = build_reader_options(context)
+    return await run_in_thread_if_large(lambda data: read(data, options), body)
+
+
+async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
+    """Run `read`, in a thread for a large body."""
+    try:
+        return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    except RequestError as error:
+        # The reader has already named the dialect's field; translating the name again
+        # could change it.
+        error.is_translated = True
+        raise
+
+
+def build_reader_options(context: RequestContext) -> ReaderOptions:
+    """Return the reader options for this caller."""
+    generation = context.service.generation
+    # Reasoning that one owner received is invalid in the requests of another.
+    sealing_key = generation.sealer.for_owner(context.caller.owner)
+    models = context.service.models
+    # Built per request: the models, and those that the caller may use, can change.
+    return replace(
+        generation.reader_options,
+        sealing_key=sealing_key,
+        default_model=models.default,
+        keeps_seal=any(model.capabilities.verifies_reasoning for model in models),
+    )

@@ -1,0 +1,91 @@
+"""A call that computes embeddings or scores, within the limits of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from typing import Any, Protocol, TypeVar
+
+import anyio.to_thread
+
+from ..dialects.interfaces import Header
+from ..pipeline.engine_timeout import limit_call_time
+from ..pipeline.model_registry import ServedModel
+from .call_observer import observe_call
+from .client_warnings import WarningSource, collect_warnings
+from .disconnect import cancel_on_disconnect
+from .http_request import HttpRequest
+from .request_terms import find_queue_share, request_timeout
+from .tenancy import EMBEDDINGS
+
+LARGE_RESPONSE = 4096
+"""Count of numbers above which a response is rendered in a thread, because it would
+block the event loop.
+"""
+
+
+class ComputedResult(Protocol):
+    """Embeddings or scores."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+T = TypeVar("T", bound=ComputedResult)
+
+
+class InputCall(WarningSource, Protocol):
+    """The common interface of the parsed bodies of these routes."""
+
+    @property
+    def model(self) -> str: ...
+
+
+async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, tuple[str, ...]]:
+    """Load the model; return it with the warnings for the client.
+
+    Raises:
+        RequestError: the server is strict and there are warnings.
+    """
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    return await http.service.models.load_and_find(call.model), warnings
+
+
+def build_result_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
+    service = http.service
+    return Header(
+        service.ids.new(prefix),
+        int(service.clock.now()),
+        model.name,
+        service.generation.fingerprint,
+    )
+
+
+async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
+    """Run an embedding or scoring; cancel it at its deadline or when the client
+    disconnects.
+
+    Its tokens are charged to the API key at the end, when their number is known.
+    """
+    try:
+        timeout = request_timeout(http)
+        observer = await observe_call(http, model.name, EMBEDDINGS)
+    except BaseException:
+        work.close()
+        raise
+    with observer or nullcontext():
+        try:
+            model.encoding_queue.check_capacity(find_queue_share(http))
+            if (permit := http.service.generation.start_limiter.acquire()) is not None:
+                await permit
+        except BaseException:
+            work.close()
+            raise
+        result = await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
+        if observer is not None:
+            observer.record_computation(result.prompt_tokens)
+        return result
+
+
+async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
+    return write() if numbers <= LARGE_RESPONSE else await anyio.to_thread.run_sync(write)

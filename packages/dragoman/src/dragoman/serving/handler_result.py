@@ -1,0 +1,133 @@
+"""The result of a handler, which becomes a response."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+from starlette.types import Send
+
+from ..core.errors import (
+    DragomanError,
+)
+from ..http.asgi_extensions import DirectResponse, OnDisconnect
+from ..pipeline.engine_calls import translate_engine_exception
+from .client_warnings import add_warnings
+from .disconnect import ClientGone
+from .error_envelope import ErrorEnvelope
+from .http_request import JSON_CONTENT_TYPE, HttpRequest
+from .replay_responder import ReplayResponder
+from .responder import RawHeaders, Responder, ResponseOutcome, wrap_unexpected_error
+
+
+@dataclass(frozen=True, slots=True)
+class JsonResponse:
+    """The result of a handler with a complete body.
+
+    warnings: the parts of the request that were ignored.
+    """
+
+    body: bytes
+    status: int = 200
+    content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopedError:
+    """An error on a path that several dialects share, with the envelope of the dialect
+    that the body uses.
+    """
+
+    error: DragomanError
+    envelope: ErrorEnvelope
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteResponse:
+    """A fully rendered response.
+
+    content_length: bytes of the body, even if it is omitted (HEAD).
+    """
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+    content_length: int
+    error: DragomanError | None = None
+
+    async def __call__(
+        self, _: OnDisconnect, send: Send, __: DirectResponse | None = None
+    ) -> ResponseOutcome:
+        # For HEAD, the length of the body that a GET would return (RFC 9110, 9.3.2).
+        length_header = (b"content-length", str(self.content_length).encode())
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*self.headers, length_header],
+            }
+        )
+        await send({"type": "http.response.body", "body": self.body})
+        return ResponseOutcome(self.status, self.content_length, self.error)
+
+
+HandlerResult = JsonResponse | Responder | EnvelopedError | CompleteResponse
+
+
+async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | DragomanError:
+    """Return the handler's result, or the error that it raised; unexpected errors are
+    logged and wrapped.
+
+    Raises:
+        ClientGone: the client has disconnected.
+    """
+    task = asyncio.current_task()
+    try:
+        return await result
+    except DragomanError as error:
+        return error
+    # There is no client to respond to.
+    except ClientGone:
+        raise
+    except BaseException as error:
+        # A cancellation of this task must propagate; one that comes from an engine must
+        # become a 500.
+        failure = translate_engine_exception(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
+
+
+def build_response(
+    http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
+) -> Responder | CompleteResponse:
+    """Build the response; errors use the dialect's envelope.
+
+    with_body: False omits the body (HEAD).
+    """
+    if isinstance(result, CompleteResponse):
+        return result if with_body else dataclasses.replace(result, body=b"")
+    if isinstance(result, Responder):
+        if isinstance(result, ReplayResponder):
+            result.has_body = with_body
+        return result
+    if isinstance(result, EnvelopedError):
+        http = msgspec.structs.replace(http, envelope=result.envelope)
+        result = result.error
+    if isinstance(result, DragomanError):
+        status, headers, error_body = http.render_error(result)
+        # HEAD has no body, not even in an error.
+        return CompleteResponse(
+            status, headers, error_body if with_body else b"", len(error_body), result
+        )
+    warnings = result.warnings
+    if http.query_string and result.status < HTTPStatus.BAD_REQUEST:
+        warnings += http.describe_unread_query()
+    response_headers = http.build_headers(result.content_type, warnings)
+    body = add_warnings(result.body, http.render_warnings(warnings))
+    return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))

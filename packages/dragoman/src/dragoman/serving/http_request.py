@@ -1,0 +1,252 @@
+"""An HTTP request as a handler sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+import msgspec
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Receive, Scope
+
+from ..core.errors import (
+    BudgetExhausted,
+    DragomanError,
+    MethodNotAllowed,
+    NotStarted,
+    UnsupportedMediaType,
+)
+from ..dialects.field_errors import abbreviate
+from ..dialects.interfaces import Profile
+from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
+from ..http.asgi_extensions import OnDisconnect
+from .auth import Caller
+from .body_memory import BodyMemoryShare
+from .error_envelope import ErrorEnvelope
+from .request_body import read_body
+from .request_context import RequestHeaders, RequestRecord, TrackedQuery
+from .responder import RawHeaders, ResponseStart
+from .service import Service
+
+# Client-supplied request ids that are safe in logs and headers.
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+
+
+WARNINGS_HEADER = "x-dragoman-warnings"
+"""In a response, the header with the warnings; in a request, the value `body` asks for
+them in the body too.
+"""
+
+
+JSON_CONTENT_TYPE: tuple[bytes, bytes] = (b"content-type", b"application/json")
+
+
+_IGNORED_QUERY_PARAMS = frozenset({"beta", "api-version"})
+"""Query parameters that the SDKs of Anthropic and Azure add to every URL."""
+
+
+_MAX_UNREAD = 16
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """An HTTP request as a handler sees it.
+
+    started_at: arrival, seconds on the monotonic clock.
+    envelope: the format of its errors.
+    on_disconnect: registers a callback for the client's disconnect.
+    body_memory: the body's share of the memory budget.
+    client: the client's host and port; None if unknown.
+    record: mutable state, shared by all copies of this request.
+    """
+
+    service: Service
+    caller: Caller
+    headers: Headers
+    path_params: Mapping[str, str]
+    id: str
+    started_at: float
+    envelope: ErrorEnvelope
+    receive: Receive
+    on_disconnect: OnDisconnect
+    query_string: bytes
+    path: str
+    body_memory: BodyMemoryShare
+    client: tuple[str, int] | None = None
+    record: RequestRecord = msgspec.field(default_factory=RequestRecord)
+
+    @property
+    def client_host(self) -> str | None:
+        return self.client[0] if self.client is not None and self.client[0] else None
+
+    @property
+    def query(self) -> TrackedQuery:
+        return TrackedQuery(self.query_string, self.record.read_query)
+
+    def describe_unread_query(self) -> tuple[str, ...]:
+        """Return warnings for query parameters that the handler did not read."""
+        if not self.query_string:
+            return ()
+        unread = sorted(
+            QueryParams(self.query_string).keys() - self.record.read_query - _IGNORED_QUERY_PARAMS
+        )
+        return tuple(
+            f"{abbreviate(name)} is ignored: unknown query parameter"
+            for name in unread[:_MAX_UNREAD]
+        )
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of the body according to Content-Length; 0 if absent."""
+        value = self.headers.get("content-length", "")
+        # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
+        return int(value[:19]) if value.isdecimal() else 0
+
+    @property
+    def _has_body(self) -> bool:
+        return bool(self.content_length) or "transfer-encoding" in self.headers
+
+    async def read_json(self, *, allow_untyped: bool = False) -> bytes:
+        """Read the JSON body of a POST.
+
+        A content type other than JSON is rejected: browsers send `application/json`
+        across origins only after a preflight, but other types without one. An empty
+        body needs no content type.
+
+        allow_untyped: accept a body without a content type, as some clients of a
+            dialect send it, and without `Origin` also curl's default,
+            `application/x-www-form-urlencoded`. A web page's request with such a body
+            is rejected only by the check of `Origin`, which browsers send with every
+            POST.
+        """
+        media_type = self.headers.get("content-type", "")
+        if media_type != "application/json":
+            media_type = media_type.partition(";")[0].strip().lower()
+        # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
+        is_json = media_type == "application/json" or media_type.endswith("+json")
+        if (
+            allow_untyped
+            and media_type == "application/x-www-form-urlencoded"
+            and "origin" not in self.headers
+        ):
+            media_type = ""
+        if not is_json and (media_type or (self._has_body and not allow_untyped)):
+            raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
+        body = await read_body(
+            self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory
+        )
+        self.record.body_received_at = asyncio.get_running_loop().time()
+        return body
+
+    def build_headers(
+        self, content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE, warnings: Sequence[str] = ()
+    ) -> RawHeaders:
+        """Build the headers of this request's response."""
+        elapsed = (self.service.clock.monotonic() - self.started_at) * 1000
+        id = self.id.encode()
+        headers = [
+            content_type,
+            (b"x-request-id", id),
+            # Anthropic's SDK reads `request-id`, OpenAI's `x-request-id`.
+            (b"request-id", id),
+            (b"openai-processing-ms", str(round(elapsed)).encode()),
+            (b"openai-version", b"2020-10-01"),
+        ]
+        limits = self.service.tenancy.read_limits(self.record.owner)
+        if limits:
+            headers += self.envelope.render_rate_limits(limits, self.service.clock.now())
+        if warnings:
+            headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
+        headers += self.service.options.cors.build_headers(self.headers)
+        if self.service.models.is_closed:
+            # During shutdown, clients should reconnect to another server.
+            headers.append((b"connection", b"close"))
+        return headers
+
+    def render_warnings(self, warnings: Sequence[str], *, is_required: bool = False) -> bytes:
+        """Render warnings as a JSON array for the body, for clients that do not show
+        headers.
+
+        Empty if there are none, or if the client did not ask for them; the `vllm` API
+        profile always includes them.
+
+        is_required: include them even if the client did not ask for them.
+        """
+        if not warnings:
+            return b""
+        is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        if not (is_wanted or self.service.options.profile is Profile.VLLM):
+            return b""
+        return escape_line_breaks(
+            msgspec.json.encode([replace_surrogates(warning) for warning in warnings])
+        )
+
+    def build_response_start(
+        self, headers: RawHeaders, max_wait: float | None = None
+    ) -> ResponseStart:
+        """Build the start of a streamed response.
+
+        max_wait: seconds after which the headers are sent; None means the limit for
+            requests that may still be rejected.
+        """
+        return ResponseStart(
+            headers,
+            self.service.options.timeouts.headers if max_wait is None else max_wait,
+            self.render_error,
+        )
+
+    def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
+        headers = self.build_headers()
+        if error.retry_after is not None:
+            # At least 1, because SDKs would retry at once after 0. Rounded up: an
+            # earlier retry would be rejected too.
+            headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
+        if isinstance(error, BudgetExhausted | NotStarted):
+            # Otherwise OpenAI's and Anthropic's SDKs would retry the 429 or 500.
+            headers.append((b"x-should-retry", b"false"))
+        if error.status == 401:
+            # RFC 9110, 11.6.1: a 401 must have a challenge.
+            headers.append((b"www-authenticate", b"Bearer"))
+        if isinstance(error, MethodNotAllowed):
+            # RFC 9110, 15.5.6: a 405 must list the allowed methods.
+            headers.append((b"allow", ", ".join(error.allowed).encode()))
+        body = self.envelope.render(error, self.id, self.service.options.profile)
+        return self.envelope.map_status(error), headers, body
+
+
+def build_http_request(
+    scope: Scope,
+    receive: Receive,
+    on_disconnect: OnDisconnect,
+    service: Service,
+    envelope: ErrorEnvelope,
+) -> HttpRequest:
+    """Build the request before authentication, with an anonymous caller."""
+    headers = RequestHeaders(scope)
+    client_id = headers.get("x-request-id", "")
+    return HttpRequest(
+        service,
+        Caller(),
+        headers,
+        scope.get("path_params", {}),
+        # The id appears in logs and headers, so a client's id is used only if it has
+        # plain characters.
+        client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_"),
+        service.clock.monotonic(),
+        envelope.resolve(headers),
+        receive,
+        on_disconnect,
+        scope.get("query_string", b""),
+        scope["path"],
+        BodyMemoryShare(service.body_budget),
+        scope.get("client"),
+    )
+
+
+def encode_header_text(text: str) -> bytes:
+    """Encode text for a header: printable ASCII, at most 2048 bytes."""
+    return text.encode("ascii", "replace").translate(_TO_PRINTABLE)[:2048]
+
+
+_TO_PRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))

@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP."""
